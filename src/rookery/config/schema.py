@@ -1,0 +1,303 @@
+"""The settings of a run: one frozen dataclass for each role, composed into `Config`.
+
+Each role receives its section, never the whole. A field's comment is its documentation: it says
+the unit and what raising the value does, and `rookery list --settings` prints it. What cannot
+work together is refused in `__post_init__`, so an invalid config cannot exist.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rookery.errors import ConfigError
+
+
+class Mode(StrEnum):
+    """How rows arrive at the learner."""
+
+    SINGLE = "single"
+
+
+class Draw(StrEnum):
+    """Which rows a learner gets to see."""
+
+    UNIFORM = "uniform"
+    PRIORITIZED = "prioritized"
+
+
+class Storage(StrEnum):
+    """Where replay lives."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class Optimizer(StrEnum):
+    """How gradients become weights."""
+
+    ADAM = "adam"
+    ADAMW = "adamw"
+    RMSPROP = "rmsprop"
+    SGD = "sgd"
+
+
+class Decay(StrEnum):
+    """The shape of a schedule between its first and its last value."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+    COSINE = "cosine"
+
+
+class Activation(StrEnum):
+    """The non-linearity between layers."""
+
+    RELU = "relu"
+    TANH = "tanh"
+    ELU = "elu"
+    GELU = "gelu"
+    SILU = "silu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """Which environment, and what is done at its door."""
+
+    id: str = "CartPole-v1"  # Gymnasium id, module:Id, or module:Class (any callable)
+    kwargs: dict[str, Any] = field(default_factory=dict)  # given to the environment
+    wrappers: tuple[Any, ...] = ()  # gymnasium.wrappers names or module:Class, or {name: kwargs}
+    imports: tuple[str, ...] = ()  # modules that register environments, imported first
+    max_episode_steps: int | None = None  # time limit; none keeps the environment's own
+    reward_scale: float = 1.0  # learned reward = clip(reward * scale); scores stay unscaled
+    reward_clip: float | None = None  # learned rewards are cut to ± this
+    frame_stack: int = 1  # frames a policy sees; each is stored once
+    normalize_obs: bool = False  # running mean and variance, published with the weights
+    normalize_reward: bool = False  # divided by the running deviation of the return
+    check: bool = True  # runs gymnasium's env_checker on a throw-away instance first
+
+    def __post_init__(self) -> None:
+        _positive("env.frame_stack", self.frame_stack)
+        if self.max_episode_steps is not None:
+            _positive("env.max_episode_steps", self.max_episode_steps)
+        if self.reward_clip is not None:
+            _positive("env.reward_clip", self.reward_clip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetConfig:
+    """The network. `net: module:Class` in a file is short for `net: {custom: module:Class}`."""
+
+    hidden: tuple[int, ...] = (256, 256)  # width of each hidden layer
+    activation: Activation = Activation.RELU
+    custom: str | None = None  # module:Class, called as Class(spec, outputs, **kwargs)
+    kwargs: dict[str, Any] = field(default_factory=dict)  # given to the custom class
+
+    def __post_init__(self) -> None:
+        for width in self.hidden:
+            _positive("net.hidden", width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgoConfig:
+    """Deep Q-learning (Mnih et al. 2015) with the parts that proved themselves."""
+
+    name: str = "dqn"  # a row of `rookery list`
+    gamma: float = 0.99  # discount of one env step
+    n_step: int = 1  # env steps summed before bootstrapping
+    double: bool = True  # van Hasselt et al. 2016
+    dueling: bool = False  # Wang et al. 2016
+    target_period: int = 500  # learner steps between copies into the target network
+    target_tau: float | None = None  # Polyak factor at every learner step, instead of a period
+
+    def __post_init__(self) -> None:
+        _within("algo.gamma", self.gamma, 0.0, 1.0)
+        _positive("algo.n_step", self.n_step)
+        _positive("algo.target_period", self.target_period)
+        if self.target_tau is not None:
+            _within("algo.target_tau", self.target_tau, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """How experience is kept and drawn."""
+
+    capacity: int = 100_000  # rows
+    warmup: int = 1_000  # rows stored before the first draw ("learning start")
+    batch: int = 64  # rows in a learner step
+    samples_per_insert: float = 32.0  # how often a row is learned from, on average
+    draw: Draw = Draw.UNIFORM
+    alpha: float = 0.6  # how much priorities count; 0 draws uniformly
+    beta: float = 0.4  # importance correction at the start of the run
+    beta_end: float = 1.0  # importance correction at its end
+    storage: Storage = Storage.MEMORY  # disk: larger than memory, slower
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= self.warmup <= self.capacity:
+            raise ConfigError(
+                "replay needs 1 <= batch <= warmup <= capacity, got "
+                f"batch {self.batch}, warmup {self.warmup}, capacity {self.capacity}; "
+                "lower replay.batch or raise the other two"
+            )
+        if self.samples_per_insert <= 0:
+            raise ConfigError(
+                f"replay.samples_per_insert must be above 0, got {self.samples_per_insert}; "
+                "it is batch x learner steps per env step"
+            )
+        for name in ("alpha", "beta", "beta_end"):
+            _within(f"replay.{name}", getattr(self, name), 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorConfig:
+    """How experience is made."""
+
+    envs: int = 8  # environments an actor steps together
+    chunk: int = 64  # env steps played between two looks at the learner
+    epsilon: float = 1.0  # share of random actions at the start
+    epsilon_end: float = 0.05  # and once `epsilon_steps` are over
+    epsilon_steps: int = 10_000  # env steps in between
+    epsilon_decay: Decay = Decay.LINEAR
+    pull_period: int = 400  # env steps between two looks for new weights, rounded up to chunks
+
+    def __post_init__(self) -> None:
+        for name in ("envs", "chunk", "epsilon_steps", "pull_period"):
+            _positive(f"actor.{name}", getattr(self, name))
+        for name in ("epsilon", "epsilon_end"):
+            _within(f"actor.{name}", getattr(self, name), 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """How weights change."""
+
+    lr: float = 1e-3  # learning rate at the start
+    lr_end: float = 0.0  # and at the end of the run, where lr_decay is not constant
+    lr_decay: Decay = Decay.CONSTANT
+    optimizer: Optimizer = Optimizer.ADAM
+    optimizer_kwargs: dict[str, Any] = field(default_factory=dict)  # given to torch.optim
+    max_grad_norm: float | None = 10.0  # none: no clipping
+    publish_period: int = 5  # learner steps between two published versions
+    device: str = "auto"  # auto | cpu | cuda:N
+    threads: int = 1  # torch threads; more than one may change results in the last bit
+    max_bad_steps: int = 10  # learner steps in a row whose loss is not finite before giving up
+
+    def __post_init__(self) -> None:
+        if self.lr < 0:
+            raise ConfigError(f"learner.lr must be at least 0, got {self.lr}; try 0.001")
+        for name in ("publish_period", "threads", "max_bad_steps"):
+            _positive(f"learner.{name}", getattr(self, name))
+        if self.max_grad_norm is not None:
+            _positive("learner.max_grad_norm", self.max_grad_norm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """How a run is judged: greedily, on snapshots at fixed env-step marks, in its own process."""
+
+    period: int = 2_500  # env steps between evaluations
+    episodes: int = 20  # greedy episodes at each
+    target: float | None = None  # mean return at which the run is solved and stops
+    epsilon: float = 0.0  # share of random actions while judging
+    timeout_s: float = 120.0  # an evaluation that takes longer is given up and reported
+    max_restarts: int = 3  # times in a row the evaluator is started again
+    queue: int = 8  # marks waiting to be judged; training waits for the evaluator beyond that
+    record: bool = False  # a GIF of the first episode whenever the best score is beaten
+
+    def __post_init__(self) -> None:
+        for name in ("period", "episodes", "queue", "timeout_s"):
+            _positive(f"eval.{name}", getattr(self, name))
+        _within("eval.epsilon", self.epsilon, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When a run is saved."""
+
+    period: int = 10_000  # env steps between checkpoints
+    keep: int = 2  # newest periodic checkpoints kept; the best model is kept beside them
+    replay: bool = True  # false: smaller, but a resumed run starts with an empty replay
+
+    def __post_init__(self) -> None:
+        _positive("checkpoint.period", self.period)
+        _positive("checkpoint.keep", self.keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """What is written down."""
+
+    log_period: int = 1_000  # env steps between two lines of metrics
+    window: int = 100  # episodes in the running means
+    info_keys: tuple[str, ...] = ()  # entries of `info` at an episode's end worth logging
+    tensorboard: bool = True
+    wandb: bool = False
+    wandb_mode: str = "offline"  # offline | online | disabled
+    tag: str = ""  # a word of yours in the run folder's name and in the trackers
+    plain_period_s: float = 5.0  # seconds between plain lines where there is no terminal
+
+    def __post_init__(self) -> None:
+        _positive("report.log_period", self.log_period)
+        _positive("report.window", self.window)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """How long, from which seed, and where."""
+
+    mode: Mode = Mode.SINGLE
+    seed: int = 0
+    env_steps: int = 50_000  # stop after this many
+    episodes: int | None = None  # or after this many finished episodes
+    minutes: float | None = None  # or after this long
+    run_dir: str | None = None  # none: runs/<scenario>-seed<seed>-<time>
+    callbacks: tuple[str, ...] = ()  # module:function, called with every event
+
+    def __post_init__(self) -> None:
+        _positive("run.env_steps", self.env_steps)
+        if self.seed < 0:
+            raise ConfigError(f"run.seed must be at least 0, got {self.seed}")
+        if self.episodes is not None:
+            _positive("run.episodes", self.episodes)
+        if self.minutes is not None:
+            _positive("run.minutes", self.minutes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run."""
+
+    name: str = "custom"  # the scenario's name
+    about: str = ""  # one line for `rookery list`
+    run: RunConfig = field(default_factory=RunConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    net: NetConfig = field(default_factory=NetConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+    def __post_init__(self) -> None:
+        if self.replay.warmup > self.run.env_steps:
+            raise ConfigError(
+                f"learning would never start: replay.warmup is {self.replay.warmup} rows but "
+                f"run.env_steps is {self.run.env_steps}; lower the first or raise the second"
+            )
+        if self.actor.chunk + self.actor.envs > self.replay.capacity:
+            raise ConfigError(
+                f"actor.chunk {self.actor.chunk} does not fit into replay.capacity "
+                f"{self.replay.capacity}; lower the first or raise the second"
+            )
+
+
+def _positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise ConfigError(f"{name} must be above 0, got {value}")
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be between {low} and {high}, got {value}")

@@ -1,0 +1,122 @@
+"""The types that data takes on its way: step → transition → batch → learned → weights.
+
+Axes, the same in the whole library: B batch, T time, E environments, A actions.
+An observation is one array, or a dict of arrays when the space is a Dict; both are `Obs`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+Rows: TypeAlias = npt.NDArray[np.int64]  # global row numbers, which only grow
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Array: TypeAlias = npt.NDArray[Any]
+Obs: TypeAlias = Array | dict[str, Array]  # [E, *leaf] each
+
+
+class End(IntEnum):
+    """What a row is. Only a RUNNING row has an action; the other two hold a final observation."""
+
+    RUNNING = 0
+    TERMINATED = 1
+    TRUNCATED = 2
+
+
+class Kind(StrEnum):
+    """How a stored observation leaf is turned into network input."""
+
+    VECTOR = "vector"  # floats, as they are
+    IMAGE = "image"  # uint8 [C, H, W], divided by 255
+    DISCRETE = "discrete"  # ints [k], one-hot with `sizes` classes each
+    BINARY = "binary"  # 0/1 [k]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One stored part of an observation."""
+
+    name: str  # "" when the observation is not a Dict
+    shape: tuple[int, ...]  # as stored, one environment, one frame
+    dtype: str
+    kind: Kind
+    sizes: tuple[int, ...] = ()  # DISCRETE only: number of classes for each entry
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """What an agent may do. `n` for discrete actions, `low`/`high` for continuous ones.
+
+    Discrete actions are stored from 0 (the environment may start elsewhere); continuous ones are
+    stored in [-1, 1] and rescaled at the environment's door.
+    """
+
+    n: int = 0  # 0: continuous
+    start: int = 0
+    shape: tuple[int, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def discrete(self) -> bool:
+        return self.n > 0
+
+    @property
+    def dtype(self) -> str:
+        return "int64" if self.discrete else "float32"
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Everything a network, a ring or a peer must know of an environment."""
+
+    name: str
+    obs: tuple[Leaf, ...]
+    action: ActionSpec
+    frame_stack: int = 1
+
+    @property
+    def is_dict(self) -> bool:
+        return self.obs[0].name != ""
+
+    def pack(self, leaves: Mapping[str, Any]) -> Any:
+        """Gives leaves keyed by name the shape users know: an array, or a dict of arrays."""
+        return dict(leaves) if self.is_dict else leaves[""]
+
+    def unpack(self, obs: Any) -> dict[str, Any]:
+        """The inverse of `pack`."""
+        return obs if self.is_dict else {"": obs}
+
+
+class Batch(NamedTuple):
+    """B transitions; `discount` already says whether, and how far, to bootstrap.
+
+    For sequences every field but `weight` and `rows` has a time axis: [B, T, ...].
+    """
+
+    obs: Any  # Tensor [B, *obs] or dict of them
+    action: Any  # [B] int64 or [B, *action] float32 in [-1, 1]
+    reward: Any  # [B] n-step sum
+    discount: Any  # [B] gamma**n, 0 after termination
+    next_obs: Any  # like obs
+    weight: Any  # [B] importance weights, the largest is 1
+    rows: Rows  # [B] for `Pool.rerank`
+    mask: Any = None  # [B, T] sequences only: 0 after the episode's end
+
+
+class Learned(NamedTuple):
+    """What one learner step found out. Tensors stay on their device: nobody waits for them here."""
+
+    td_error: Any  # [B], detached
+    metrics: dict[str, Any]  # name → scalar tensor, detached
+
+
+class Weights(NamedTuple):
+    """A published version of the networks."""
+
+    version: int
+    arrays: dict[str, Array]
