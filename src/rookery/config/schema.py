@@ -5,11 +5,17 @@ the unit and what raising the value does, and `rookery list --settings` prints i
 work together is refused in `__post_init__`, so an invalid config cannot exist.
 """
 
+import difflib
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from rookery.errors import ConfigError
+
+ALGORITHMS: dict[str, str] = {
+    "dqn": "deep Q-learning: double, dueling, n-step, prioritised replay; discrete actions",
+}
 
 
 class Mode(StrEnum):
@@ -96,6 +102,8 @@ class NetConfig:
     def __post_init__(self) -> None:
         for width in self.hidden:
             _positive("net.hidden", width)
+        if self.custom is not None:
+            _reference("net.custom", self.custom)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +119,7 @@ class AlgoConfig:
     target_tau: float | None = None  # Polyak factor at every learner step, instead of a period
 
     def __post_init__(self) -> None:
+        _one_of("algo.name", self.name, tuple(ALGORITHMS))
         _within("algo.gamma", self.gamma, 0.0, 1.0)
         _positive("algo.n_step", self.n_step)
         _positive("algo.target_period", self.target_period)
@@ -139,7 +148,7 @@ class ReplayConfig:
                 f"batch {self.batch}, warmup {self.warmup}, capacity {self.capacity}; "
                 "lower replay.batch or raise the other two"
             )
-        if self.samples_per_insert <= 0:
+        if not self.samples_per_insert > 0:
             raise ConfigError(
                 f"replay.samples_per_insert must be above 0, got {self.samples_per_insert}; "
                 "it is batch x learner steps per env step"
@@ -183,8 +192,13 @@ class LearnerConfig:
     max_bad_steps: int = 10  # learner steps in a row whose loss is not finite before giving up
 
     def __post_init__(self) -> None:
-        if self.lr < 0:
-            raise ConfigError(f"learner.lr must be at least 0, got {self.lr}; try 0.001")
+        for name in ("lr", "lr_end"):
+            _at_least_0(f"learner.{name}", getattr(self, name))
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(
+                f"learner.device must be auto, cpu or cuda:N, got {self.device!r}; "
+                "`rookery doctor` shows the GPUs of this machine"
+            )
         for name in ("publish_period", "threads", "max_bad_steps"):
             _positive(f"learner.{name}", getattr(self, name))
         if self.max_grad_norm is not None:
@@ -207,6 +221,7 @@ class EvalConfig:
     def __post_init__(self) -> None:
         for name in ("period", "episodes", "queue", "timeout_s"):
             _positive(f"eval.{name}", getattr(self, name))
+        _at_least_0("eval.max_restarts", self.max_restarts)
         _within("eval.epsilon", self.epsilon, 0.0, 1.0)
 
 
@@ -230,8 +245,8 @@ class ReportConfig:
     log_period: int = 1_000  # env steps between two lines of metrics
     window: int = 100  # episodes in the running means
     info_keys: tuple[str, ...] = ()  # entries of `info` at an episode's end worth logging
-    tensorboard: bool = True
-    wandb: bool = False
+    tensorboard: bool = True  # event files in the run folder, under SB3's metric names
+    wandb: bool = False  # Weights & Biases; needs the extra `wandb`
     wandb_mode: str = "offline"  # offline | online | disabled
     tag: str = ""  # a word of yours in the run folder's name and in the trackers
     plain_period_s: float = 5.0  # seconds between plain lines where there is no terminal
@@ -239,6 +254,8 @@ class ReportConfig:
     def __post_init__(self) -> None:
         _positive("report.log_period", self.log_period)
         _positive("report.window", self.window)
+        _positive("report.plain_period_s", self.plain_period_s)
+        _one_of("report.wandb_mode", self.wandb_mode, ("offline", "online", "disabled"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +263,7 @@ class RunConfig:
     """How long, from which seed, and where."""
 
     mode: Mode = Mode.SINGLE
-    seed: int = 0
+    seed: int = 0  # everything random in a run follows from it
     env_steps: int = 50_000  # stop after this many
     episodes: int | None = None  # or after this many finished episodes
     minutes: float | None = None  # or after this long
@@ -255,12 +272,13 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _positive("run.env_steps", self.env_steps)
-        if self.seed < 0:
-            raise ConfigError(f"run.seed must be at least 0, got {self.seed}")
+        _at_least_0("run.seed", self.seed)
         if self.episodes is not None:
             _positive("run.episodes", self.episodes)
         if self.minutes is not None:
             _positive("run.minutes", self.minutes)
+        for callback in self.callbacks:
+            _reference("run.callbacks", callback)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,10 +312,32 @@ class Config:
 
 
 def _positive(name: str, value: float) -> None:
-    if value <= 0:
-        raise ConfigError(f"{name} must be above 0, got {value}")
+    if not value > 0:  # refuses nan too
+        raise ConfigError(f"{name} must be above 0, got {value}; leave it out for the default")
+
+
+def _at_least_0(name: str, value: float) -> None:
+    if not value >= 0:
+        raise ConfigError(f"{name} must be at least 0, got {value}; leave it out for the default")
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise ConfigError(f"{name} must be between {low} and {high}, got {value}")
+        raise ConfigError(
+            f"{name} must be between {low} and {high}, got {value}; leave it out for the default"
+        )
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(value, allowed, n=1)
+        do = f"did you mean {near[0]!r}?" if near else f"try {allowed[0]!r}"
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}; {do}")
+
+
+def _reference(name: str, value: str) -> None:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", value):
+        raise ConfigError(
+            f"{name} must be written module:name, got {value!r}; "
+            "name something that Python can import, such as mypackage.nets:MyNet"
+        )
