@@ -1,0 +1,351 @@
+"""`rookery bench`: Rookery beside its peers and its floors, in one run on this machine.
+
+A bench is a row of `BENCHES`: contenders, each a script of the `benchmarks` folder that does the
+same work and prints `{"value": ...}`. Every trial is a process of its own with one thread. Trials
+are interleaved (round 1: everybody once; round 2: everybody once; ...), so that a machine that
+slows down slows all of them. `value` is the median over the rounds and `spread` is
+(largest - smallest) / median. A ratio is Rookery's median / the contender's median.
+"""
+
+import argparse
+import importlib.util
+import json
+import operator
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from rookery.errors import ConfigError, LostError, StalledError
+
+Answer: TypeAlias = dict[str, Any]  # what a script printed; "value" is always in it
+Runs: TypeAlias = dict[str, list[Answer]]  # contender → its answers, in the order of the rounds
+
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+HERO = "rookery"  # the contender that all others of its group are compared with
+
+
+class Better(StrEnum):
+    """Which values win."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+HOLDS: dict[Better, Callable[[float, float], bool]] = {
+    Better.HIGHER: operator.ge,
+    Better.LOWER: operator.le,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Somebody who does the work of a bench."""
+
+    name: str  # "who", or "what:who" where a bench compares more than one thing
+    command: tuple[str, ...]  # script in the benchmarks folder, and its arguments
+    package: str = ""  # a peer's package; peers take part only when asked to
+    bar: float | None = None  # for Rookery's ratio to this one; for Rookery itself its value
+
+    @property
+    def hero(self) -> str:
+        """The name of the contender that this one is compared with."""
+        what, colon, _ = self.name.rpartition(":")
+        return what + colon + HERO
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """One comparison."""
+
+    about: str
+    unit: str
+    better: Better = Better.HIGHER
+    contenders: tuple[Contender, ...]
+    rounds: int = 3
+    deadline_s: float = 180.0  # for one trial
+
+
+def _rate(name: str, work: str, **more: Any) -> Contender:
+    """Returns a contender timed by `trial.py`; `work` is file:function."""
+    return Contender(name=name, command=("trial.py", work), **more)
+
+
+_DOUBLE = ("floor.py", "--net", "256,256", "--batch", "64", "--double")
+_FULL = (*_DOUBLE, "--dueling", "--weights", "--clip")
+
+BENCHES: dict[str, Bench] = {
+    "replay": Bench(
+        about="prioritised draws of 256 rows with weights and reranking; appends of 100 rows",
+        unit="draw: batches/s, append: rows/s",
+        contenders=(
+            _rate("draw:rookery", "replay/rookery_pool.py:draw"),
+            _rate("draw:cpprb", "replay/cpprb_buffer.py:draw", package="cpprb", bar=3.5),
+            _rate("draw:tianshou", "replay/tianshou_buffer.py:draw", package="tianshou", bar=2.4),
+            _rate("append:rookery", "replay/rookery_pool.py:append"),
+            _rate(
+                "append:sb3", "replay/sb3_buffer.py:append", package="stable_baselines3", bar=1.0
+            ),
+            _rate("append:cpprb", "replay/cpprb_buffer.py:append", package="cpprb"),
+        ),
+    ),
+    "collect": Bench(
+        about="CartPole, 64 environments, network 2x64, rows written; raw is env.step alone",
+        unit="env steps/s",
+        contenders=(
+            _rate("rookery", "collect/rookery_actor.py:collect"),
+            _rate("raw", "collect/raw_env.py:step", bar=0.25),
+        ),
+    ),
+    "learn": Bench(
+        about="learner steps 2x256, batch 64, drawn from replay; the floor has ready tensors",
+        unit="learner steps/s",
+        contenders=(
+            _rate("double:rookery", "learn/rookery_learner.py:double"),
+            _rate("double:sb3", "learn/sb3_dqn.py:learn", package="stable_baselines3"),
+            Contender(name="double:floor", command=_DOUBLE, bar=0.85),
+            _rate("full:rookery", "learn/rookery_learner.py:full"),
+            Contender(name="full:floor", command=_FULL, bar=0.85),
+        ),
+    ),
+    "weights": Bench(
+        about="publish of 1 MB to a verified copy in a polling process on this host",
+        unit="ms",
+        better=Better.LOWER,
+        contenders=(Contender(name="rookery", command=("weights/rookery_board.py",), bar=2.0),),
+    ),
+    "train": Bench(
+        about="CartPole-v1 to a 20-episode greedy mean of 475; one round for each seed",
+        unit="s",
+        better=Better.LOWER,
+        contenders=(
+            Contender(name="rookery", command=("train/rookery_train.py",)),
+            Contender(
+                name="sb3", command=("train/sb3_dqn.py",), package="stable_baselines3", bar=1 / 3
+            ),
+        ),
+        rounds=5,
+        deadline_s=900.0,
+    ),
+}
+
+
+class Trial(NamedTuple):
+    """What one round asks of a contender."""
+
+    seed: int
+    seconds: float
+    deadline_s: float
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds this verb's arguments."""
+    parser.add_argument("bench", choices=list(BENCHES), help="what to compare")
+    parser.add_argument("--peers", action="store_true", help="run the peers too (rookery[peers])")
+    parser.add_argument("--rounds", type=int, help="trials of each contender")
+    parser.add_argument("--seeds", help="one round for each: 0-4 or 0,2,5; instead of --rounds")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a timed trial")
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs a bench and prints what came out."""
+    bench = BENCHES[args.bench]
+    seeds = _seeds(args.seeds) if args.seeds else _rounds(args.rounds or bench.rounds)
+    invited = [who for who in bench.contenders if args.peers or not who.package]
+    present = [who for who in invited if not who.package or _installed(who.package)]
+    trials = [Trial(seed, args.seconds, bench.deadline_s) for seed in seeds]
+    runs = compete(present, trials, _attempt)
+    answer = summary(args.bench, bench, runs, absent=[w for w in invited if w not in present])
+    PRINTERS[bool(args.json)](answer)
+    return 0
+
+
+def compete(
+    contenders: Sequence[Contender],
+    trials: Sequence[Trial],
+    attempt: Callable[[Contender, Trial], Answer],
+) -> Runs:
+    """Returns every contender's answers; all have their turn before anybody has a second one."""
+    runs: Runs = {who.name: [] for who in contenders}
+    for trial in trials:
+        for who in contenders:
+            runs[who.name].append(attempt(who, trial))
+    return runs
+
+
+def summary(name: str, bench: Bench, runs: Runs, *, absent: Sequence[Contender]) -> Answer:
+    """Returns the answer, ready for JSON.
+
+    `bars` says which hold, `runs` has every trial, `absent` the peers that are not installed, and
+    `censored` the seeds that were never solved: their time is a lower bound.
+    """
+    values = {who: [float(answer["value"]) for answer in answers] for who, answers in runs.items()}
+    medians = {who: statistics.median(numbers) for who, numbers in values.items()}
+    took_part = [who for who in bench.contenders if who.name in medians]
+    ratios = {
+        who.name: medians[who.hero] / medians[who.name] for who in took_part if who.name != who.hero
+    }
+    return {
+        "bench": name,
+        "unit": bench.unit,
+        "better": str(bench.better),
+        "results": [
+            {"name": who, "value": medians[who], "spread": spread(values[who])} for who in values
+        ],
+        "ratios": ratios,
+        "bars": dict(_bars(took_part, bench.better, medians | ratios)),
+        "absent": {who.name: f"pip install 'rookery[peers]' ({who.package})" for who in absent},
+        "censored": {who: seeds for who in runs if (seeds := unsolved(runs[who]))},
+        "runs": runs,
+    }
+
+
+def spread(values: Sequence[float]) -> float:
+    """Returns (largest - smallest) / median."""
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+def unsolved(answers: Sequence[Answer]) -> list[int]:
+    """Returns the seeds of the trainings that ended without reaching their target."""
+    return [answer["seed"] for answer in answers if not answer.get("solved", True)]
+
+
+def _bars(
+    contenders: Sequence[Contender], better: Better, found: Mapping[str, float]
+) -> Iterator[tuple[str, Answer]]:
+    for who in contenders:
+        if who.bar is not None:
+            held = HOLDS[better](found[who.name], who.bar)
+            yield who.name, {"bar": who.bar, "found": found[who.name], "held": held}
+
+
+def _attempt(who: Contender, trial: Trial) -> Answer:
+    """Runs one trial in a process of its own and returns what it printed last."""
+    script, *arguments = who.command
+    command = [sys.executable, str(folder() / script), *arguments]
+    command += ["--seed", str(trial.seed), "--seconds", str(trial.seconds)]
+    code, out, err = _process(command, trial.deadline_s)
+    if code != 0:
+        raise LostError(
+            f"the contender {who.name} ended with exit code {code} where 0 is expected; try it "
+            f"alone: {' '.join(command)}\n{err[-2000:]}"
+        )
+    answer: Answer = {"seed": trial.seed, **json.loads(out.strip().rpartition("\n")[2])}
+    _narrate(who.name, answer)
+    return answer
+
+
+def _process(command: Sequence[str], deadline_s: float) -> tuple[int, str, str]:
+    """Returns exit code, stdout and stderr. Nothing of the child outlives this call."""
+    environ = os.environ | dict.fromkeys(ONE_THREAD, "1")
+    # a session of its own: what the child has spawned ends with it
+    child = subprocess.Popen(
+        command,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired as late:
+        raise StalledError(
+            f"{' '.join(command)} took more than the {deadline_s:.0f} s allowed; is the machine "
+            "busy with something else?"
+        ) from late
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    return child.returncode, out, err
+
+
+def folder() -> Path:
+    """Returns where the contenders' scripts are: in the wheel, or in the source tree."""
+    package = Path(__file__).parents[1]
+    places = (package / "_benchmarks", package.parents[1] / "benchmarks")
+    for place in places:
+        if (place / "trial.py").exists():
+            return place
+    raise ConfigError(
+        f"the benchmark scripts are neither in {places[0]} nor in {places[1]}; "
+        "install Rookery from its wheel or its source tree"
+    )
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _seeds(text: str) -> list[int]:
+    """Reads 0-4 or 0,2,5."""
+    first, dash, last = text.partition("-")
+    try:
+        span = range(int(first), int(last) + 1) if dash else [int(seed) for seed in text.split(",")]
+    except ValueError:
+        span = []
+    if not span:
+        raise ConfigError(
+            f"--seeds takes a range such as 0-4 or a list such as 0,2,5, got {text!r}"
+        )
+    return list(span)
+
+
+def _rounds(count: int) -> list[int]:
+    if count < 1:
+        raise ConfigError(f"--rounds must be at least 1, got {count}; leave it out for the default")
+    return list(range(count))
+
+
+def _narrate(name: str, answer: Answer) -> None:
+    """Says on stderr what a trial found; stdout belongs to the answer."""
+    facts = "  ".join(f"{key} {value}" for key, value in answer.items() if key != "value")
+    print(f"{name:<16} {_figure(answer['value']):>12}  {facts}", file=sys.stderr, flush=True)
+
+
+def _print_json(answer: Answer) -> None:
+    print(json.dumps(answer))
+
+
+def _print_table(answer: Answer) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"bench {answer['bench']} ({answer['unit']}; {answer['better']} is better)")
+    for heading in ("contender", "median", "spread", "rookery / it", "bar"):
+        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    for result in answer["results"]:
+        table.add_row(*_cells(result, answer))
+    console = Console()
+    console.print(table)
+    for name, cure in answer["absent"].items():
+        console.print(f"{name} is absent: {cure}", markup=False)
+    for name, seeds in answer["censored"].items():
+        console.print(
+            f"{name} never solved seeds {seeds}: their time is a lower bound", markup=False
+        )
+
+
+def _cells(result: Mapping[str, Any], answer: Answer) -> Iterator[str]:
+    name = result["name"]
+    yield name
+    yield _figure(result["value"])
+    yield f"{result['spread']:.0%}"
+    yield f"{answer['ratios'][name]:.3g}" if name in answer["ratios"] else ""
+    bar = answer["bars"].get(name)
+    yield f"{bar['bar']:.3g} {'held' if bar['held'] else 'missed'}" if bar else ""
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
+PRINTERS: dict[bool, Callable[[Answer], None]] = {True: _print_json, False: _print_table}
