@@ -1,10 +1,10 @@
-"""`rookery bench`: Rookery beside its peers and its floors, in one run on this machine.
+"""Runs Rookery beside its peers and its floors, in one go on this machine.
 
-A bench is a row of `BENCHES`: contenders, each a script of the `benchmarks` folder that does the
-same work and prints `{"value": ...}`. Every trial is a process of its own with one thread. Trials
+A bench has contenders, each a script of the `benchmarks` folder that does the
+same work and prints {"value": ...}. Every trial is a process of its own with one thread. Trials
 are interleaved (round 1: everybody once; round 2: everybody once; ...), so that a machine that
-slows down slows all of them. `value` is the median over the rounds and `spread` is
-(largest - smallest) / median. A ratio is Rookery's median / the contender's median.
+slows down slows all of them. A value is the median over the rounds, its spread
+(largest - smallest) / median, and a ratio Rookery's median / the contender's median.
 """
 
 import argparse
@@ -22,12 +22,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from rookery.cli import arguments, output
 from rookery.errors import ConfigError, LostError, StalledError
 
 Answer: TypeAlias = dict[str, Any]  # what a script printed; "value" is always in it
 Runs: TypeAlias = dict[str, list[Answer]]  # contender → its answers, in the order of the rounds
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+EXAMPLES = """\
+examples:
+  rookery bench replay --peers
+  rookery bench train --peers --seeds 0-4 --json
+"""
 HERO = "rookery"  # the contender that all others of its group are compared with
 
 
@@ -144,26 +150,34 @@ class Trial(NamedTuple):
     deadline_s: float
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Adds this verb's arguments."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
     parser.add_argument("bench", choices=list(BENCHES), help="what to compare")
     parser.add_argument("--peers", action="store_true", help="run the peers too (rookery[peers])")
-    parser.add_argument("--rounds", type=int, help="trials of each contender")
-    parser.add_argument("--seeds", help="one round for each: 0-4 or 0,2,5; instead of --rounds")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of a timed trial")
-    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+    rounds = parser.add_mutually_exclusive_group()
+    rounds.add_argument("--rounds", type=arguments.count, metavar="N", help="trials of each")
+    rounds.add_argument(
+        "--seeds", type=arguments.seeds, metavar="0-4", help="one round for each seed"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, metavar="S", help="of a timed trial, default 2"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs a bench and prints what came out."""
     bench = BENCHES[args.bench]
-    seeds = _seeds(args.seeds) if args.seeds else _rounds(args.rounds or bench.rounds)
+    seeds = args.seeds or range(args.rounds or bench.rounds)
     invited = [who for who in bench.contenders if args.peers or not who.package]
     present = [who for who in invited if not who.package or _installed(who.package)]
     trials = [Trial(seed, args.seconds, bench.deadline_s) for seed in seeds]
     runs = compete(present, trials, _attempt)
     answer = summary(args.bench, bench, runs, absent=[w for w in invited if w not in present])
-    PRINTERS[bool(args.json)](answer)
+    if args.json:
+        output.say_json(answer)
+    else:
+        output.say(*report(answer))
     return 0
 
 
@@ -285,53 +299,25 @@ def _installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def _seeds(text: str) -> list[int]:
-    """Reads 0-4 or 0,2,5."""
-    first, dash, last = text.partition("-")
-    try:
-        span = range(int(first), int(last) + 1) if dash else [int(seed) for seed in text.split(",")]
-    except ValueError:
-        span = []
-    if not span:
-        raise ConfigError(
-            f"--seeds takes a range such as 0-4 or a list such as 0,2,5, got {text!r}"
-        )
-    return list(span)
-
-
-def _rounds(count: int) -> list[int]:
-    if count < 1:
-        raise ConfigError(f"--rounds must be at least 1, got {count}; leave it out for the default")
-    return list(range(count))
-
-
 def _narrate(name: str, answer: Answer) -> None:
     """Says on stderr what a trial found; stdout belongs to the answer."""
     facts = "  ".join(f"{key} {value}" for key, value in answer.items() if key != "value")
     print(f"{name:<16} {_figure(answer['value']):>12}  {facts}", file=sys.stderr, flush=True)
 
 
-def _print_json(answer: Answer) -> None:
-    print(json.dumps(answer))
-
-
-def _print_table(answer: Answer) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"bench {answer['bench']} ({answer['unit']}; {answer['better']} is better)")
-    for heading in ("contender", "median", "spread", "rookery / it", "bar"):
-        table.add_column(heading, justify="left" if heading == "contender" else "right")
-    for result in answer["results"]:
-        table.add_row(*_cells(result, answer))
-    console = Console()
-    console.print(table)
-    for name, cure in answer["absent"].items():
-        console.print(f"{name} is absent: {cure}", markup=False)
-    for name, seeds in answer["censored"].items():
-        console.print(
-            f"{name} never solved seeds {seeds}: their time is a lower bound", markup=False
-        )
+def report(answer: Answer) -> list[str]:
+    """Says the answer as a table, with what is missing below."""
+    heading = ("contender", "median", "spread", "rookery / it", "bar")
+    cells = [tuple(_cells(result, answer)) for result in answer["results"]]
+    return [
+        f"{answer['bench']}, {answer['unit']}, {answer['better']} is better",
+        *output.table([heading, *cells]),
+        *(f"{name} is absent: {cure}" for name, cure in answer["absent"].items()),
+        *(
+            f"{name} never solved seeds {seeds}: their time is a lower bound"
+            for name, seeds in answer["censored"].items()
+        ),
+    ]
 
 
 def _cells(result: Mapping[str, Any], answer: Answer) -> Iterator[str]:
@@ -346,6 +332,3 @@ def _cells(result: Mapping[str, Any], answer: Answer) -> Iterator[str]:
 
 def _figure(value: float) -> str:
     return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
-
-
-PRINTERS: dict[bool, Callable[[Answer], None]] = {True: _print_json, False: _print_table}
