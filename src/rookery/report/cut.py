@@ -1,0 +1,40 @@
+"""Takes a run's record back to a mark, so that a resumed run does not write its steps twice."""
+
+from pathlib import Path
+
+from rookery.report import csv, jsonl, lines
+
+
+def cut(run_dir: Path, env_steps: int) -> None:
+    """Drops every line of metrics.jsonl and progress.csv past `env_steps`, and torn ones.
+
+    Each file changes in one step or not at all. To be called before the sinks are opened.
+    """
+    _cut_jsonl(run_dir / jsonl.NAME, env_steps)
+    _cut_csv(run_dir / csv.NAME, env_steps)
+
+
+def _cut_jsonl(path: Path, env_steps: int) -> None:
+    if not path.exists():
+        return
+    parsed = [(line, jsonl.parse(line)) for line in lines.read(path)]
+    lines.replace(
+        path, [line for line, entry in parsed if entry and entry["env_steps"] <= env_steps]
+    )
+
+
+def _cut_csv(path: Path, env_steps: int) -> None:
+    rows = lines.read(path)
+    if not rows:
+        path.unlink(missing_ok=True)  # a header that was never finished
+        return
+    names = csv.parse(rows[0])
+    if "env_steps" not in names:  # not ours to shorten
+        return
+    at = names.index("env_steps")
+    kept = [row for row in rows[1:] if _reached(csv.parse(row), at, len(names), env_steps)]
+    lines.replace(path, [rows[0], *kept])
+
+
+def _reached(cells: list[str], at: int, width: int, env_steps: int) -> bool:
+    return len(cells) == width and cells[at].isdigit() and int(cells[at]) <= env_steps

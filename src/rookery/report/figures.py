@@ -1,0 +1,50 @@
+"""Numbers as people read them."""
+
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def short(x: float) -> str:
+    """Three digits or so: 640, 3.1k, 12k, 1.4M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(x) >= 0.9995 * size:
+            return f"{x / size:.1f}{unit}" if abs(x) < 9.95 * size else f"{x / size:.0f}{unit}"
+    return f"{x:.1f}" if abs(x) < 9.95 else f"{x:.0f}"
+
+
+def count(n: int) -> str:
+    """All digits while they fit: 31,000, then 12.50M."""
+    return f"{n:,}" if n < 1_000_000 else f"{n / 1e6:,.2f}M"
+
+
+def score(x: float) -> str:
+    """Enough digits to tell two returns apart, not more."""
+    if abs(x) >= 10_000:
+        return f"{x:,.0f}"
+    return f"{x:.1f}" if abs(x) >= 9.995 else f"{x:.2f}"
+
+
+def clock(seconds: float) -> str:
+    """0:07, 12:40, 3:05:00, 2d 04:10."""
+    minutes, s = divmod(max(0, round(seconds)), 60)
+    hours, m = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24}d {hours % 24:02}:{m:02}"
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
+
+
+def age(seconds: float) -> str:
+    """The largest unit alone: 40s, 12m, 5h, 3d."""
+    for unit, size, most in (("s", 1, 100), ("m", 60, 100), ("h", 3600, 48)):
+        if seconds / size < most:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds / 86400:.0f}d"
+
+
+def spark(values: Sequence[float], width: int) -> str:
+    """Draws the newest `width` values between their lowest and their highest."""
+    newest = values[max(0, len(values) - width) :]
+    low, high = min(newest, default=0.0), max(newest, default=0.0)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in newest)

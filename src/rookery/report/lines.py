@@ -1,0 +1,61 @@
+"""A file of whole lines, whatever happens to its writer."""
+
+import os
+from pathlib import Path
+
+
+class Lines:
+    """Appends lines; half a line never stays in front of the next one.
+
+    Opening drops what a killed writer left unfinished; an append the disk had no room for is
+    taken back and raises.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._open()
+
+    def _open(self) -> None:
+        self._file = self.path.open("ab", buffering=0)
+        self._end = self.path.read_bytes().rfind(b"\n") + 1
+        self._file.truncate(self._end)
+
+    def append(self, line: str) -> None:
+        """Adds one line; other processes see it at once."""
+        data = f"{line}\n".encode()
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError(f"no room for {len(data)} more bytes in {self.path}")
+        except OSError:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(data)
+
+    def replace(self, lines: list[str]) -> None:
+        """Puts these lines in place of all there are."""
+        replace(self.path, lines)
+        self._file.close()
+        self._open()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: Path) -> list[str]:
+    """Returns the finished lines of a file, none where there is no file."""
+    if not path.exists():
+        return []
+    return path.read_text("utf-8", errors="replace").split("\n")[:-1]
+
+
+def replace(path: Path, lines: list[str]) -> None:
+    """Writes a file in one step: a reader, or a crash, sees the old one or the new one."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)  # still there only where the disk was full
