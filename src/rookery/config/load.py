@@ -165,8 +165,9 @@ def _override(given: str) -> tuple[str, Any]:
 def _value(key: str, given: str) -> Any:
     """Reads the value with YAML, but leaves `5` or `2024-01-01` as it is where text is wanted."""
     value = text.read(given, f"the value in --set {key}={given}")
-    takes_text = annotation(key) in (str, str | None)
-    return given if takes_text and not isinstance(value, str | None) else value
+    wanted = annotation(key)
+    takes_text = wanted is str or (wanted == str | None and value is not None)
+    return given if takes_text and not isinstance(value, str) else value
 
 
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:

@@ -118,6 +118,8 @@ def _bool(wanted: Any, given: Any, path: str) -> bool:
 
 def _int(wanted: Any, given: Any, path: str) -> int:
     if not isinstance(given, bool) and isinstance(given, Integral):
+        if int(given).bit_length() > 63:
+            raise ConfigError(f"{path} must fit into 64 bits, got far more; write a smaller number")
         return int(given)
     number = _as_float(given)
     whole = number is not None and math.isfinite(number) and number == int(number)

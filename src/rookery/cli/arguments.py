@@ -1,0 +1,75 @@
+"""How flags are read: a wrong one is refused like any wrong request, with the nearest name."""
+
+import argparse
+import re
+from typing import NoReturn
+
+from rookery.errors import ConfigError
+
+MAX_SEEDS = 1_000
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of ending the process."""
+
+    def __init__(self, prog: str, description: str | None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `{self.prog} --help` shows what is allowed")
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for flag in self._option_string_actions if flag.startswith("--")]
+
+
+def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+    """Reads the flags and refuses what is left over."""
+    args, rest = parser.parse_known_args(argv)
+    if not rest:
+        return args
+    from rookery.config.parse import nearest  # only a mistake has to pay for it
+
+    unknown = next((word for word in rest if word.startswith("-")), rest[0])
+    near = nearest(unknown.partition("=")[0], parser.flags)
+    hint = f"did you mean {near}? " if near else ""
+    raise ConfigError(
+        f"{parser.prog} does not take {unknown!r}; {hint}`{parser.prog} --help` shows what it takes"
+    )
+
+
+def count(text: str) -> int:
+    """Reads a whole number above 0."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"needs a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def seeds(text: str) -> list[int]:
+    """Reads `0-4`, `0,2,5` or a mixture of both."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip())
+        if match is None:
+            raise argparse.ArgumentTypeError(f"needs 0-4 or 0,2,5, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 0 <= last - first < MAX_SEEDS:
+            raise argparse.ArgumentTypeError(
+                f"needs ranges that go up and hold at most {MAX_SEEDS} seeds, got {part!r}"
+            )
+        found.extend(range(first, last + 1))
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"needs each seed once, got {text!r}")
+    return found
+
+
+def checkpoint(text: str) -> str:
+    """Reads `best`, `last` or the number of a checkpoint."""
+    if text in ("best", "last") or (text.isascii() and text.isdigit()):
+        return text
+    raise argparse.ArgumentTypeError(f"needs best, last or a number, got {text!r}")

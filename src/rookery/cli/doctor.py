@@ -1,0 +1,175 @@
+"""Shows what this machine can do, and what would help where it is short of something."""
+
+import argparse
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from rookery.cli import machine, output, signals
+
+GB = 1 << 30
+EXTRAS: dict[str, tuple[str, ...]] = {  # extra → the modules it brings
+    "ray": ("ray",),
+    "sb3": ("stable_baselines3",),
+    "wandb": ("wandb",),
+    "pettingzoo": ("pettingzoo",),
+    "atari": ("ale_py",),
+    "mujoco": ("mujoco",),
+    "report": ("plotly",),
+    "dp": ("dp_accounting",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "minari": ("minari",),
+    "video": ("pygame", "PIL"),
+    "peers": ("stable_baselines3", "cpprb", "tianshou"),
+}
+
+
+class Mark(StrEnum):
+    """Whether something needs attention."""
+
+    OK = "ok"
+    WARN = "warn"
+    OFF = "off"  # not there, and nothing needs it unless asked
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer."""
+
+    name: str
+    value: str
+    mark: Mark = Mark.OK
+    hint: str = ""  # what would help
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+
+
+def run(args: argparse.Namespace) -> int:
+    with signals.abrupt():
+        gpus = _gpus()
+        findings = [*_software(), *_processors(), *_room(), *_files(), *_graphics(gpus), *_extras()]
+    actors, batch = recommended(machine.cores(), bool(gpus))
+    if args.json:
+        output.say_json(
+            {
+                "findings": [asdict(finding) for finding in findings],
+                "recommended": {"actors": actors, "batch": batch},
+            }
+        )
+        return 0
+    output.say(*output.table(map(_row, findings), indent=""))
+    output.say(f"recommended: actors {actors}, replay.batch {batch}")
+    return 0
+
+
+def recommended(cores: int, has_gpu: bool) -> tuple[int, int]:
+    """Returns actors and batch: learner and evaluator keep a core each, a GPU likes it large."""
+    return max(1, cores - 2), 256 if has_gpu else 64
+
+
+def enough(name: str, space: machine.Space, *, least: int, hint: str) -> Finding:
+    """Judges memory or disk by the bytes that are free."""
+    value = f"{output.size(space.free)} free of {output.size(space.total)}"
+    short = space.free < least
+    return Finding(name, value, Mark.WARN if short else Mark.OK, hint if short else "")
+
+
+def descriptors(soft: int, hard: int) -> Finding:
+    """Judges the limit of open files: each actor and each ring takes a few."""
+    least = 4096
+    if soft >= least or soft < 0:  # -1: unlimited
+        return Finding("open files", str(soft))
+    able = hard >= least or hard < 0
+    hint = f"ulimit -n {least}" if able else f"ask for more than {hard} in limits.conf"
+    return Finding("open files", str(soft), Mark.WARN, hint)
+
+
+def _software() -> Iterator[Finding]:
+    yield Finding("python", platform.python_version())
+    for name in ("rookery", "torch", "numba", "gymnasium"):
+        try:
+            yield Finding(name, version(name))
+        except PackageNotFoundError:
+            yield Finding(name, "missing", Mark.WARN, f"pip install {name}")
+
+
+def _processors() -> Iterator[Finding]:
+    cores, quota = machine.cores(), machine.cpu_quota()
+    limit = "" if quota is None else f" (the control group grants {quota:.1f})"
+    hint = "actor, learner and evaluator will take turns" if cores < 2 else ""
+    yield Finding("usable CPUs", f"{cores}{limit}", Mark.WARN if cores < 2 else Mark.OK, hint)
+
+
+def _room() -> Iterator[Finding]:
+    folder = machine.ring_folder()
+    yield enough(
+        "memory",
+        machine.memory(),
+        least=2 * GB,
+        hint="lower replay.capacity, or --set replay.storage=disk",
+    )
+    yield enough(
+        str(folder),
+        machine.space(folder),
+        least=GB // 4,
+        hint="docker run --shm-size=2g, or --set replay.storage=disk",
+    )
+    yield enough(
+        "disk here",
+        machine.space(Path.cwd()),
+        least=2 * GB,
+        hint="rookery clean, or --run-dir on another disk",
+    )
+
+
+def _files() -> Iterator[Finding]:
+    yield descriptors(*machine.descriptors())
+    folder = machine.ring_folder()
+    works = machine.unnamed_files(folder)
+    value = f"work in {folder}" if works else f"do not work in {folder}"
+    hint = "" if works else "the kernel cannot clear up after a crash; rookery clean does"
+    yield Finding("unnamed files", value, Mark.OK if works else Mark.WARN, hint)
+
+
+def _gpus() -> list[machine.Gpu] | None:
+    """Returns None where torch itself does not work."""
+    try:
+        return machine.gpus()
+    except Exception:  # a broken torch is a finding, and the reason a user asks the doctor
+        return None
+
+
+def _graphics(gpus: list[machine.Gpu] | None) -> Iterator[Finding]:
+    if gpus is None:
+        yield Finding("GPU", "torch cannot be imported", Mark.WARN, "pip install --upgrade torch")
+    elif not gpus:
+        yield Finding("GPU", "none that torch can use", Mark.OFF, "training runs on the CPU")
+    for gpu in gpus or []:
+        yield Finding(f"cuda:{gpu.number}", f"{gpu.name}, {output.size(gpu.memory)}")
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, modules in EXTRAS.items():
+        if all(find_spec(module) is not None for module in modules):
+            yield Finding(f"extra {extra}", ", ".join(map(_version, modules)))
+        else:
+            hint = f"pip install 'rookery[{extra}]'"
+            yield Finding(f"extra {extra}", "not installed", Mark.OFF, hint)
+
+
+def _version(module: str) -> str:
+    try:
+        return version(module.replace("_", "-"))
+    except PackageNotFoundError:
+        return "installed"
+
+
+def _row(finding: Finding) -> tuple[str, str, str]:
+    hint = f"; {finding.hint}" if finding.hint else ""
+    return f"{finding.mark:4}", finding.name, f"{finding.value}{hint}"

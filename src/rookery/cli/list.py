@@ -1,0 +1,42 @@
+"""Shows scenarios and algorithms, or every setting with its type, default and meaning."""
+
+import argparse
+import json
+
+from rookery.cli import output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--settings", action="store_true", help="every setting there is, for --set")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.settings:
+        _settings(as_json=args.json)
+    else:
+        _names(as_json=args.json)
+    return 0
+
+
+def _names(*, as_json: bool) -> None:
+    from rookery.config.load import scenarios
+    from rookery.config.schema import ALGORITHMS
+
+    about = {name: scenario.about for name, scenario in scenarios().items()}
+    if as_json:
+        output.say_json({"scenarios": about, "algorithms": ALGORITHMS})
+        return
+    output.say("scenarios (rookery train NAME):", *output.table(about.items()))
+    output.say("algorithms (--set algo=NAME):", *output.table(ALGORITHMS.items()))
+
+
+def _settings(*, as_json: bool) -> None:
+    from rookery.config.describe import settings
+
+    found = settings()
+    if as_json:
+        output.say_json({"settings": [setting._asdict() for setting in found]})
+        return
+    rows = [(s.key, s.type, json.dumps(s.default), f"# {s.comment}") for s in found]
+    output.say(*output.table(rows, indent=""))

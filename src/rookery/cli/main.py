@@ -1,0 +1,107 @@
+"""The command `rookery`: finds the verb, runs it, and turns what happened into an exit code.
+
+Only the verb that was asked for is imported, and its heavy parts only once it runs, so that every
+`--help` answers at once.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from rookery.errors import ConfigError, RookeryError
+
+VERBS: dict[str, tuple[str, str]] = {
+    "train": ("rookery.cli.train", "train an agent, or go on with a run"),
+    "evaluate": ("rookery.cli.evaluate", "play episodes with a trained agent and report the score"),
+    "list": ("rookery.cli.list", "show scenarios, algorithms and settings"),
+    "doctor": ("rookery.cli.doctor", "show what this machine can do"),
+    "clean": ("rookery.cli.clean", "remove what dead runs have left behind"),
+    "bench": ("rookery.cli.bench", "measure speed, beside other libraries"),
+}
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code.
+
+    Without `argv` this is the whole process: the streams are made tolerant first, and a Ctrl+C
+    that comes after the work is done ends the process without a traceback.
+    """
+    try:
+        from rookery.cli import output
+
+        if argv is None:
+            output.tolerate()
+        code = _answer(sys.argv[1:] if argv is None else list(argv))
+    except KeyboardInterrupt:
+        code = _complain("interrupted", INTERRUPTED)
+    if argv is None:
+        from rookery.cli import output, signals  # an interrupt may have come before the first one
+
+        signals.leave_at_once()
+        output.flush()
+    return code
+
+
+def _answer(argv: list[str]) -> int:
+    try:
+        return _dispatch(argv)
+    except RookeryError as error:
+        return _complain(f"error: {error}", error.exit_code)
+    except SystemExit as left:  # argparse after --help
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+
+
+def _dispatch(argv: list[str]) -> int:
+    verb = argv[0] if argv else ""
+    if verb not in VERBS:
+        return _without_verb(verb)
+    from importlib import import_module
+
+    from rookery.cli.arguments import Parser, parse
+
+    module = import_module(VERBS[verb][0])
+    parser = Parser(prog=f"rookery {verb}", description=module.__doc__)
+    module.add_arguments(parser)
+    code: int = module.run(parse(parser, argv[1:]))
+    return code
+
+
+def _without_verb(given: str) -> int:
+    from rookery import __version__
+    from rookery.cli.output import say
+
+    if given == "--version":
+        say(f"rookery {__version__}")
+        return 0
+    if given in ("-h", "--help"):
+        say(_help())
+        return 0
+    raise _no_verb(given)
+
+
+def _no_verb(given: str) -> ConfigError:
+    from rookery.config.parse import nearest
+
+    allowed = f"allowed: {', '.join(VERBS)}; `rookery --help` explains them"
+    if not given:
+        return ConfigError(f"no verb was given; {allowed}")
+    near = nearest(given, list(VERBS))
+    hint = f"did you mean {near!r}? " if near else ""
+    return ConfigError(f"{given!r} is no verb of rookery; {hint}{allowed}")
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:{width}}  {about}" for verb, (_, about) in VERBS.items())
+    return (
+        "usage: rookery VERB ...\n\n"
+        "Reinforcement learning with many actors and one learner.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "`rookery VERB --help` explains one; `rookery --version` says which version this is.\n"
+        "Start here: rookery train cartpole"
+    )
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"rookery: {message}", file=sys.stderr, flush=True)
+    return code

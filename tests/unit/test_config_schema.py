@@ -1,0 +1,85 @@
+"""What the settings promise about themselves."""
+
+import inspect
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+
+import pytest
+
+from rookery.config import schema
+from rookery.config.describe import settings
+from rookery.config.parse import keys
+from rookery.config.schema import (
+    ALGORITHMS,
+    AlgoConfig,
+    Config,
+    EvalConfig,
+    LearnerConfig,
+    ReportConfig,
+    RunConfig,
+)
+from rookery.errors import ConfigError
+
+SECTIONS = [cls for _, cls in inspect.getmembers(schema, inspect.isclass) if is_dataclass(cls)]
+
+
+@pytest.mark.parametrize("cls", SECTIONS)
+def test_settings_are_frozen_keyword_only_and_have_defaults(cls):
+    made = cls()
+
+    assert all(field.kw_only for field in fields(cls))
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, fields(cls)[0].name, 1)
+
+
+def test_every_setting_is_described_once_with_a_comment():
+    found = settings()
+
+    assert [setting.key for setting in found] == list(keys())
+    assert [setting.key for setting in found if not setting.comment] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "type", "default"),
+    [
+        ("run.seed", "int", 0),
+        ("eval.target", "float or null", None),
+        ("replay.draw", "uniform|prioritized", "uniform"),
+        ("net.hidden", "list of int", [256, 256]),
+        ("env.wrappers", "list", []),
+        ("env.kwargs", "mapping", {}),
+    ],
+)
+def test_a_description_has_type_and_default_as_yaml_has_them(key, type, default):
+    found = {setting.key: setting for setting in settings()}[key]
+
+    assert (found.type, found.default) == (type, default)
+
+
+def test_a_comment_is_the_one_beside_the_field():
+    found = {setting.key: setting.comment for setting in settings()}
+
+    assert found["replay.batch"] == "rows in a learner step"
+    assert found["run.mode"] == "How rows arrive at the learner"  # the enum's own words
+
+
+def test_the_default_algorithm_is_listed():
+    assert AlgoConfig().name in ALGORITHMS
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda nan: LearnerConfig(lr=nan),
+        lambda nan: RunConfig(minutes=nan),
+        lambda nan: EvalConfig(timeout_s=nan),
+        lambda nan: AlgoConfig(gamma=nan),
+        lambda nan: ReportConfig(plain_period_s=nan),
+    ],
+)
+def test_nan_is_within_no_limits(make):
+    with pytest.raises(ConfigError):
+        make(float("nan"))
+
+
+def test_a_learning_rate_of_0_is_allowed():
+    assert Config(learner=LearnerConfig(lr=0.0)).learner.lr == 0.0
