@@ -11,6 +11,7 @@ not played.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from statistics import fmean
 from typing import Any, cast
 
@@ -143,20 +144,25 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _means(learned: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    rows = _rows(learned)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _mean([row[name] for row in rows if name in row]) for name in names}
+    """Averages each metric over the steps that have it and where it is finite."""
+    columns = {
+        name: _floats([row[name] for row in learned if name in row]) for name in _names(learned)
+    }
+    return {name: _mean([x for x in column if isfinite(x)]) for name, column in columns.items()}
 
 
 def _rows(learned: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Turns kept tensors into numbers, leaving out what is not finite."""
-    names = dict.fromkeys(name for row in learned for name in row)
     rows: list[dict[str, float]] = [{} for _ in learned]
-    for name in names:
+    for name in _names(learned):
         at = [i for i, row in enumerate(learned) if name in row]
         for i, value in zip(at, _floats([learned[i][name] for i in at]), strict=True):
             rows[i] |= finite({name: value})
     return rows
+
+
+def _names(learned: Sequence[Mapping[str, Any]]) -> dict[str, None]:
+    return dict.fromkeys(name for row in learned for name in row)  # a set that keeps its order
 
 
 def _floats(values: list[Any]) -> list[float]:
