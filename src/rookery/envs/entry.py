@@ -1,0 +1,269 @@
+"""Entry points: how a name, a class or a function becomes environments.
+
+A name is, in this order of reading,
+
+    module:Thing        a class or function in an importable module
+    module:Id-v0        a Gymnasium id that importing the module registers
+    Id-v0               a Gymnasium id
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium as gym
+from gymnasium import wrappers
+from gymnasium.envs import registration
+from gymnasium.vector import VectorEnv
+
+from rookery.config.schema import EnvConfig
+from rookery.errors import ConfigError
+
+Env: TypeAlias = gym.Env[Any, Any]
+Vector: TypeAlias = VectorEnv[Any, Any, Any]
+Given: TypeAlias = str | Env | Callable[..., Env]
+Wrap: TypeAlias = Callable[[Env], Env]
+
+FRAMES = "rgb_array"
+
+
+class Entry(NamedTuple):
+    """Where environments come from."""
+
+    name: str
+    one: Callable[[], Env] | None  # one environment, its time limit and wrappers on
+    many: Callable[[int], Vector] | None  # a vector written as such, where there is one
+
+
+def find(config: EnvConfig, given: Given | None = None, *, render: bool = False) -> Entry:
+    """Finds what `given`, or else `config.id`, stands for; nothing is made yet."""
+    for module in config.imports:
+        _import(module, "env.imports")
+    wrap = _wrapping(config.wrappers)
+    given = config.id if given is None else given
+    if isinstance(given, str):
+        found = _thing(given)
+        if found is None:
+            return _registered(_spec(given), config, wrap, render)
+        return _callable(given, found, config, wrap, render)
+    if isinstance(given, gym.Env):
+        return _instance(given, config, wrap, render)
+    if not callable(given):
+        raise ConfigError(
+            f"env is {given!r}; it may be an id, a gymnasium.Env class, or a function that "
+            "returns an environment"
+        )
+    return _callable(_label(given), given, config, wrap, render)
+
+
+def load(path: str, setting: str) -> Any:
+    """Returns what `module:name` stands for."""
+    module, _, name = path.partition(":")
+    try:
+        return attrgetter(name)(_import(module, setting))
+    except AttributeError as error:
+        near = difflib.get_close_matches(name, dir(importlib.import_module(module)), n=1)
+        hint = f"did you mean '{module}:{near[0]}'?" if near else "check the spelling"
+        raise ConfigError(f"{setting} is {path!r}; {module} has no {name!r}; {hint}") from error
+
+
+def _import(module: str, setting: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # importing runs a user's code: whatever it raises gets a name
+        raise ConfigError(
+            f"{setting} names the module {module!r}, which cannot be imported "
+            f"({type(error).__name__}: {error}); install it, or put its folder on PYTHONPATH"
+        ) from error
+
+
+def _thing(path: str) -> Callable[..., Env] | None:
+    """Returns the class or function `path` names, or None where it can only be a Gymnasium id."""
+    module, colon, name = path.partition(":")
+    if not colon:
+        return None
+    try:
+        found = attrgetter(name)(_import(module, "env.id"))
+    except AttributeError:
+        return None
+    return found if callable(found) else None
+
+
+def _spec(env_id: str) -> registration.EnvSpec:
+    """Returns the registered spec of an id; without a version, that of the newest one."""
+    _, _, plain = env_id.rpartition(":")
+    try:
+        namespace, name, version = registration.parse_env_id(plain)
+    except gym.error.Error:
+        raise _unknown(env_id, plain) from None
+    newest = registration.find_highest_version(namespace, name)
+    if version is None and newest is not None:
+        plain = registration.get_env_id(namespace, name, newest)
+    if plain not in gym.registry:
+        raise _unknown(env_id, plain)
+    return gym.registry[plain]
+
+
+def _unknown(env_id: str, plain: str) -> ConfigError:
+    near = _nearest(plain)
+    hint = f"did you mean {near!r}? " if near else ""
+    return ConfigError(
+        f"env.id is {env_id!r}, which is not registered; {hint}An id of another package needs that "
+        "package in env.imports, or before it: package:Id-v0. A class of yours is module:Class"
+    )
+
+
+def _nearest(plain: str) -> str | None:
+    """Returns the most similar id; among versions of one name the newest."""
+    by_name: dict[str, str] = {}
+    for spec in sorted(gym.registry.values(), key=lambda spec: spec.version or 0):
+        by_name[registration.get_env_id(spec.namespace, spec.name, None).lower()] = spec.id
+    name = plain.rpartition("-v")[0] if "-v" in plain else plain
+    near = difflib.get_close_matches(name.lower(), by_name, n=1)
+    return by_name[near[0]] if near else None
+
+
+def _registered(spec: registration.EnvSpec, config: EnvConfig, wrap: Wrap, render: bool) -> Entry:
+    kwargs = dict(config.kwargs)
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    if render and _renders(_creator(spec.entry_point or spec.vector_entry_point)):
+        kwargs["render_mode"] = FRAMES
+
+    def one() -> Env:
+        # our own check and guard take the place of the checker that make would add
+        return wrap(gym.make(spec, disable_env_checker=True, **kwargs))
+
+    def many(num: int) -> Vector:
+        mode = registration.VectorizeMode.VECTOR_ENTRY_POINT
+        return gym.make_vec(spec, num_envs=num, vectorization_mode=mode, **kwargs)
+
+    plain = not config.wrappers and not spec.additional_wrappers
+    native = plain and _takes(spec, kwargs)
+    return Entry(spec.id, one if spec.entry_point else None, many if native else None)
+
+
+def _creator(entry_point: Any) -> Any:
+    if not isinstance(entry_point, str):
+        return entry_point
+    try:
+        return registration.load_env_creator(entry_point)
+    except Exception as error:  # importing runs third-party code: whatever it raises gets a name
+        raise ConfigError(
+            f"the environment's {entry_point!r} cannot be imported "
+            f"({type(error).__name__}: {error}); install what it needs"
+        ) from error
+
+
+def _takes(spec: registration.EnvSpec, kwargs: Mapping[str, Any]) -> bool:
+    """Says whether there is a native vector and it has a parameter for every setting."""
+    if spec.vector_entry_point is None:
+        return False
+    settings = {**spec.kwargs, **kwargs}
+    if spec.max_episode_steps is not None:
+        settings.setdefault("max_episode_steps", spec.max_episode_steps)
+    try:
+        inspect.signature(_creator(spec.vector_entry_point)).bind(num_envs=1, **settings)
+    except TypeError:
+        return False
+    return True
+
+
+def _callable(
+    name: str, make: Callable[..., Env], config: EnvConfig, wrap: Wrap, render: bool
+) -> Entry:
+    kwargs = dict(config.kwargs)
+    if render and _renders(make):
+        kwargs["render_mode"] = FRAMES
+
+    def one() -> Env:
+        env = make(**kwargs)
+        _refuse_strangers(name, env)
+        if config.max_episode_steps is not None:
+            env = wrappers.TimeLimit(env, config.max_episode_steps)
+        return wrap(env)
+
+    return Entry(name, one, None)
+
+
+def _instance(env: Env, config: EnvConfig, wrap: Wrap, render: bool) -> Entry:
+    """Makes more environments like one that was made by `gymnasium.make`."""
+    if env.spec is None:
+        raise ConfigError(
+            f"env is the instance {env}; several of them are needed; pass its class, or a function "
+            "that returns a new one"
+        )
+    return _registered(env.spec, config, wrap, render)
+
+
+def _label(make: Callable[..., Any]) -> str:
+    return getattr(make, "__name__", type(make).__name__)
+
+
+def _renders(make: Any) -> bool:
+    """Says whether what `make` makes can be asked for frames."""
+    metadata = getattr(make, "metadata", None)
+    if isinstance(metadata, Mapping):
+        return FRAMES in (metadata.get("render_modes") or ())
+    try:
+        return "render_mode" in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # written in C, or not callable: it has no signature
+        return False
+
+
+def _refuse_strangers(name: str, env: Any) -> None:
+    if isinstance(env, gym.Env):
+        return
+    old = any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__)
+    hint = (
+        "it belongs to the old gym package: derive it from gymnasium.Env instead"
+        if old
+        else "it must be a gymnasium.Env"
+    )
+    raise ConfigError(f"{name} made a {type(env).__name__}; {hint}")
+
+
+def _wrapping(given: Iterable[Any]) -> Wrap:
+    """Returns a function that puts the wrappers on, the first one innermost."""
+    parts = [_wrapper(one) for one in given]
+
+    def wrap(env: Env) -> Env:
+        for make, kwargs in parts:
+            env = make(env, **kwargs)
+            _refuse_strangers(_label(make), env)
+        return env
+
+    return wrap
+
+
+def _wrapper(given: Any) -> tuple[Callable[..., Env], dict[str, Any]]:
+    if isinstance(given, Mapping) and len(given) == 1:
+        name, kwargs = next(iter(given.items()))
+        return _wrapper_class(name), dict(kwargs or {})
+    if isinstance(given, Mapping):
+        raise ConfigError(
+            f"env.wrappers has {dict(given)!r}; an entry is a name, or one name with its settings; "
+            "begin a new entry with '-' for each wrapper"
+        )
+    return _wrapper_class(given), {}
+
+
+def _wrapper_class(name: Any) -> Callable[..., Env]:
+    if callable(name):
+        return name  # type: ignore[no-any-return]
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"env.wrappers has {name!r}; it may be a name in gymnasium.wrappers or module:Class"
+        )
+    if ":" in name:
+        found = load(name, "env.wrappers")
+    else:
+        found = getattr(wrappers, name, None) if name in wrappers.__all__ else None
+    if not callable(found):
+        near = difflib.get_close_matches(name, wrappers.__all__, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "a class of your own is module:Class"
+        raise ConfigError(f"env.wrappers has {name!r}, which gymnasium.wrappers has not; {hint}")
+    return found  # type: ignore[no-any-return]

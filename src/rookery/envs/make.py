@@ -1,0 +1,132 @@
+"""Makes environments from the `env` section, and checks them before a run depends on them."""
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rookery.config.schema import EnvConfig
+from rookery.envs.entry import Entry, Env, Given, Vector, find
+from rookery.envs.fault import Fault
+from rookery.envs.guard import BoxingGuard, Guard
+from rookery.envs.spaces import Codec
+from rookery.envs.vector import MODES, Envs, Steps
+from rookery.errors import ConfigError, EnvError, RookeryError
+
+__all__ = ["Envs", "Steps", "check", "make"]
+
+# What gymnasium's checker says about every wrapped environment, or about what is settled here.
+SETTLED = (
+    "is different from the unwrapped version",
+    "value is -infinity",
+    "value is infinity",
+    "symmetric and normalized space",
+)
+REUSED = "share an object"  # an error to the checker; here everything is copied at the door
+COLOUR = re.compile(r"\x1b\[\d+m")
+
+
+def make(
+    config: EnvConfig, num: int, *, factory: Given | None = None, render: bool = False
+) -> Envs:
+    """Makes `num` environments: a native vector where there is one, else one after another.
+
+    `factory` (an id, a class, a function) takes the place of `config.id`. With `render`,
+    environments that can are made to give pictures.
+    """
+    entry = find(config, factory, render=render)
+    vector = _native(entry, num) or _synchronous(entry, num)
+    try:
+        return Envs(vector, entry.name, config.frame_stack)
+    except ConfigError:
+        vector.close()
+        raise
+
+
+def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
+    """Runs gymnasium's checker on a throw-away environment and returns its warnings.
+
+    What it refuses is an `EnvError`; spaces that cannot be learned from are a `ConfigError`.
+    """
+    entry = find(config, factory)
+    if entry.one is None:  # there is only a native vector, and nothing to check one with
+        return []
+    env = _made(entry, entry.one)
+    try:
+        guarded = Guard(env, Codec(env.observation_space, env.action_space))
+        return _checked(entry.name, guarded)
+    finally:
+        env.close()
+
+
+def _native(entry: Entry, num: int) -> Vector | None:
+    """Makes the environment's own vector, unless it resets in a way nobody can follow."""
+    if entry.many is None:
+        return None
+    many = entry.many
+    vector: Vector = _made(entry, lambda: many(num))
+    if vector.metadata.get("autoreset_mode") in MODES or entry.one is None:
+        return vector
+    vector.close()
+    return None
+
+
+def _synchronous(entry: Entry, num: int) -> Vector:
+    if entry.one is None:
+        raise ConfigError(f"{entry.name} has no entry point; register it with one")
+    first = _made(entry, entry.one)
+    codec = Codec(first.observation_space, first.action_space)
+    rest = (_made(entry, entry.one) for _ in range(num - 1))
+    guards = [BoxingGuard(env, codec, index) for index, env in enumerate((first, *rest))]
+    givers, mode = [_giving(guard) for guard in guards], AutoresetMode.SAME_STEP
+    # copy=False: the codec copies anyway
+    vector: Vector = _made(entry, lambda: SyncVectorEnv(givers, copy=False, autoreset_mode=mode))
+    return vector
+
+
+def _giving(env: Env) -> Callable[[], Env]:
+    return lambda: env
+
+
+def _made(entry: Entry, build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except RookeryError:
+        raise
+    except Exception as error:  # a constructor may raise anything: it gets a name
+        raise ConfigError(
+            f"{entry.name} could not be made ({type(error).__name__}: {error}); "
+            "check env.kwargs, env.wrappers and what the environment needs installed"
+        ) from error
+
+
+def _checked(name: str, env: Env) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        reused = _run_checker(name, env)
+    texts = [_plain(str(one.message)) for one in caught]
+    told = [text for text in texts if not any(part in text for part in SETTLED)]
+    return list(dict.fromkeys(told + reused))
+
+
+def _run_checker(name: str, env: Env) -> list[str]:
+    try:
+        check_env(env, skip_render_check=True, skip_close_check=True)
+    except Fault as fault:
+        raise EnvError(f"{name}: {fault.what}") from fault.__cause__
+    except Exception as error:  # the checker, and the environment in it, may raise anything
+        text = _plain(str(error))
+        if isinstance(error, AssertionError) and REUSED in text:
+            return [text]
+        raise EnvError(
+            f"{name} does not keep to the Gymnasium API: {text or type(error).__name__}; "
+            "correct the environment, or set env.check=false where you know better"
+        ) from error
+    return []
+
+
+def _plain(text: str) -> str:
+    return COLOUR.sub("", text).removeprefix("WARN: ")

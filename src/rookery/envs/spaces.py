@@ -1,0 +1,358 @@
+"""Spaces: what an environment's observations and actions look like where they are stored.
+
+| space | stored as |
+|---|---|
+| Box of floats | VECTOR float32, same shape |
+| Box of uint8 from 0 to 255, two or three axes | IMAGE uint8 [C, H, W] |
+| other Box of integers | VECTOR float32 |
+| Discrete, any start | DISCRETE int64 [1], from 0 |
+| MultiDiscrete, any start | DISCRETE int64 [k], from 0 |
+| MultiBinary | BINARY int8 [k] |
+| Dict of these, nested or not | one leaf for each, names joined with "/" |
+
+Actions are Discrete (stored from 0) or a bounded Box of floats (stored in [-1, 1]).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+
+from rookery.envs.fault import Fault
+from rookery.errors import ConfigError, ProtocolError
+from rookery.types import ActionSpec, Array, EnvSpec, Kind, Leaf, Obs
+
+Space: TypeAlias = spaces.Space[Any]
+Path: TypeAlias = tuple[str, ...]
+
+CHANNELS = (1, 3, 4)  # grey, colour, colour with alpha (or four stacked greys)
+HWC, CHW = (2, 0, 1), (0, 1, 2)  # how the axes of an image become [C, H, W]
+
+OBS_HELP: dict[type[Space], str] = {
+    spaces.Tuple: "give its parts names with a Dict, or flatten them with FlattenObservation",
+    spaces.Text: "turn the text into numbers with a wrapper of your own in env.wrappers",
+    spaces.Graph: "turn the graph into arrays of one size with a wrapper of your own",
+    spaces.Sequence: "pad the sequence to one length with a wrapper of your own",
+    spaces.OneOf: "offer all its parts side by side in a Dict",
+}
+ACTION_HELP: dict[type[Space], str] = {
+    spaces.MultiDiscrete: "number the combinations and offer them as one Discrete",
+    spaces.MultiBinary: "number the combinations and offer them as one Discrete",
+    spaces.Dict: "flatten its parts into one bounded Box with a wrapper of your own",
+    spaces.Tuple: "flatten its parts into one bounded Box with a wrapper of your own",
+}
+OBS_ALLOWED = "observations may be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these"
+ACTION_ALLOWED = "actions may be Discrete or a bounded Box of floats"
+WRAP = "change it with a wrapper in env.wrappers"
+
+
+def spec_of(
+    name: str, observation_space: Space, action_space: Space, frame_stack: int = 1
+) -> EnvSpec:
+    """Describes an environment for networks and rings; unsupported spaces are a `ConfigError`."""
+    codec = Codec(observation_space, action_space)
+    return EnvSpec(name, codec.leaves, codec.action, frame_stack)
+
+
+class Codec:
+    """Converts between an environment's form and the stored form.
+
+    codec = Codec(env.observation_space, env.action_space)
+    codec.check(obs)                         # one environment, its own form
+    stored = codec.encode(batch, num)        # [E, ...] of the environment's form
+    env_action = codec.decode_action(action) # [E] int64, or [E, *shape] float32 in [-1, 1]
+    """
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self._parts = tuple(_parts(observation_space))
+        self.leaves = tuple(part.leaf for part in self._parts)
+        _refuse_odd_names(observation_space, [leaf.name for leaf in self.leaves])
+        self._single = None if isinstance(observation_space, spaces.Dict) else self._parts[0]
+        self.action, self._decode = _action(action_space)
+
+    def encode(self, obs: Any, num: int) -> Obs:
+        """Returns `num` observations as stored: C-contiguous, and never a view of `obs`."""
+        if self._single is not None:
+            return self._single.encode(obs, num)
+        return {part.leaf.name: part.encode(_dig(obs, part.path), num) for part in self._parts}
+
+    def encode_one(self, obs: Any) -> Obs:
+        """Like `encode` for a single observation; the result has a leading axis of 1."""
+        if self._single is not None:
+            return self._single.encode(np.asarray(obs)[None], 1)
+        return {
+            part.leaf.name: part.encode(np.asarray(_dig(obs, part.path))[None], 1)
+            for part in self._parts
+        }
+
+    def check(self, obs: Any) -> None:
+        """Refuses one observation whose shape or kind of numbers its space does not allow.
+
+        Cheap enough for every step. Values are looked at in `encode`.
+        """
+        for part in self._parts:
+            part.check(np.asarray(_dig(obs, part.path)), part.shape)
+
+    def decode_action(self, action: Array) -> Array:
+        """Returns stored actions as the environment wants them, from its start or in its bounds."""
+        return self._decode(action)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One leaf and how to store it."""
+
+    leaf: Leaf
+    path: Path  # keys that lead to it in nested dicts
+    shape: tuple[int, ...]  # in the environment
+    kinds: str  # numpy kinds of numbers that may be cast to it
+    store: Callable[[Array], Array]  # [E, *shape] → [E, *leaf.shape], always fresh memory
+    good: Callable[[Array], Array] | None  # stored values → which of them may be; None: all
+    allowed: str
+
+    def encode(self, raw: Any, num: int) -> Array:
+        array = np.asarray(raw)
+        self.check(array, (num, *self.shape))
+        stored = self.store(array)
+        if self.good is None:
+            return stored
+        good = self.good(stored)
+        if np.count_nonzero(good) != good.size:  # a third of the time of good.all()
+            raise self._bad_value(array, good)
+        return stored
+
+    def check(self, array: Array, shape: tuple[int, ...]) -> None:
+        if array.shape != shape:
+            raise Fault(
+                f"{self._title} has shape {array.shape}; its space says {shape}; "
+                "return the same shape from every reset and step"
+            )
+        if array.dtype.kind not in self.kinds:
+            raise Fault(
+                f"{self._title} is {array.dtype} ({_brief(array)}); its space allows "
+                f"{self.allowed}; cast it in the environment, or correct the space"
+            )
+
+    @property
+    def _title(self) -> str:
+        return f"observation {self.leaf.name!r}" if self.leaf.name else "observation"
+
+    def _bad_value(self, array: Array, good: Array) -> Fault:
+        flat = good.reshape(len(good), -1)
+        index, place = (int(at[0]) for at in np.nonzero(~flat))
+        value = array.reshape(len(array), -1)[index, place]
+        at = list(map(int, np.unravel_index(place, self.shape))) if self.shape else ""
+        return Fault(
+            f"{self._title}{at} is {value}; allowed there: {self.allowed}; "
+            "look at what the environment computes, or clip it with a wrapper in env.wrappers",
+            index,
+        )
+
+
+def _dig(obs: Any, path: Path) -> Any:
+    for key in path:
+        try:
+            obs = obs[key]
+        except (KeyError, TypeError, IndexError) as error:
+            raise Fault(
+                f"the observation has no {'/'.join(path)!r}: {_brief(obs)}; its Dict space has it; "
+                "return every key from every reset and step"
+            ) from error
+    return obs
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _parts(space: Space, path: Path = ()) -> Iterator[_Part]:
+    """Flattens a space into leaves, in the order of its keys."""
+    if isinstance(space, spaces.Dict):
+        for key, child in space.spaces.items():
+            yield from _parts(child, (*path, str(key)))
+        return
+    for kind, build in LEAVES.items():
+        if isinstance(space, kind):
+            yield build(space, path)
+            return
+    raise ConfigError(f"{_where(path)} is {space}; {OBS_ALLOWED}; {_help(space, OBS_HELP)}")
+
+
+def _where(path: Path) -> str:
+    return f"the observation space's {'/'.join(path)!r}" if path else "the observation space"
+
+
+def _help(space: Space, table: dict[type[Space], str]) -> str:
+    return next((text for kind, text in table.items() if isinstance(space, kind)), WRAP)
+
+
+def _refuse_odd_names(space: Space, names: list[str]) -> None:
+    """Refuses dicts whose leaves cannot be told apart by name."""
+    if not names:
+        raise ConfigError(f"the observation space is {space}; a Dict needs at least one entry")
+    if isinstance(space, spaces.Dict) and ("" in names or len(set(names)) < len(names)):
+        raise ConfigError(
+            f"the observation space has the names {names}; they must be there, and differ once "
+            "nested names are joined with '/'; rename the keys"
+        )
+
+
+def _box(space: spaces.Box, path: Path) -> _Part:
+    if not prod(space.shape):
+        raise ConfigError(f"{_where(path)} is {space}; it holds nothing; drop it with a wrapper")
+    if space.dtype == np.uint8 and np.all(space.low == 0) and np.all(space.high == 255):
+        if len(space.shape) in (2, 3):
+            return _image(space, path)
+        if len(space.shape) > 3:
+            raise ConfigError(
+                f"{_where(path)} is {space}; pictures may have two or three axes; "
+                "to see several frames set env.frame_stack instead of wrapping the environment"
+            )
+    return _vector(space, path)
+
+
+def _vector(space: spaces.Box, path: Path) -> _Part:
+    shape = space.shape or (1,)
+
+    def store(array: Array) -> Array:
+        return narrowed(array).reshape(-1, *shape)
+
+    leaf = Leaf("/".join(path), shape, "float32", Kind.VECTOR)
+    if space.dtype.kind != "f":
+        return _Part(leaf, path, space.shape, "iub", store, None, "integers")
+    return _Part(leaf, path, space.shape, "fiub", store, np.isfinite, "finite 32-bit floats")
+
+
+def narrowed(array: Array) -> Array:
+    """Returns a C-contiguous float32 copy; what is too large for that becomes inf, silently."""
+    if array.dtype.itemsize <= 4:
+        return array.astype(np.float32, order="C")
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, order="C")
+
+
+def _image(space: spaces.Box, path: Path) -> _Part:
+    axes = _axes(space.shape)
+    stored = (1, *space.shape) if len(space.shape) == 2 else tuple(space.shape[a] for a in axes)
+    batched = (0, *(axis + 1 for axis in axes))
+
+    def store(array: Array) -> Array:
+        full = array[:, None] if array.ndim == 3 else array.transpose(batched)
+        return np.array(full, dtype=np.uint8, order="C")
+
+    leaf = Leaf("/".join(path), stored, "uint8", Kind.IMAGE)
+    return _Part(leaf, path, space.shape, "u", store, None, "uint8")
+
+
+def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Guesses where the channels are: last as a camera gives them, first as a network wants them.
+
+    Where neither end looks like a usual number of channels, the smaller end is taken.
+    """
+    if shape[-1] in CHANNELS:
+        return HWC
+    if shape[0] in CHANNELS:
+        return CHW
+    return HWC if shape[-1] < shape[0] else CHW
+
+
+def _discrete(space: spaces.Discrete[Any], path: Path) -> _Part:
+    return _classes(path, (), np.array([space.n]), np.array([space.start]))
+
+
+def _multi_discrete(space: spaces.MultiDiscrete[Any], path: Path) -> _Part:
+    return _classes(path, space.shape, space.nvec.ravel(), space.start.ravel())
+
+
+def _classes(path: Path, shape: tuple[int, ...], sizes: Array, start: Array) -> _Part:
+    start, sizes = start.astype(np.int64), sizes.astype(np.int64)
+
+    def store(array: Array) -> Array:
+        wide = array.reshape(len(array), len(sizes)).astype(np.int64, order="C")
+        shifted: Array = wide - start
+        return shifted
+
+    def good(stored: Array) -> Array:
+        within: Array = (stored >= 0) & (stored < sizes)
+        return within
+
+    leaf = Leaf("/".join(path), (len(sizes),), "int64", Kind.DISCRETE, tuple(map(int, sizes)))
+    allowed = f"integers from {start.tolist()} to {(start + sizes - 1).tolist()}"
+    return _Part(leaf, path, shape, "iub", store, good, allowed)
+
+
+def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
+    size = prod(space.shape)
+
+    def store(array: Array) -> Array:
+        wide = array.reshape(len(array), size).astype(np.int64, order="C")
+        return np.clip(wide, -1, 2).astype(np.int8)  # 256 must not become a 0
+
+    def good(stored: Array) -> Array:
+        lower: Array = (stored & -2) == 0  # only 0 and 1 have no other bit
+        return lower
+
+    leaf = Leaf("/".join(path), (size,), "int8", Kind.BINARY)
+    return _Part(leaf, path, space.shape, "iub", store, good, "only 0 and 1")
+
+
+LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
+    spaces.Box: _box,
+    spaces.Discrete: _discrete,
+    spaces.MultiDiscrete: _multi_discrete,
+    spaces.MultiBinary: _binary,
+}
+
+
+def _action(space: Space) -> tuple[ActionSpec, Callable[[Array], Array]]:
+    if isinstance(space, spaces.Discrete):
+        return _choice(space)
+    if isinstance(space, spaces.Box):
+        return _motion(space)
+    raise ConfigError(f"the action space is {space}; {ACTION_ALLOWED}; {_help(space, ACTION_HELP)}")
+
+
+def _choice(space: spaces.Discrete[Any]) -> tuple[ActionSpec, Callable[[Array], Array]]:
+    start = int(space.start)
+
+    def decode(action: Array) -> Array:
+        return action + start if start else action
+
+    return ActionSpec(n=int(space.n), start=start), decode
+
+
+def _motion(space: spaces.Box) -> tuple[ActionSpec, Callable[[Array], Array]]:
+    _refuse_odd_bounds(space)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+
+    def decode(action: Array) -> Array:
+        if not np.isfinite(action).all():
+            raise ProtocolError(
+                f"the policy gave the action {_brief(action)}; every value must be finite; "
+                "the weights have probably diverged: lower learner.lr or learner.max_grad_norm"
+            )
+        scaled = low + (action.astype(np.float64) + 1.0) * 0.5 * (high - low)
+        return np.clip(scaled.astype(space.dtype), space.low, space.high)
+
+    lows, highs = tuple(low.ravel().tolist()), tuple(high.ravel().tolist())
+    return ActionSpec(shape=space.shape, low=lows, high=highs), decode
+
+
+def _refuse_odd_bounds(space: spaces.Box) -> None:
+    if space.dtype.kind != "f":
+        raise ConfigError(
+            f"the action space is {space}; {ACTION_ALLOWED}; "
+            "offer whole numbers as a Discrete with a wrapper of your own"
+        )
+    if not prod(space.shape):
+        raise ConfigError(f"the action space is {space}; there is nothing to choose; widen it")
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise ConfigError(
+            f"the action space is {space}; {ACTION_ALLOWED}, and this one has no bounds; give the "
+            "Box a finite low and high. RescaleAction needs them too, and ClipAction takes them "
+            "away: drop it, actions are kept inside the bounds here"
+        )

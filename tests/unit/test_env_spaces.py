@@ -1,0 +1,316 @@
+"""What is stored for each kind of space, and what is refused."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+
+from rookery.envs.spaces import LEAVES, Codec, spec_of
+from rookery.errors import ConfigError, EnvError, ProtocolError
+from rookery.types import ActionSpec, Kind, Leaf
+
+TWO = spaces.Discrete(2)
+
+
+class Case(NamedTuple):
+    space: spaces.Space[Any]
+    leaf: Leaf
+    obs: Any  # [2, ...] of the environment's form
+    stored: Any
+
+
+def _leaf(shape, dtype, kind, sizes=()) -> Leaf:
+    return Leaf("", shape, dtype, kind, sizes)
+
+
+def _pixels(*shape: int) -> Any:
+    return np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+
+
+CASES = {
+    "float box": Case(
+        spaces.Box(-1, 1, (2,), np.float32),
+        _leaf((2,), "float32", Kind.VECTOR),
+        np.array([[0, 1], [2, 3]], np.float32),
+        [[0, 1], [2, 3]],
+    ),
+    "double box": Case(
+        spaces.Box(-1, 1, (2,), np.float64),
+        _leaf((2,), "float32", Kind.VECTOR),
+        np.array([[0, 1], [2, 0.1]]),
+        [[0, 1], [2, np.float32(0.1)]],
+    ),
+    "scalar box": Case(
+        spaces.Box(-1, 1, (), np.float32),
+        _leaf((1,), "float32", Kind.VECTOR),
+        np.array([3, 4], np.float32),
+        [[3], [4]],
+    ),
+    "integer box": Case(
+        spaces.Box(0, 9, (2,), np.int32),
+        _leaf((2,), "float32", Kind.VECTOR),
+        np.array([[0, 1], [2, 3]], np.int32),
+        [[0, 1], [2, 3]],
+    ),
+    "small uint8 board": Case(
+        spaces.Box(0, 2, (2, 2), np.uint8),
+        _leaf((2, 2), "float32", Kind.VECTOR),
+        _pixels(2, 2, 2),
+        _pixels(2, 2, 2),
+    ),
+    "picture, channels last": Case(
+        spaces.Box(0, 255, (4, 5, 3), np.uint8),
+        _leaf((3, 4, 5), "uint8", Kind.IMAGE),
+        _pixels(2, 4, 5, 3),
+        _pixels(2, 4, 5, 3).transpose(0, 3, 1, 2),
+    ),
+    "picture, channels first": Case(
+        spaces.Box(0, 255, (3, 5, 6), np.uint8),
+        _leaf((3, 5, 6), "uint8", Kind.IMAGE),
+        _pixels(2, 3, 5, 6),
+        _pixels(2, 3, 5, 6),
+    ),
+    "picture of twelve channels, last": Case(
+        spaces.Box(0, 255, (14, 14, 12), np.uint8),
+        _leaf((12, 14, 14), "uint8", Kind.IMAGE),
+        _pixels(2, 14, 14, 12),
+        _pixels(2, 14, 14, 12).transpose(0, 3, 1, 2),
+    ),
+    "picture without channels": Case(
+        spaces.Box(0, 255, (4, 5), np.uint8),
+        _leaf((1, 4, 5), "uint8", Kind.IMAGE),
+        _pixels(2, 4, 5),
+        _pixels(2, 1, 4, 5),
+    ),
+    "discrete from -3": Case(
+        spaces.Discrete(4, start=-3),
+        _leaf((1,), "int64", Kind.DISCRETE, (4,)),
+        np.array([-3, 0]),
+        [[0], [3]],
+    ),
+    "small discrete": Case(
+        spaces.Discrete(200, start=100, dtype=np.uint8),
+        _leaf((1,), "int64", Kind.DISCRETE, (200,)),
+        np.array([100, 255], np.uint8),
+        [[0], [155]],
+    ),
+    "multi discrete with starts": Case(
+        spaces.MultiDiscrete([2, 5], start=[1, -1]),
+        _leaf((2,), "int64", Kind.DISCRETE, (2, 5)),
+        np.array([[1, -1], [2, 3]]),
+        [[0, 0], [1, 4]],
+    ),
+    "multi discrete of two axes": Case(
+        spaces.MultiDiscrete([[2, 3], [4, 5]]),
+        _leaf((4,), "int64", Kind.DISCRETE, (2, 3, 4, 5)),
+        np.array([[[0, 1], [2, 3]], [[1, 2], [3, 4]]]),
+        [[0, 1, 2, 3], [1, 2, 3, 4]],
+    ),
+    "multi binary of two axes": Case(
+        spaces.MultiBinary((2, 2)),
+        _leaf((4,), "int8", Kind.BINARY),
+        np.array([[[0, 1], [1, 0]], [[1, 1], [0, 0]]], np.int8),
+        [[0, 1, 1, 0], [1, 1, 0, 0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_every_supported_space_has_one_stored_form(case):
+    codec = Codec(case.space, TWO)
+
+    stored = codec.encode(case.obs, 2)
+
+    assert codec.leaves == (case.leaf,)
+    assert stored.dtype == case.leaf.dtype
+    assert stored.shape == (2, *case.leaf.shape)
+    np.testing.assert_array_equal(stored, case.stored)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_stored_observations_are_contiguous_and_share_no_memory(case):
+    codec = Codec(case.space, TWO)
+    for obs in (case.obs, np.asfortranarray(case.obs)):
+        stored = codec.encode(obs, 2)
+
+        assert stored.flags.c_contiguous
+        assert stored.flags.writeable
+        assert not np.shares_memory(stored, obs)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_one_observation_is_stored_like_the_first_of_a_batch(case):
+    codec = Codec(case.space, TWO)
+
+    codec.check(case.obs[0])
+
+    np.testing.assert_array_equal(codec.encode_one(case.obs[0]), codec.encode(case.obs, 2)[:1])
+
+
+def test_every_kind_of_leaf_is_in_the_table_of_cases():
+    assert {type(case.space) for case in CASES.values()} == set(LEAVES)
+
+
+def test_nested_dicts_become_leaves_with_joined_names():
+    space = spaces.Dict(
+        {"arm": spaces.Dict({"angle": spaces.Box(-1, 1, (2,))}), "cue": spaces.Discrete(3)}
+    )
+    obs = {"arm": {"angle": np.zeros((2, 2), np.float32)}, "cue": np.array([1, 2])}
+
+    spec = spec_of("robot", space, TWO, frame_stack=4)
+    stored = Codec(space, TWO).encode(obs, 2)
+
+    assert [leaf.name for leaf in spec.obs] == ["arm/angle", "cue"]
+    assert (spec.name, spec.frame_stack, spec.is_dict) == ("robot", 4, True)
+    np.testing.assert_array_equal(stored["cue"], [[1], [2]])
+    assert stored["arm/angle"].shape == (2, 2)
+
+
+def test_a_dict_of_one_entry_stays_a_dict():
+    space = spaces.Dict({"only": spaces.Discrete(2)})
+
+    assert spec_of("x", space, TWO).is_dict
+    assert list(Codec(space, TWO).encode_one({"only": 1})) == ["only"]
+
+
+REFUSED_OBS = {
+    "Tuple": (spaces.Tuple([TWO, TWO]), "FlattenObservation"),
+    "Text": (spaces.Text(5), "wrapper"),
+    "Graph": (spaces.Graph(TWO, None), "wrapper"),
+    "Sequence": (spaces.Sequence(TWO), "pad"),
+    "OneOf": (spaces.OneOf([TWO, TWO]), "Dict"),
+    "nothing in it": (spaces.Box(0, 1, (0,)), "holds nothing"),
+    "empty dict": (spaces.Dict({}), "at least one"),
+    "stacked pictures": (spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), "env.frame_stack"),
+    "tuple in a dict": (spaces.Dict({"a": spaces.Tuple([TWO])}), "'a'"),
+    "names that collide": (
+        spaces.Dict({"a/b": TWO, "a": spaces.Dict({"b": TWO})}),
+        "rename the keys",
+    ),
+    "no name": (spaces.Dict({"": TWO}), "rename the keys"),
+}
+
+
+@pytest.mark.parametrize(("space", "help"), REFUSED_OBS.values(), ids=REFUSED_OBS)
+def test_an_unsupported_observation_space_is_refused_with_what_would_help(space, help):
+    with pytest.raises(ConfigError) as refusal:
+        spec_of("x", space, TWO)
+
+    assert help in str(refusal.value)
+    assert "observation space" in str(refusal.value)
+
+
+REFUSED_ACTIONS = {
+    "MultiDiscrete": (spaces.MultiDiscrete([2, 2]), "one Discrete"),
+    "MultiBinary": (spaces.MultiBinary(2), "one Discrete"),
+    "Dict": (spaces.Dict({"a": TWO}), "bounded Box"),
+    "Tuple": (spaces.Tuple([TWO]), "bounded Box"),
+    "Text": (spaces.Text(5), "wrapper"),
+    "unbounded": (spaces.Box(-np.inf, np.inf, (2,)), "finite low and high"),
+    "half bounded": (spaces.Box(0, np.inf, (2,)), "finite low and high"),
+    "integers": (spaces.Box(0, 3, (2,), np.int64), "Discrete"),
+    "nothing": (spaces.Box(0, 1, (0,)), "nothing to choose"),
+}
+
+
+@pytest.mark.parametrize(("space", "help"), REFUSED_ACTIONS.values(), ids=REFUSED_ACTIONS)
+def test_an_unsupported_action_space_is_refused_with_what_would_help(space, help):
+    with pytest.raises(ConfigError) as refusal:
+        spec_of("x", TWO, space)
+
+    assert help in str(refusal.value)
+    assert str(space) in str(refusal.value)
+
+
+def test_discrete_actions_are_stored_from_zero():
+    space = spaces.Discrete(3, start=-1)
+    codec = Codec(TWO, space)
+
+    decoded = codec.decode_action(np.array([0, 1, 2]))
+
+    assert codec.action == ActionSpec(n=3, start=-1)
+    np.testing.assert_array_equal(decoded, [-1, 0, 1])
+    assert all(action in space for action in decoded)
+
+
+def test_continuous_actions_are_rescaled_to_the_bounds_and_never_leave_them():
+    space = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 0.1], np.float32))
+    codec = Codec(TWO, space)
+
+    stored = np.array([[-1, -1], [0, 0], [1, 1], [-9, 9]], np.float32)
+    decoded = codec.decode_action(stored)
+
+    assert codec.action.shape == (2,)
+    assert codec.action.low == (-2.0, 0.0)
+    assert codec.action.high == (2.0, float(np.float32(0.1)))
+    np.testing.assert_array_equal(decoded[[0, 2]], [space.low, space.high])
+    np.testing.assert_array_equal(decoded[3], [-2, np.float32(0.1)])
+    np.testing.assert_allclose(decoded[1], [0, 0.05], rtol=1e-6)
+    assert decoded in batch_space(space, 4)
+
+
+def test_an_action_that_is_not_finite_blames_the_policy():
+    codec = Codec(TWO, spaces.Box(-1, 1, (1,)))
+
+    with pytest.raises(ProtocolError, match=r"the policy .*nan"):
+        codec.decode_action(np.array([[np.nan]], np.float32))
+
+
+BAD_VALUES = {
+    "nan": (spaces.Box(-1, 1, (3,)), [[0, 0, 0], [0, 0, np.nan]], "observation[2] is nan"),
+    "inf": (spaces.Box(-1, 1, (1, 2)), [[[0, 0]], [[0, np.inf]]], "observation[0, 1] is inf"),
+    "too large": (spaces.Box(-1, 1, (1,), np.float64), [[0], [1e300]], "observation[0] is 1e+300"),
+    "scalar nan": (spaces.Box(-1, 1, ()), [0, np.nan], "observation is nan"),
+    "class 3 of 3": (spaces.Discrete(3), [0, 3], "observation is 3"),
+    "before the start": (spaces.MultiDiscrete([2, 2], start=[1, 1]), [[1, 1], [0, 1]], "[0] is 0"),
+    "neither 0 nor 1": (spaces.MultiBinary(2), [[0, 1], [0, 256]], "observation[1] is 256"),
+}
+
+
+@pytest.mark.parametrize(("space", "obs", "said"), BAD_VALUES.values(), ids=BAD_VALUES)
+def test_a_value_that_may_not_be_stored_is_named_with_its_place(space, obs, said):
+    with pytest.raises(EnvError) as refusal:
+        Codec(space, TWO).encode(np.array(obs), 2)
+
+    assert said in str(refusal.value)
+    assert "environment 1" in str(refusal.value)
+
+
+BAD_FORMS = {
+    "shape": (np.zeros(3, np.float32), r"shape \(3,\)"),
+    "broadcastable shape": (np.zeros((1, 2), np.float32), r"shape \(1, 2\)"),
+    "object": (np.array([None, 1], object), "object"),
+    "text": (np.array(["a", "b"]), "U1"),
+    "complex": (np.array([1j, 2]), "complex"),
+}
+
+
+@pytest.mark.parametrize(("obs", "said"), BAD_FORMS.values(), ids=BAD_FORMS)
+def test_a_wrong_shape_or_kind_is_refused_and_never_cast(obs, said):
+    codec = Codec(spaces.Box(-1, 1, (2,)), TWO)
+
+    with pytest.raises(EnvError, match=said):
+        codec.check(obs)
+
+
+def test_floats_where_the_space_says_integers_are_refused():
+    for space in (spaces.Box(0, 9, (2,), np.int64), spaces.MultiBinary(2)):
+        with pytest.raises(EnvError, match="float64"):
+            Codec(space, TWO).check(np.array([0.5, 1.5]))
+
+
+def test_integers_and_doubles_where_the_space_says_float32_are_accepted():
+    codec = Codec(spaces.Box(-1, 1, (2,), np.float32), TWO)
+
+    for obs in ([0, 1], np.array([0.0, 1.0]), (False, True)):
+        codec.check(obs)
+        np.testing.assert_array_equal(codec.encode_one(obs), np.array([[0, 1]], np.float32))
+
+
+def test_a_missing_key_is_named():
+    codec = Codec(spaces.Dict({"a": TWO, "b": TWO}), TWO)
+
+    with pytest.raises(EnvError, match="has no 'b'"):
+        codec.check({"a": 1})

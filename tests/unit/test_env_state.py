@@ -1,0 +1,238 @@
+"""Saved environments go on bit for bit, and what cannot be saved says so."""
+
+import json
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rookery.config.schema import EnvConfig
+from rookery.envs import toy
+from rookery.envs.make import make
+from rookery.envs.state import pack, unpack
+from rookery.envs.vector import Envs
+from rookery.errors import CheckpointError, EnvError
+
+TOYS = [toy.Corridor, toy.Echo, toy.Loop, toy.Pictures, toy.Reach, toy.Mixed]
+IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
+
+MAKERS = {kind.__name__: lambda kind=kind: make(EnvConfig(), 3, factory=kind) for kind in TOYS}
+MAKERS |= {env_id: lambda env_id=env_id: make(EnvConfig(id=env_id), 3) for env_id in IDS}
+MAKERS |= {
+    "CartPole one by one": lambda: make(EnvConfig(wrappers=("FlattenObservation",)), 3),
+    "limited": lambda: make(EnvConfig(max_episode_steps=7), 3, factory=toy.Echo),
+    "resets a step later": lambda: Envs(
+        SyncVectorEnv([toy.Echo] * 3, autoreset_mode=AutoresetMode.NEXT_STEP), "later"
+    ),
+}
+
+
+def _actions(envs, steps):
+    rng, action = np.random.default_rng(5), envs.spec.action
+    if action.discrete:
+        return rng.integers(0, action.n, size=(steps, envs.num))
+    return rng.uniform(-1, 1, size=(steps, envs.num, *action.shape)).astype(np.float32)
+
+
+def _trace(envs, actions):
+    """Everything a run could notice, as bytes."""
+    trace = []
+    for action in actions:
+        steps = envs.step(action)
+        parts = [steps.obs, steps.reward, steps.terminated, steps.truncated, steps.real]
+        ended = steps.terminated | steps.truncated
+        final = {k: v[ended] for k, v in envs.spec.unpack(steps.final_obs).items()}
+        leaves = [envs.spec.unpack(parts[0]), final]
+        trace.append([{k: v.tobytes() for k, v in leaf.items()} for leaf in leaves])
+        trace[-1] += [part.tobytes() for part in parts[1:]]
+    return trace
+
+
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("before", [0, 9])
+def test_a_restored_environment_goes_on_bit_for_bit(maker, before):
+    original, copy = maker(), maker()
+    actions = _actions(original, before + 40)
+    obs = original.reset(11)
+    for action in actions[:before]:
+        obs = original.step(action).obs
+
+    state = json.loads(json.dumps(original.export_state()))
+    restored = copy.restore_state(state)
+
+    for name, leaf in original.spec.unpack(obs).items():
+        np.testing.assert_array_equal(leaf, copy.spec.unpack(restored)[name])
+    assert _trace(original, actions[before:]) == _trace(copy, actions[before:])
+
+
+def test_an_exported_state_is_not_touched_by_playing_on():
+    envs = make(EnvConfig(), 3)
+    envs.reset(0)
+    state = envs.export_state()
+    copy = json.dumps(state)
+
+    for action in _actions(envs, 5):
+        envs.step(action)
+
+    assert json.dumps(state) == copy
+
+
+def test_step_counts_survive_a_restore():
+    class Doomed(toy.Echo):
+        MEMORY = ("cue", "steps", "fuse")
+
+        def __init__(self):
+            super().__init__()
+            self.fuse = 6
+
+        def step(self, action):
+            self.fuse -= 1
+            obs, reward, *rest = super().step(action)
+            return obs, reward if self.fuse else np.nan, *rest
+
+    envs, copy = (make(EnvConfig(), 1, factory=Doomed) for _ in range(2))
+    envs.reset(0)
+    for _ in range(4):
+        envs.step(np.zeros(1, int))
+    copy.restore_state(envs.export_state())
+
+    with pytest.raises(EnvError, match="Doomed, environment 0, step 6: "):
+        _trace(copy, np.zeros((3, 1), int))
+
+
+class Mute(gym.Wrapper):
+    """A wrapper nobody knows the state of."""
+
+
+class Speaking(gym.Wrapper):
+    """A wrapper that says what its state is."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.count = 0
+
+    def step(self, action):
+        self.count += 1
+        obs, _, *rest = self.env.step(action)
+        return obs, float(self.count), *rest
+
+    def export_state(self):
+        return {"count": self.count}
+
+    def restore_state(self, state):
+        self.count = state["count"]
+
+
+class Silent(toy.Echo):
+    export_state = None
+
+
+class OwnGenerator(toy.Echo):
+    """Draws from a generator whose state is not plain numbers."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.np_random = np.random.Generator(np.random.MT19937(seed))
+        return self._next_cue(), {}
+
+
+UNSAVED = {
+    "no export_state": Silent,
+    "unknown wrapper": lambda: Mute(toy.Echo()),
+    "stateful wrapper": lambda: gym.wrappers.StickyAction(toy.Echo(), 0.5),
+    "another generator": OwnGenerator,
+    "unknown environment": lambda: gym.make("FrozenLake-v1"),
+}
+
+
+@pytest.mark.parametrize("kind", UNSAVED.values(), ids=UNSAVED)
+def test_what_cannot_be_saved_says_so_with_none(kind):
+    envs = make(EnvConfig(), 2, factory=kind)
+    envs.reset(0)
+
+    assert envs.export_state() is None
+
+
+def test_there_is_nothing_to_save_before_the_first_reset():
+    assert make(EnvConfig(), 2, factory=toy.Echo).export_state() is None
+
+
+def test_a_wrapper_that_speaks_for_itself_is_saved():
+    envs, copy = (make(EnvConfig(), 1, factory=lambda: Speaking(toy.Echo())) for _ in range(2))
+    envs.reset(0)
+    for _ in range(3):
+        envs.step(np.zeros(1, int))
+
+    copy.restore_state(envs.export_state())
+
+    assert copy.step(np.zeros(1, int)).reward[0] == 4.0
+
+
+def test_an_export_that_is_not_json_is_refused_with_what_to_do():
+    class Arrays(toy.Echo):
+        def export_state(self) -> dict[str, Any]:
+            return {"cue": np.zeros(3)}
+
+    envs = make(EnvConfig(), 1, factory=Arrays)
+    envs.reset(0)
+
+    with pytest.raises(EnvError, match=r"Arrays.*export_state.*tolist"):
+        envs.export_state()
+
+
+def test_a_restore_that_fails_names_the_environment():
+    class Picky(toy.Echo):
+        MEMORY: ClassVar[tuple[str, ...]] = ()
+
+        def restore_state(self, state):
+            raise KeyError("cue")
+
+    envs = make(EnvConfig(), 1, factory=Picky)
+    envs.reset(0)
+
+    with pytest.raises(EnvError, match=r"Picky.*restore_state raised KeyError"):
+        envs.restore_state(envs.export_state())
+
+
+def test_a_state_of_other_environments_is_refused():
+    three, two, other = (
+        make(EnvConfig(), 3, factory=toy.Echo),
+        make(EnvConfig(), 2, factory=toy.Echo),
+        make(EnvConfig(), 3, factory=toy.Loop),
+    )
+    three.reset(0)
+    state = three.export_state()
+
+    for envs in (two, other):
+        with pytest.raises(CheckpointError, match="resume with"):
+            envs.restore_state(state)
+    with pytest.raises(CheckpointError, match="format 99"):
+        three.restore_state(state | {"version": 99})
+
+
+VALUES = [
+    None,
+    3,
+    0.1,
+    np.float32(0.1),
+    np.arange(6, dtype=np.int32).reshape(2, 3),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    np.zeros((0, 2)),
+    np.array(2.5),
+    (np.float32(0.1), 1, (True,)),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_packing_survives_json_bit_for_bit(value):
+    back = unpack(json.loads(json.dumps(pack(value))))
+
+    assert type(back) is type(value)
+    if isinstance(value, np.ndarray):
+        assert (back.dtype, back.shape) == (value.dtype, value.shape)
+        assert back.flags.writeable
+        np.testing.assert_array_equal(back, value)
+    else:
+        assert back == value
