@@ -1,0 +1,242 @@
+"""Folding: what a learner sees of single-step rows. The one place where an episode's end counts.
+
+Rows of one environment form a chain through `next`. An n-step transition, a frame stack and a
+sequence are walks along that chain, made when a batch is drawn and in the compiled code that
+gathers it; every observation is stored once. A row with `end != RUNNING` holds a final observation:
+it ends a walk and never begins one.
+
+A row may begin a walk once its window is closed: the chain is known for `window` rows, or up to
+the episode's end. `link` finds out, as rows arrive, which rows have just become closed.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from rookery.replay.memory import copy
+from rookery.replay.ring import BOOKKEEPING, Ring, obs_column
+from rookery.types import Array, EnvSpec, Floats, Rows
+
+# What is kept of a lane: the newest row of its open episode (-1: none), that episode's incarnation
+# and number, how many rows of the chain came before, and the chain's last `window` rows.
+_LAST, _INCARNATION, _EPISODE, _DEPTH, _RECENT = range(5)
+
+_U1, _I4, _I8 = np.dtype("uint8"), np.dtype("int32"), np.dtype("int64")
+
+
+class Linked(NamedTuple):
+    """What a few new rows brought."""
+
+    closed: Rows  # rows that may begin a walk from now on
+    steps: int  # new rows that have an action
+
+
+class Chains:
+    """What a writer remembers of each environment ("lane") to join its rows as they arrive."""
+
+    def __init__(self, lanes: int, envs: int, *, window: int, stride: int, capacity: int):
+        self.envs, self.window, self.stride = envs, window, stride
+        self.lanes = np.zeros((lanes, _RECENT + window), dtype=np.int64)
+        self.lanes[:, _LAST] = -1
+        self.closed = np.zeros(capacity, dtype=np.uint8)  # by slot: may begin a walk
+
+    def link(self, ring: Ring, first: int, count: int) -> Linked:
+        """Joins `count` rows from `first` on to their chains."""
+        found = np.empty(count + self.lanes.shape[0] * self.window, dtype=np.int64)
+        total, steps = _link(ring.bytes, ring.layout, first, count, self.envs, self.stride,
+                             self.lanes, self.closed, found)
+        return Linked(found[:total], steps)
+
+
+class Folded(NamedTuple):
+    """The arithmetic of B transitions and where their observations are."""
+
+    reward: Floats  # [B]
+    discount: Floats  # [B]
+    last: Rows  # [B] the row whose observation is bootstrapped from
+
+
+def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
+    """Walks up to `n_step` rows from each of B closed rows."""
+    reward = np.empty(rows.size, dtype=np.float32)
+    discount = np.empty(rows.size, dtype=np.float32)
+    last = np.empty(rows.size, dtype=np.int64)
+    columns = ring.columns
+    _fold(rows, ring.capacity, n_step, gamma, columns["reward"], columns["end"], columns["next"],
+          reward, discount, last)
+    return Folded(reward, discount, last)
+
+
+def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Any:
+    """Gathers the observations a policy saw at `rows`, frame stacks rebuilt. Leaves [B, *leaf]."""
+    if spec.frame_stack > 1:
+        rows = stacks(ring, rows, spec.frame_stack, oldest)  # [B, S]
+    leaves = {}
+    for leaf in spec.obs:
+        raw = take(ring, obs_column(leaf.name), rows.ravel())  # [B * S, *leaf]
+        leaves[leaf.name] = raw.reshape(rows.shape[0], -1, *leaf.shape[1:])
+    return spec.pack(leaves)
+
+
+def stacks(ring: Ring, rows: Rows, depth: int, oldest: int) -> Rows:
+    """Returns [B, S] rows, oldest frame first; before an episode's start its first frame repeats."""
+    out = np.empty((rows.size, depth), dtype=np.int64)
+    _stack(rows, ring.capacity, oldest, ring.columns["prev"], out)
+    return out
+
+
+def take(ring: Ring, column: str, rows: Rows) -> Array:
+    """Copies one column's entries at `rows`."""
+    index = next(i for i, c in enumerate(ring.schema) if c.name == column)
+    shape, dtype = ring.schema[index].shape, ring.schema[index].dtype
+    out = np.empty((rows.size, *shape), dtype=dtype)
+    _take(ring.bytes, ring.offsets[index], ring.widths[index], ring.capacity, rows,
+          out.view(np.uint8).reshape(-1) if shape else out.view(np.uint8))
+    return out
+
+
+class Sequence(NamedTuple):
+    """B stretches of consecutive rows of one episode each, padded after its end."""
+
+    rows: Rows  # [B, T + 1] the last one bootstraps; padding repeats the final observation
+    mask: Floats  # [B, T] 1 where there is a step
+    discount: Floats  # [B, T] of single steps: gamma, 0 on termination and in the padding
+
+
+def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
+    """Walks `length` rows from each of B closed rows, never into another episode."""
+    out = np.empty((rows.size, length + 1), dtype=np.int64)
+    mask = np.zeros((rows.size, length), dtype=np.float32)
+    discount = np.zeros((rows.size, length), dtype=np.float32)
+    _sequence(rows, ring.capacity, gamma, ring.columns["end"], ring.columns["next"], out, mask,
+              discount)
+    return Sequence(out, mask, discount)
+
+
+def is_closed(ring: Ring, rows: Rows, window: int) -> Array:
+    """Says for each row whether it may begin a walk, from the ring alone: for other runs' rings."""
+    out = np.zeros(rows.size, dtype=np.bool_)
+    _is_closed(rows, ring.capacity, window, ring.columns["end"], ring.columns["next"], out)
+    return out
+
+
+# The compiled walks. A reader of another run's ring may see a row change under it: distances are
+# then nonsense, so every index is taken modulo the capacity, and the caller checks afterwards.
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _view(raw, layout, column, size, dtype):  # type: ignore[no-untyped-def]
+    """Returns a bookkeeping column of a ring; these are the last columns of every schema."""
+    index = layout.size // 2 - len(BOOKKEEPING) + 1 + column
+    return raw[layout[index] : layout[index] + layout[0] * size].view(dtype)
+
+
+@njit(cache=True, nogil=True)
+def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # type: ignore[no-untyped-def]
+    capacity = layout[0]
+    window = lanes.shape[1] - _RECENT
+    end, actor = _view(raw, layout, 1, 1, _U1), _view(raw, layout, 2, 4, _I4)
+    incarnation, env = _view(raw, layout, 3, 4, _I4), _view(raw, layout, 4, 4, _I4)
+    episode, t = _view(raw, layout, 5, 8, _I8), _view(raw, layout, 6, 4, _I4)
+    nxt, prev = _view(raw, layout, 9, 4, _I4), _view(raw, layout, 10, 4, _I4)
+    total, steps = 0, 0
+    oldest = max(0, first + count - capacity)
+    for row in range(first, first + count):
+        slot = row % capacity
+        lane = lanes[actor[slot] * envs + env[slot]]
+        closed[slot] = 0
+        nxt[slot] = 0
+        before = lane[_LAST]
+        if (
+            before >= oldest
+            and lane[_INCARNATION] == incarnation[slot]
+            and lane[_EPISODE] == episode[slot]
+        ):
+            nxt[before % capacity] = row - before
+            prev[slot] = row - before
+            lane[_DEPTH] += 1
+        else:
+            prev[slot] = 0
+            lane[_DEPTH] = 0
+            lane[_INCARNATION] = incarnation[slot]
+            lane[_EPISODE] = episode[slot]
+        depth = lane[_DEPTH]
+        ended = end[slot] != 0
+        steps += not ended
+        for back in range(1 if ended else window, min(depth, window) + 1):
+            candidate = lane[_RECENT + (depth - back) % window]
+            if candidate >= oldest and t[candidate % capacity] % stride == 0:
+                closed[candidate % capacity] = 1
+                found[total] = candidate
+                total += 1
+        lane[_RECENT + depth % window] = row
+        lane[_LAST] = -1 if ended else row
+    return total, steps
+
+
+@njit(cache=True, nogil=True)
+def _fold(rows, capacity, n, gamma, reward, end, nxt, out_reward, out_discount, out_last):  # type: ignore[no-untyped-def]
+    for b in range(rows.size):
+        row = rows[b]
+        total, factor = 0.0, 1.0
+        for _ in range(n):
+            slot = row % capacity
+            total += factor * reward[slot]
+            factor *= gamma
+            row += nxt[slot]
+            ending = end[row % capacity]
+            if ending != 0:
+                if ending == 1:
+                    factor = 0.0
+                break
+        out_reward[b] = total
+        out_discount[b] = factor
+        out_last[b] = row
+
+
+@njit(cache=True, nogil=True)
+def _stack(rows, capacity, oldest, prev, out):  # type: ignore[no-untyped-def]
+    depth = out.shape[1]
+    for b in range(rows.size):
+        row = rows[b]
+        for k in range(depth - 1, -1, -1):
+            out[b, k] = row
+            back = prev[row % capacity]
+            if row - back >= oldest:
+                row -= back
+
+
+@njit(cache=True, nogil=True)
+def _take(source, offset, width, capacity, rows, out):  # type: ignore[no-untyped-def]
+    for b in range(rows.size):
+        copy(out, b * width, source, offset + (rows[b] % capacity) * width, width)
+
+
+@njit(cache=True, nogil=True)
+def _sequence(rows, capacity, gamma, end, nxt, out, mask, discount):  # type: ignore[no-untyped-def]
+    length = mask.shape[1]
+    for b in range(rows.size):
+        row = rows[b]
+        out[b, 0] = row
+        for k in range(length):
+            slot = row % capacity
+            if end[slot] == 0:
+                mask[b, k] = 1.0
+                row += nxt[slot]
+                discount[b, k] = 0.0 if end[row % capacity] == 1 else gamma
+            out[b, k + 1] = row
+
+
+@njit(cache=True, nogil=True)
+def _is_closed(rows, capacity, window, end, nxt, out):  # type: ignore[no-untyped-def]
+    for b in range(rows.size):
+        row = rows[b]
+        known = end[row % capacity] == 0
+        for _ in range(window):
+            slot = row % capacity
+            if not known or end[slot] != 0:
+                break
+            known = nxt[slot] > 0
+            row += nxt[slot]
+        out[b] = known

@@ -1,0 +1,72 @@
+"""Shared memory, touched with care: ordered counters and plain copies, for compiled code.
+
+A plain load in a compiled loop may be folded away or moved, and on ARM two plain accesses may swap
+places. These two are real atomic instructions with a full fence, so that "copy, then look again"
+means what it says. Python calls them through `look` and `post`. `copy` is memcpy.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from rookery.types import Rows
+
+_ALIGN = 8
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+@intrinsic
+def load(typing_context: Any, words: Any, index: Any) -> Any:
+    """What `look` does, inside compiled code."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+        builder.fence("seq_cst")
+        return builder.load_atomic(pointer, "acquire", _ALIGN, typ=ir.IntType(64))
+
+    return types.int64(words, types.intp), code
+
+
+@intrinsic
+def store(typing_context: Any, words: Any, index: Any, value: Any) -> Any:
+    """What `post` does, inside compiled code."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+        builder.store_atomic(args[2], pointer, "release", _ALIGN)
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(words, types.intp, types.int64), code
+
+
+@intrinsic
+def copy(typing_context: Any, target: Any, to: Any, source: Any, at: Any, count: Any) -> Any:
+    """Copies `count` bytes from source[at:] to target[to:], both uint8 arrays. Compiled code only."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to_pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+        from_pointer = _pointer(context, builder, signature.args[2], args[2], args[3])
+        cgutils.raw_memcpy(builder, to_pointer, from_pointer, args[4], ir.Constant(args[4].type, 1))
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp, types.intp), code
+
+
+@njit(cache=True, nogil=True)
+def look(words: Rows, index: int) -> int:
+    """Loads a counter after everything that was read before it."""
+    return load(words, index)  # type: ignore[no-any-return, call-arg]
+
+
+@njit(cache=True, nogil=True)
+def post(words: Rows, index: int, value: int) -> None:
+    """Stores a counter before everything that is written after it."""
+    store(words, index, value)  # type: ignore[call-arg]

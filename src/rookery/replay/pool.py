@@ -1,0 +1,166 @@
+"""The pool: replay put together. The learner's process is its only writer.
+
+    drained = pool.drain()                       # transport rings → replay ring
+    batch = pool.draw(64, beta=0.4)              # rows → n-step batch
+    pool.rerank(batch.rows, td_error)            # TD errors → priorities
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery import seeding
+from rookery.config.schema import AlgoConfig, ReplayConfig
+from rookery.errors import CheckpointError
+from rookery.replay import fold
+from rookery.replay.fold import Chains
+from rookery.replay.ring import Ring, Schema, row_bytes, schema_of
+from rookery.replay.sampler import SAMPLERS, Sampler
+from rookery.types import Array, Batch, End, EnvSpec, Rows
+
+
+class Drained(NamedTuple):
+    """What arrived: rows [first, first + count), of which `steps` have an action."""
+
+    first: int
+    count: int
+    steps: int
+
+
+class Pool:
+    """One run's replay: its ring, the chains in it, and who is drawn from it."""
+
+    def __init__(self, spec: EnvSpec, config: ReplayConfig, algo: AlgoConfig, *,
+                 rng: np.random.Generator, transports: Sequence[Ring], envs: int,
+                 directory: Path | None = None, sequence: int = 0, stride: int = 1):
+        self.spec, self.config, self.rng = spec, config, rng
+        self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
+        self.transports = list(transports)  # by actor
+        self.ring = Ring.create(schema_of(spec), config.capacity, directory=directory)
+        self.chains = Chains(len(self.transports) * envs, envs, window=max(self.n_step, sequence),
+                             stride=stride, capacity=config.capacity)
+        self.sampler: Sampler = SAMPLERS[config.draw](self.ring, self.chains, config.alpha)
+
+    def drain(self) -> Drained:
+        """Moves every finished row of the transport rings into replay, in the actors' order."""
+        begin, rows, steps = self.ring.committed, 0, 0
+        for transport in self.transports:
+            while True:
+                first, count = self.ring.drain_from(transport)
+                if not count:
+                    break
+                steps += self._settle(first, count)
+                rows += count
+        return Drained(begin, rows, steps)
+
+    def _settle(self, first: int, count: int) -> int:
+        """Links new rows, admits those whose window they closed; returns how many are steps."""
+        self.sampler.clear(first, count)
+        closed, steps = self.chains.link(self.ring, first, count)
+        self.sampler.admit(closed)
+        return steps
+
+    def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
+        """Draws B closed rows and folds them into transitions, as numpy arrays."""
+        rows, weight = self.sampler.draw(batch, beta, self.rng)
+        if self.sequence:
+            return self._sequences(rows, weight)
+        reward, discount, last = fold.fold(self.ring, rows, n_step=self.n_step, gamma=self.gamma)
+        return Batch(
+            obs=self._observations(rows),
+            action=fold.take(self.ring, "action", rows),
+            reward=reward,
+            discount=discount,
+            next_obs=self._observations(last),
+            weight=weight,
+            rows=rows,
+        )
+
+    def _sequences(self, rows: Rows, weight: Array) -> Batch:
+        walked, mask, discount = fold.sequences(
+            self.ring, rows, length=self.sequence, gamma=self.gamma)
+        steps = walked[:, :-1].ravel()
+        shape = (rows.size, self.sequence)
+        leaves = self.spec.unpack(self._observations(walked.ravel()))
+        return Batch(
+            obs=self.spec.pack({k: v.reshape(rows.size, -1, *v.shape[1:])
+                                for k, v in leaves.items()}),  # [B, T + 1, *obs]
+            action=fold.take(self.ring, "action", steps).reshape(*shape, *self.spec.action.shape),
+            reward=fold.take(self.ring, "reward", steps).reshape(shape) * mask,
+            discount=discount,
+            next_obs=None,  # obs has one entry more than there are steps
+            weight=weight,
+            rows=rows,
+            mask=mask,
+        )
+
+    def _observations(self, rows: Rows) -> Any:
+        return fold.observations(self.ring, self.spec, rows, self.ring.oldest)
+
+    def rerank(self, rows: Rows, td_error: Array) -> None:
+        """Gives rows the priority of their new TD error; overwritten ones are skipped."""
+        self.sampler.rerank(rows, td_error)
+
+    @property
+    def fill(self) -> float:
+        """The share of the capacity that holds rows."""
+        return min(1.0, self.ring.committed / self.ring.capacity)
+
+    def observations_between(self, first: int, count: int) -> dict[str, Array]:
+        """Returns the raw observation leaves of rows just drained, for running statistics."""
+        slots = self.ring.slots(first, count)
+        return {leaf.name: self.ring.columns[fold.obs_column(leaf.name)][slots]
+                for leaf in self.spec.obs}
+
+    def rows_between(self, first: int, last: int) -> dict[str, Array]:
+        """Copies rows [first, last) column by column, for a checkpoint's segment."""
+        slots = self.ring.slots(first, last - first)
+        return {name: column[slots].copy() for name, column in self.ring.columns.items()}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Returns what a checkpoint needs besides the rows: JSON-ready data, and arrays."""
+        numbers = {"first": self.ring.oldest, "committed": self.ring.committed,
+                   "rng": seeding.state_of(self.rng)}
+        return numbers, self.sampler.state()
+
+    def restore(self, numbers: Mapping[str, Any], arrays: dict[str, Array],
+                segments: Iterable[tuple[int, Mapping[str, Array]]]) -> None:
+        """Puts the rows back and finds their chains again. The ring must be new."""
+        self.rng = seeding.with_state(numbers["rng"])
+        position = int(numbers["first"])
+        self.ring.restart_at(position)
+        for first, columns in segments:
+            position = self._put_back(position, first, columns)
+        if position != numbers["committed"]:
+            raise CheckpointError(f"replay segments end at row {position}, "
+                                  f"expected {numbers['committed']}")
+        self._relink(int(numbers["first"]), position)
+        self.sampler.restore(arrays)
+
+    def _put_back(self, position: int, first: int, columns: Mapping[str, Array]) -> int:
+        skip = position - first  # rows of an old segment that have been overwritten since
+        if skip < 0:
+            raise CheckpointError(f"replay rows {position} to {first} are missing")
+        rest = {name: column[skip:] for name, column in columns.items()}
+        if rest["end"].size:
+            self.ring.append(rest)
+        return self.ring.committed
+
+    def _relink(self, first: int, last: int) -> None:
+        """Finds the chains again, in pieces; rows that are not drained yet cannot matter."""
+        if last > first:
+            self.chains.link(self.ring, first, last - first)
+
+    def close(self) -> None:
+        self.ring.close()
+
+
+def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:
+    """Returns what the replay ring and its priorities will take."""
+    schema: Schema = schema_of(spec)
+    return config.capacity * (row_bytes(schema) + 1 + 10)
+
+
+__all__ = ["Drained", "End", "Pool", "bytes_needed"]

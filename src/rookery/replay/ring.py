@@ -1,0 +1,356 @@
+"""Rings: columns of experience in a memory-mapped file. One writer, any number of readers, no lock.
+
+Every row has a number that only grows; row r lives in slot r % capacity. Two counters tell what a
+reader may touch:
+
+    reserved    rows below it may have been written, and those from it on have not;
+                so every row below `reserved - capacity` may be overwritten at this moment
+    committed   rows below it are complete
+
+A writer raises `reserved`, writes, raises `committed`. A reader draws from
+[reserved - capacity, committed), copies, looks at `reserved` again, and draws anew what was
+overtaken. A writer that dies leaves a readable ring and holds nothing; the next writer starts at
+the old `reserved` and marks the gap, so that it can never be drawn (`Ring.adopt`).
+
+A *transport* ring has one consumer as well: what it has not consumed is never overwritten.
+
+    ring = Ring.create(schema, capacity)              # private: unnamed, freed by the kernel
+    with ring.writing(count) as slots: ring.columns["reward"][slots] = ...
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from rookery.errors import ClosedError, ConfigError, ProtocolError
+from rookery.replay.memory import copy, load, look, post, store
+from rookery.replay.owner import Owner
+from rookery.types import Array, End, EnvSpec, Rows
+
+FORMAT = 1
+MAGIC = b"ROOKRING"
+SHM = Path("/dev/shm")
+
+_PAGE = 4096
+_LINE = 64  # columns and counters start on their own cache lines
+_HEAD = struct.Struct("<8sqqqqq16sq32s")  # magic format header capacity pid start boot json hash
+_SCHEMA_AT = 512
+_RESERVED, _COMMITTED, _CONSUMED, _HEARTBEAT = 16, 24, 32, 40  # in int64 words
+
+
+class Column(NamedTuple):
+    """One field of a row."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def width(self) -> int:
+        """Bytes in one row."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+
+Schema = tuple[Column, ...]
+
+BOOKKEEPING: Schema = (
+    Column("reward", (), "float32"),
+    Column("end", (), "uint8"),  # types.End
+    Column("actor", (), "int32"),
+    Column("incarnation", (), "int32"),
+    Column("env", (), "int32"),
+    Column("episode", (), "int64"),
+    Column("t", (), "int32"),
+    Column("version", (), "int64"),
+    Column("priority", (), "float32"),  # the actor's estimate; 0: none
+    Column("next", (), "int32"),  # distance to that environment's next row; 0: not there yet
+    Column("prev", (), "int32"),  # distance back; 0: first of its episode
+)
+
+
+def obs_column(leaf: str) -> str:
+    """Names the column of an observation leaf."""
+    return f"obs.{leaf}" if leaf else "obs"
+
+
+def schema_of(spec: EnvSpec) -> Schema:
+    """Returns the columns that rows of this environment have."""
+    obs = tuple(Column(obs_column(leaf.name), leaf.shape, leaf.dtype) for leaf in spec.obs)
+    return (*obs, Column("action", spec.action.shape, spec.action.dtype), *BOOKKEEPING)
+
+
+def row_bytes(schema: Schema) -> int:
+    """Returns what one row takes."""
+    return sum(column.width for column in schema)
+
+
+class Ring:
+    """A mapped ring. Build it with `create`, `open` or `from_fd`."""
+
+    def __init__(self, fd: int, *, writable: bool):
+        size = os.fstat(fd).st_size
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self.fd = fd
+        self._map = mmap.mmap(fd, size, access=access)
+        head = _HEAD.unpack_from(self._map)
+        _refuse_foreign(head, size)
+        self.capacity: int = head[3]
+        self.owner = Owner(pid=head[4], started=head[5], boot=head[6])
+        self.schema = _read_schema(self._map, head[7], head[8])
+        self.bytes = np.frombuffer(self._map, dtype=np.uint8)
+        self.words: Rows = self.bytes[:_PAGE].view(np.int64)
+        self.offsets = _offsets(self.schema, self.capacity, head[2])
+        self.widths = np.array([c.width for c in self.schema], dtype=np.int64)
+        self.layout = np.concatenate([[self.capacity], self.offsets, self.widths])  # for kernels
+        self.columns = {c.name: self._column(c, at) for c, at in zip(self.schema, self.offsets,
+                                                                    strict=True)}
+
+    @classmethod
+    def create(cls, schema: Schema, capacity: int, *, directory: Path | None = None,
+               name: str | None = None) -> "Ring":
+        """Makes a ring: private unless it has a name. A full disk or /dev/shm is a ConfigError."""
+        header = _header_bytes(schema)
+        size = int(_offsets(schema, capacity, header)[-1]) + _padded(schema[-1].width * capacity)
+        directory = directory or default_directory()
+        fd = _private_file(directory) if name is None else _named_file(directory / name)
+        try:
+            _allocate(fd, size, directory)
+        except ConfigError:
+            os.close(fd)
+            if name is not None:
+                (directory / name).unlink()
+            raise
+        os.pwrite(fd, _head(schema, capacity, header, Owner.this()), 0)
+        return cls(fd, writable=True)
+
+    @classmethod
+    def open(cls, path: Path) -> "Ring":
+        """Maps another run's named ring, for reading only."""
+        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC), writable=False)
+
+    @classmethod
+    def from_fd(cls, fd: int) -> "Ring":
+        """Maps a private ring that was inherited by descriptor."""
+        return cls(fd, writable=True)
+
+    @property
+    def reserved(self) -> int:
+        return look(self.words, _RESERVED)
+
+    @property
+    def committed(self) -> int:
+        return look(self.words, _COMMITTED)
+
+    @property
+    def consumed(self) -> int:
+        return look(self.words, _CONSUMED)
+
+    @property
+    def oldest(self) -> int:
+        """The lowest row that is not being overwritten."""
+        return max(0, self.reserved - self.capacity)
+
+    @property
+    def free(self) -> int:
+        """Rows a transport ring can still take before its consumer must catch up."""
+        return self.capacity - (self.reserved - self.consumed)
+
+    def slots(self, first: int, count: int) -> slice | Rows:
+        """Returns where `count` rows from `first` on live: a slice, or indices where they wrap."""
+        start = first % self.capacity
+        if start + count <= self.capacity:
+            return slice(start, start + count)
+        return (start + np.arange(count)) % self.capacity
+
+    def reserve(self, count: int) -> int:
+        """Announces that `count` rows are being written; returns the first one's number."""
+        if count > self.capacity:
+            raise ProtocolError(f"{count} rows do not fit into a ring of {self.capacity}")
+        first = self.reserved
+        post(self.words, _RESERVED, first + count)
+        return first
+
+    def commit(self) -> None:
+        """Declares everything reserved complete."""
+        post(self.words, _COMMITTED, self.reserved)
+
+    def consume(self, upto: int) -> None:
+        """Gives a transport ring's rows below `upto` back to its writer."""
+        post(self.words, _CONSUMED, upto)
+
+    @contextlib.contextmanager
+    def writing(self, count: int) -> Iterator[slice | Rows]:
+        """Reserves rows, lets the caller fill the columns at the yielded slots, commits."""
+        first = self.reserve(count)
+        yield self.slots(first, count)
+        self.commit()
+
+    def append(self, rows: Mapping[str, Array]) -> None:
+        """Writes whole columns at once; columns that are not given are zero."""
+        count = len(next(iter(rows.values())))
+        with self.writing(count) as slots:
+            for name, column in self.columns.items():
+                column[slots] = rows.get(name, 0)
+
+    def drain_from(self, transport: "Ring") -> tuple[int, int]:
+        """Moves what a transport ring with the same schema holds; returns first row and count.
+
+        At most a capacity's worth at a time: call again while there is more.
+        """
+        first, count = _drain(self.bytes, self.layout, self.words,
+                              transport.bytes, transport.layout, transport.words)
+        return int(first), int(count)
+
+    def adopt(self) -> None:
+        """Takes over the ring of a dead writer: what it left half-written is never a start."""
+        first, count = self.committed, self.reserved - self.committed
+        slots = self.slots(first, count)
+        self.columns["end"][slots] = End.TRUNCATED
+        self.columns["next"][slots] = 0
+        self.columns["prev"][slots] = 0
+        self.commit()
+
+    def restart_at(self, row: int) -> None:
+        """Sets both counters of a ring that nobody else reads yet."""
+        post(self.words, _RESERVED, row)
+        post(self.words, _COMMITTED, row)
+
+    def beat(self) -> None:
+        """Tells readers that the owner lives."""
+        post(self.words, _HEARTBEAT, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the owner's last heartbeat."""
+        return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - look(self.words, _HEARTBEAT)) / 1e9
+
+    def close(self) -> None:
+        """Unmaps the ring. Views into its columns must be gone; a private one vanishes."""
+        if self.fd < 0:
+            raise ClosedError("this ring was closed before; keep one owner for each ring")
+        self.columns.clear()
+        del self.bytes, self.words
+        with contextlib.suppress(BufferError):  # a view outlives us: the kernel frees it later
+            self._map.close()
+        os.close(self.fd)
+        self.fd = -1
+
+    def _column(self, column: Column, at: int) -> Array:
+        raw = self.bytes[at : at + column.width * self.capacity]
+        return raw.view(column.dtype).reshape(self.capacity, *column.shape)
+
+
+def default_directory() -> Path:
+    """Where private rings live: memory where there is a /dev/shm, else the temporary folder."""
+    return SHM if SHM.is_dir() else Path(tempfile.gettempdir())
+
+
+def _padded(size: int) -> int:
+    return -(-size // _LINE) * _LINE
+
+
+def _offsets(schema: Schema, capacity: int, header: int) -> Rows:
+    sizes = [header, *(_padded(c.width * capacity) for c in schema[:-1])]
+    return np.cumsum(sizes, dtype=np.int64)
+
+
+def _encode(schema: Schema) -> bytes:
+    return json.dumps([[c.name, list(c.shape), c.dtype] for c in schema]).encode()
+
+
+def _header_bytes(schema: Schema) -> int:
+    return -(-(_SCHEMA_AT + len(_encode(schema))) // _PAGE) * _PAGE
+
+
+def _head(schema: Schema, capacity: int, header: int, owner: Owner) -> bytes:
+    text = _encode(schema)
+    head = _HEAD.pack(MAGIC, FORMAT, header, capacity, owner.pid, owner.started, owner.boot,
+                      len(text), hashlib.sha256(text).digest())
+    return bytes(head) + bytes(16 * 8 - len(head)) + bytes(_SCHEMA_AT - 16 * 8) + text
+
+
+def _refuse_foreign(head: tuple[bytes, int, int, int], size: int) -> None:
+    magic, version, header, capacity = head[:4]
+    if magic != MAGIC:
+        raise ProtocolError("not a ring: the file does not begin with the ring's mark")
+    if version != FORMAT:
+        raise ProtocolError(f"ring format {version} was written by another release of Rookery; "
+                            f"this one reads format {FORMAT}: run both with the same release")
+    if not 0 < header < size or capacity < 1:
+        raise ProtocolError(f"ring header is damaged: header {header}, capacity {capacity}")
+
+
+def _read_schema(raw: mmap.mmap, length: int, digest: bytes) -> Schema:
+    text = raw[_SCHEMA_AT : _SCHEMA_AT + length]
+    if hashlib.sha256(text).digest() != digest:
+        raise ProtocolError("ring schema is damaged: its checksum does not match")
+    return tuple(Column(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
+
+
+def _private_file(directory: Path) -> int:
+    """An unnamed file: it needs no cleaning up, whoever is killed."""
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, AttributeError):  # filesystems without O_TMPFILE, and macOS
+        fd, path = tempfile.mkstemp(prefix="rookery-", dir=directory)
+        os.unlink(path)
+        return fd
+
+
+def _named_file(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def _allocate(fd: int, size: int, directory: Path) -> None:
+    """Takes the space now: a full /dev/shm must be an error here, not a SIGBUS later."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        else:
+            os.truncate(fd, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
+        raise ConfigError(
+            f"a ring of {size / 1e6:.0f} MB does not fit into {directory} "
+            f"({free / 1e6:.0f} MB free); lower replay.capacity, enlarge {directory} "
+            "(docker: --shm-size), or set replay.storage=disk"
+        ) from error
+
+
+@njit(cache=True, nogil=True)
+def _drain(target, target_layout, target_words, source, source_layout, source_words):  # type: ignore[no-untyped-def]
+    """Copies rows column by column, in the longest runs that neither ring wraps."""
+    columns = target_layout.size // 2
+    target_capacity, source_capacity = target_layout[0], source_layout[0]
+    begin = load(source_words, _CONSUMED)
+    count = min(load(source_words, _COMMITTED) - begin, target_capacity)
+    first = load(target_words, _RESERVED)
+    store(target_words, _RESERVED, first + count)
+    done = 0
+    while done < count:
+        to = (first + done) % target_capacity
+        at = (begin + done) % source_capacity
+        run = min(count - done, target_capacity - to, source_capacity - at)
+        for c in range(1, columns + 1):
+            width = target_layout[columns + c]
+            copy(target, target_layout[c] + to * width, source, source_layout[c] + at * width,
+                 run * width)
+        done += run
+    store(target_words, _COMMITTED, first + count)
+    store(source_words, _CONSUMED, begin + count)
+    return first, count

@@ -1,0 +1,286 @@
+"""Samplers: which rows are drawn. Both have the same four methods; neither ever waits.
+
+    sampler.clear(first, count)          rows whose slots are being written anew
+    sampler.admit(rows)                  rows that may be drawn from now on
+    rows, weight = sampler.draw(batch, beta, rng)
+    sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numba import njit
+
+from rookery.config.schema import Draw
+from rookery.errors import EmptyReplayError, ProtocolError
+from rookery.replay.fold import Chains
+from rookery.replay.ring import Ring
+from rookery.types import Array, Floats, Rows
+
+FAN = 8  # children of a tree node: eight doubles are one cache line
+SWEEP = 2048  # nodes of a level that are scanned rather than descended to
+FLOOR = 1e-6  # added to |TD error|, so that no row becomes undrawable
+
+
+class Drawn(NamedTuple):
+    """B rows and their importance weights, the largest of which is 1."""
+
+    rows: Rows
+    weight: Floats
+
+
+class Sampler(Protocol):
+    """Decides which rows a learner sees."""
+
+    def clear(self, first: int, count: int) -> None: ...
+    def admit(self, rows: Rows) -> None: ...
+    def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn: ...
+    def rerank(self, rows: Rows, td_error: Floats) -> None: ...
+    def state(self) -> dict[str, Array]: ...
+    def restore(self, state: dict[str, Array]) -> None: ...
+
+
+class Uniform:
+    """Draws every closed row with the same probability."""
+
+    def __init__(self, ring: Ring, chains: Chains, alpha: float):
+        self._ring, self._closed = ring, chains.closed
+        self._admitted = 0
+
+    def clear(self, first: int, count: int) -> None:
+        """Nothing to forget: `Chains.closed` is the truth."""
+
+    def admit(self, rows: Rows) -> None:
+        self._admitted += rows.size
+
+    def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
+        """Draws with replacement. Open and final rows are few, so drawing anew is cheap."""
+        rows = np.empty(batch, dtype=np.int64)
+        filled, tries = 0, 0
+        low, high = self._ring.oldest, self._ring.committed
+        while filled < batch:
+            if self._admitted == 0 or tries > 1000:
+                raise EmptyReplayError(f"no closed row among rows {low} to {high}; "
+                                       "draw after the limiter says ready()")
+            guess = rng.integers(low, high, size=batch + batch // 8 + 8)
+            good = guess[self._closed[guess % self._ring.capacity] == 1][: batch - filled]
+            rows[filled : filled + good.size] = good
+            filled, tries = filled + good.size, tries + 1
+        return Drawn(rows, np.ones(batch, dtype=np.float32))
+
+    def rerank(self, rows: Rows, td_error: Floats) -> None:
+        """Every row stays equally likely."""
+
+    def state(self) -> dict[str, Array]:
+        return {"admitted": np.array([self._admitted])}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        self._admitted = int(state["admitted"][0])
+
+
+class Prioritized:
+    """Draws row i with probability p_i**alpha / sum(p**alpha) (Schaul et al. 2016).
+
+    One draw from each of B equal strata of the total mass. The tree's leaf of row r is
+    r % capacity, as in the ring. A node is always recomputed as the sum of its children in order,
+    so that a tree rebuilt from its leaves equals the live one bit for bit.
+    """
+
+    def __init__(self, ring: Ring, chains: Chains, alpha: float):
+        self._ring, self._alpha = ring, alpha
+        self._starts = _level_starts(ring.capacity)
+        self._tree = np.zeros(int(self._starts[-1]), dtype=np.float64)
+        self._largest = 1.0  # |TD error| seen so far: what a new row gets
+
+    @property
+    def leaves(self) -> Floats:
+        """[capacity] priorities to the power of alpha, by slot."""
+        start = int(self._starts[-2])
+        return self._tree[start : start + self._ring.capacity]
+
+    @property
+    def mass(self) -> float:
+        return float(self._tree[0])
+
+    def clear(self, first: int, count: int) -> None:
+        _clear(self._tree, self._starts, first, count, self._ring.capacity)
+
+    def admit(self, rows: Rows) -> None:
+        """Takes the actor's priority where it wrote one, else the largest seen so far."""
+        _admit(self._tree, self._starts, rows, self._ring.columns["priority"], self._largest,
+               self._alpha)
+
+    def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
+        if not self._tree[0] > 0:
+            raise EmptyReplayError("no row has a priority yet; "
+                                   "draw after the limiter says ready()")
+        rows = np.empty(batch, dtype=np.int64)
+        weight = np.empty(batch, dtype=np.float32)
+        _draw(self._tree, self._starts, rng.random(batch), beta, self._ring.committed,
+              self._ring.capacity, rows, weight)
+        return Drawn(rows, weight)
+
+    def rerank(self, rows: Rows, td_error: Floats) -> None:
+        largest = _rerank(self._tree, self._starts, rows, td_error, self._alpha, self._ring.oldest,
+                          self._ring.capacity)
+        if not np.isfinite(largest):
+            raise ProtocolError("a priority must be finite, got a TD error that is not; "
+                                "skip such a learner step instead")
+        self._largest = max(self._largest, largest)
+
+    def state(self) -> dict[str, Array]:
+        return {"leaves": self.leaves.copy(), "largest": np.array([self._largest])}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        self.leaves[:] = state["leaves"]
+        self._largest = float(state["largest"][0])
+        _rebuild(self._tree, self._starts)
+
+
+SAMPLERS: dict[Draw, Callable[[Ring, Chains, float], Any]] = {
+    Draw.UNIFORM: Uniform,
+    Draw.PRIORITIZED: Prioritized,
+}
+
+
+def _level_starts(capacity: int) -> Rows:
+    """Returns where each level begins in the flat tree, root first, and the tree's size."""
+    sizes = [-(-capacity // FAN) * FAN]
+    while sizes[-1] > FAN:
+        sizes.append(-(-(sizes[-1] // FAN) // FAN) * FAN)
+    sizes.append(FAN)  # the root and its padding, so that every level is aligned alike
+    return np.concatenate([[0], np.cumsum(sizes[::-1], dtype=np.int64)])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sum(tree, at):  # type: ignore[no-untyped-def]
+    total = tree[at]
+    for k in range(1, FAN):
+        total += tree[at + k]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _rebuild(tree, starts):  # type: ignore[no-untyped-def]
+    for level in range(starts.size - 3, -1, -1):
+        children = starts[level + 1]
+        for node in range((starts[level + 2] - children) // FAN):
+            tree[starts[level] + node] = _sum(tree, children + node * FAN)
+
+
+@njit(cache=True, nogil=True)
+def _assign(tree, starts, rows, values, oldest, capacity):  # type: ignore[no-untyped-def]
+    """Sets leaves, then every level above them. Neighbours with one parent compute it once."""
+    leaves = starts[starts.size - 2]
+    nodes = np.empty(rows.size, dtype=np.int64)
+    kept = 0
+    for i in range(rows.size):
+        if rows[i] >= oldest:
+            leaf = rows[i] % capacity
+            tree[leaves + leaf] = values[i]
+            nodes[kept] = leaf
+            kept += 1
+    for level in range(starts.size - 3, -1, -1):
+        children = starts[level + 1]
+        unique = 0
+        for i in range(kept):
+            parent = nodes[i] // FAN
+            if unique > 0 and nodes[unique - 1] == parent:
+                continue
+            tree[starts[level] + parent] = _sum(tree, children + parent * FAN)
+            nodes[unique] = parent
+            unique += 1
+        kept = unique
+
+
+@njit(cache=True, nogil=True)
+def _admit(tree, starts, rows, priority, largest, alpha):  # type: ignore[no-untyped-def]
+    values = np.empty(rows.size)
+    for i in range(rows.size):
+        given = priority[rows[i] % priority.size]
+        values[i] = (given if given > 0 else largest) ** alpha
+    _assign(tree, starts, rows, values, 0, priority.size)
+
+
+@njit(cache=True, nogil=True)
+def _rerank(tree, starts, rows, td_error, alpha, oldest, capacity):  # type: ignore[no-untyped-def]
+    """Returns the largest new priority; changes nothing if one of them is not finite."""
+    values = np.empty(rows.size)
+    largest = 0.0
+    for i in range(rows.size):
+        size = abs(np.float64(td_error[i])) + FLOOR
+        if not np.isfinite(size):
+            return size
+        largest = max(largest, size)
+        values[i] = size**alpha
+    _assign(tree, starts, rows, values, oldest, capacity)
+    return largest
+
+
+@njit(cache=True, nogil=True)
+def _clear(tree, starts, first, count, capacity):  # type: ignore[no-untyped-def]
+    """Empties the leaves of `count` rows from `first` on, where they hold anything."""
+    leaves = starts[starts.size - 2]
+    nodes = np.empty(count, dtype=np.int64)
+    kept = 0
+    for row in range(first, first + count):
+        leaf = row % capacity
+        if tree[leaves + leaf] != 0.0:
+            nodes[kept] = row
+            kept += 1
+    if kept > 0:
+        _assign(tree, starts, nodes[:kept], np.zeros(kept), 0, capacity)
+
+
+@njit(cache=True, nogil=True)
+def _sweep(tree, starts, mass, nodes):  # type: ignore[no-untyped-def]
+    """Places ascending masses on the deepest level of at most SWEEP nodes; returns that level.
+
+    One pass along such a level is cheaper than descending to it for each draw.
+    """
+    level = 0
+    while level < starts.size - 2 and starts[level + 2] - starts[level + 1] <= SWEEP:
+        level += 1
+    last = starts[level + 1] - starts[level] - 1
+    while last > 0 and tree[starts[level] + last] == 0.0:
+        last -= 1
+    node, below = 0, 0.0
+    for b in range(mass.size):
+        while node < last and mass[b] >= below + tree[starts[level] + node]:
+            below += tree[starts[level] + node]
+            node += 1
+        nodes[b] = node
+        mass[b] -= below
+    return level
+
+
+@njit(cache=True, nogil=True)
+def _draw(tree, starts, noise, beta, committed, capacity, rows, weight):  # type: ignore[no-untyped-def]
+    """Descends level by level for the whole batch: neighbours hide each other's cache misses."""
+    batch = rows.size
+    levels = starts.size - 2
+    mass = (np.arange(batch) + noise) * (tree[0] / batch)
+    level = _sweep(tree, starts, mass, rows)
+    for level in range(level + 1, levels + 1):
+        for b in range(batch):
+            at = starts[level] + rows[b] * FAN
+            pick, below, upto = 0, 0.0, 0.0
+            for k in range(FAN - 1):
+                upto += tree[at + k]
+                inside = mass[b] >= upto
+                pick += inside
+                below = upto if inside else below
+            while pick > 0 and tree[at + pick] == 0.0:  # rounding must not reach an empty child
+                pick -= 1
+                below -= tree[at + pick]
+            mass[b] -= below
+            rows[b] = rows[b] * FAN + pick
+    lowest = np.inf
+    for b in range(batch):
+        mass[b] = tree[starts[levels] + rows[b]]
+        lowest = min(lowest, mass[b])
+    newest = committed - 1
+    for b in range(batch):  # (p_i / p_min) ** -beta: the largest weight is 1
+        weight[b] = (mass[b] / lowest) ** -beta
+        rows[b] = newest - (newest - rows[b]) % capacity
