@@ -67,6 +67,28 @@ def test_a_restored_environment_goes_on_bit_for_bit(maker, before):
     assert _trace(original, actions[before:]) == _trace(copy, actions[before:])
 
 
+SHORT = {
+    "native": lambda: make(EnvConfig(max_episode_steps=5), 2),
+    "resets a step later": lambda: Envs(
+        SyncVectorEnv([lambda: toy.Echo(4, 3)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP), "later"
+    ),
+    "resets at once": lambda: make(EnvConfig(max_episode_steps=3), 2, factory=toy.Echo),
+}
+
+
+@pytest.mark.parametrize("maker", SHORT.values(), ids=SHORT)
+@pytest.mark.parametrize("before", range(1, 8))
+def test_it_does_not_matter_where_in_an_episode_the_state_was_saved(maker, before):
+    original, copy = maker(), maker()
+    actions = _actions(original, before + 12)
+    original.reset(3)
+    _trace(original, actions[:before])
+
+    copy.restore_state(original.export_state())
+
+    assert _trace(original, actions[before:]) == _trace(copy, actions[before:])
+
+
 def test_an_exported_state_is_not_touched_by_playing_on():
     envs = make(EnvConfig(), 3)
     envs.reset(0)

@@ -189,6 +189,36 @@ def test_a_native_vector_is_checked_as_well(answer, said):
         envs.step(np.zeros(2, int))
 
 
+class Careless(Native):
+    """Resets a step later, calls that step an ending too, and writes into one array for ever."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": NEXT}
+
+    def step(self, actions):
+        flags = self.answer.setdefault("terminated", np.ones(2, bool))
+        flags[1] = not flags[1]
+        return super().step(actions)
+
+
+def test_a_step_that_only_resets_ends_no_episode():
+    envs = Envs(Careless(), "careless")
+    envs.reset(0)
+
+    steps = [envs.step(np.zeros(2, int)) for _ in range(4)]
+
+    assert [s.real[0] for s in steps] == [True, False, True, False]
+    assert [s.terminated[0] for s in steps] == [True, False, True, False]
+
+
+def test_flags_of_earlier_steps_stay_as_they_were():
+    envs = Envs(Careless(), "careless")
+    envs.reset(0)
+
+    steps = [envs.step(np.zeros(2, int)) for _ in range(4)]
+
+    assert [s.terminated[1] for s in steps] == [False, True, False, True]
+
+
 def test_a_vector_that_never_resets_itself_is_refused():
     with pytest.raises(ConfigError, match="autoreset mode"):
         _envs(toy.Echo, AutoresetMode.DISABLED)
