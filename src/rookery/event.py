@@ -1,6 +1,6 @@
 """What happens in a run. A run is an iterator of these; everything else consumes them.
 
-The loop yields `Learned` and `Collected`; the driver adds the rest. `env_steps`, `learner_steps`
+The loop yields `Learned`, `Turned` and `Collected`; the driver adds the rest. `env_steps`, `learner_steps`
 and `episodes` are three separate counters in every event that has them.
 """
 
@@ -78,6 +78,13 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Turned:
+    """A turn is over: everything learned that may be, and the next chunk not begun."""
+
+    counters: Counters
+
+
+@dataclass(frozen=True)
 class Logged:
     """A log mark: everything worth writing down, under SB3's metric names."""
 
@@ -136,5 +143,5 @@ class Stopped:
 
 
 Event: TypeAlias = (
-    Started | Collected | Learned | Logged | Evaluated | Saved | Warned | Stopped
+    Started | Collected | Learned | Turned | Logged | Evaluated | Saved | Warned | Stopped
 )

@@ -114,6 +114,16 @@ def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
     return Sequence(out, mask, discount)
 
 
+def returns(ring: Ring, first: int, count: int, *, envs: int, gamma: float,
+            running: Floats) -> Floats:
+    """Returns the discounted sum of rewards so far at each row; `running` [lanes] goes along."""
+    out = np.zeros(count, dtype=np.float32)
+    columns = ring.columns
+    _returns(first, ring.capacity, envs, gamma, columns["actor"], columns["env"], columns["end"],
+             columns["reward"], running, out)
+    return out
+
+
 def is_closed(ring: Ring, rows: Rows, window: int) -> Array:
     """Says for each row whether it may begin a walk, from the ring alone: for other runs' rings."""
     out = np.zeros(rows.size, dtype=np.bool_)
@@ -226,6 +236,15 @@ def _sequence(rows, capacity, gamma, end, nxt, out, mask, discount):  # type: ig
                 row += nxt[slot]
                 discount[b, k] = 0.0 if end[row % capacity] == 1 else gamma
             out[b, k + 1] = row
+
+
+@njit(cache=True, nogil=True)
+def _returns(first, capacity, envs, gamma, actor, env, end, reward, running, out):  # type: ignore[no-untyped-def]
+    for k in range(out.size):
+        slot = (first + k) % capacity
+        lane = actor[slot] * envs + env[slot]
+        running[lane] = 0.0 if end[slot] != 0 else running[lane] * gamma + reward[slot]
+        out[k] = running[lane]
 
 
 @njit(cache=True, nogil=True)

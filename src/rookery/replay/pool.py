@@ -41,6 +41,7 @@ class Pool:
         self.ring = Ring.create(schema_of(spec), config.capacity, directory=directory)
         self.chains = Chains(len(self.transports) * envs, envs, window=max(self.n_step, sequence),
                              stride=stride, capacity=config.capacity)
+        self.running = np.zeros(len(self.transports) * envs)  # discounted return so far, by lane
         self.sampler: Sampler = SAMPLERS[config.draw](self.ring, self.chains, config.alpha)
 
     def drain(self) -> Drained:
@@ -114,6 +115,11 @@ class Pool:
         return {leaf.name: self.ring.columns[fold.obs_column(leaf.name)][slots]
                 for leaf in self.spec.obs}
 
+    def returns_between(self, first: int, count: int) -> Array:
+        """Returns the discounted return so far at rows just drained; call once for each row."""
+        return fold.returns(self.ring, first, count, envs=self.chains.envs, gamma=self.gamma,
+                            running=self.running)
+
     def rows_between(self, first: int, last: int) -> dict[str, Array]:
         """Copies rows [first, last) column by column, for a checkpoint's segment."""
         slots = self.ring.slots(first, last - first)
@@ -123,7 +129,7 @@ class Pool:
         """Returns what a checkpoint needs besides the rows: JSON-ready data, and arrays."""
         numbers = {"first": self.ring.oldest, "committed": self.ring.committed,
                    "rng": seeding.state_of(self.rng)}
-        return numbers, self.sampler.state()
+        return numbers, self.sampler.state() | {"running": self.running.copy()}
 
     def restore(self, numbers: Mapping[str, Any], arrays: dict[str, Array],
                 segments: Iterable[tuple[int, Mapping[str, Array]]]) -> None:
@@ -138,6 +144,7 @@ class Pool:
                                   f"expected {numbers['committed']}")
         self._relink(int(numbers["first"]), position)
         self.sampler.restore(arrays)
+        self.running[:] = arrays["running"]
 
     def _put_back(self, position: int, first: int, columns: Mapping[str, Array]) -> int:
         skip = position - first  # rows of an old segment that have been overwritten since

@@ -1,0 +1,198 @@
+"""The actor: plays a vector of environments with frozen weights and writes what happens.
+
+    actor.pull(board)                      # newest published weights, if there are newer ones
+    played = actor.collect(64, epsilon)    # rows into its transport ring
+
+Every step of every environment becomes one row; an episode's final observation becomes a row of
+its own. A step that was only an autoreset becomes none.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery import seeding
+from rookery.algos import Algorithm
+from rookery.board import Board
+from rookery.config.schema import ActorConfig, EnvConfig
+from rookery.envs.frames import View
+from rookery.envs.make import Envs, Steps
+from rookery.errors import ProtocolError
+from rookery.event import Episode
+from rookery.nets.arrays import arrays_of, load_arrays
+from rookery.replay.ring import Ring, obs_column, schema_of
+from rookery.seeding import Role
+from rookery.types import Array, End, Obs, Rows
+
+
+class Played(NamedTuple):
+    """What a call of `collect` did."""
+
+    env_steps: int
+    ended: tuple[Episode, ...]
+
+
+class Actor:
+    """Plays and writes; knows nothing of replay, learner or engine."""
+
+    def __init__(self, envs: Envs, algorithm: Algorithm, config: ActorConfig, env: EnvConfig, *,
+                 seed: int, index: int = 0, incarnation: int = 0,
+                 info_keys: tuple[str, ...] = ()):
+        self.envs, self.algorithm, self.config, self.env = envs, algorithm, config, env
+        self.seed, self.index, self.info_keys = seed, index, info_keys
+        self.rng = seeding.generator(seed, Role.ACTOR, index=index, incarnation=incarnation)
+        self.ring = transport(envs, config, index=index, incarnation=incarnation)
+        self.version, self.since_pull = 0, 0
+        self.cuts = 0  # times all episodes were cut for a checkpoint
+        self.score = np.zeros(envs.num)
+        self.t = np.zeros(envs.num, dtype=np.int64)
+        self.episode = np.zeros(envs.num, dtype=np.int64)
+        self._everyone = np.arange(envs.num)
+        self._begin(envs.reset(self._env_seed()))
+
+    def _env_seed(self) -> int:
+        return seeding.integer(self.seed, Role.ENVS, index=self.index, incarnation=self.cuts)
+
+    def _begin(self, obs: Obs) -> None:
+        self.view = View(self.envs.spec, obs)
+
+    def pull(self, board: Board) -> bool:
+        """Takes the newest published weights; returns whether there were any."""
+        weights = board.latest(self.version)
+        if weights is None:
+            return False
+        load_arrays(self.algorithm.acting, weights.arrays)
+        self.version, self.since_pull = weights.version, 0
+        return True
+
+    def due(self) -> bool:
+        """Is it time to look for new weights?"""
+        return self.since_pull >= self.config.pull_period
+
+    def collect(self, env_steps: int, epsilon: float) -> Played:
+        """Plays on from where it stopped, at least `env_steps` steps over all environments."""
+        played, ended = 0, []
+        while played < env_steps:
+            action = self.algorithm.act(self.view.seen(), epsilon, self.rng)
+            steps = self.envs.step(action)
+            played += self._write(action, steps)
+            ended += self._finish(steps)
+            self.view.push(steps)
+        self.since_pull += played
+        return Played(played, tuple(ended))
+
+    def _write(self, action: Array, steps: Steps) -> int:
+        """Writes one row for every environment that really took a step."""
+        real = steps.real
+        who = self._everyone if real.all() else np.flatnonzero(real)
+        whole = who is self._everyone
+        reward = self._learned_reward(steps.reward)
+        self._rows(who, self.view.obs if whole else _pick(self.view.obs, who), End.RUNNING,
+                   action=action if whole else action[who],
+                   reward=reward if whole else reward[who])
+        self.t += real
+        self.score += steps.reward * real
+        return len(who)
+
+    def _learned_reward(self, reward: Array) -> Array:
+        if self.env.reward_scale != 1.0:
+            reward = reward * np.float32(self.env.reward_scale)
+        if self.env.reward_clip is not None:
+            reward = reward.clip(-self.env.reward_clip, self.env.reward_clip)
+        return reward
+
+    def _rows(self, who: Rows, obs: Obs, end: Any, *, action: Any = 0, reward: Any = 0.0) -> None:
+        ring = self.ring
+        if ring.free < len(who):
+            raise ProtocolError(f"actor {self.index}: its transport ring of {ring.capacity} rows "
+                                "is full; drain it before the next collect")
+        columns = ring.columns
+        with ring.writing(len(who)) as slots:
+            for name, leaf in self.envs.spec.unpack(obs).items():
+                columns[obs_column(name)][slots] = leaf
+            columns["action"][slots] = action
+            columns["reward"][slots] = reward
+            columns["end"][slots] = end
+            columns["env"][slots] = who
+            columns["episode"][slots] = self.episode[who]
+            columns["t"][slots] = self.t[who]
+            columns["version"][slots] = self.version
+
+    def _finish(self, steps: Steps) -> list[Episode]:
+        """Writes final observations and starts new episodes where old ones ended."""
+        over = (steps.terminated | steps.truncated) & steps.real
+        if not over.any():
+            return []
+        who = np.flatnonzero(over)
+        how = np.where(steps.terminated[who], End.TERMINATED, End.TRUNCATED)
+        self._rows(who, _pick(steps.final_obs, who), how)
+        ended = [
+            Episode(float(self.score[i]), int(self.t[i]),
+                    self.envs.finished_info(steps, int(i), self.info_keys))
+            for i in who
+        ]
+        self._new_episodes(who)
+        return ended
+
+    def _new_episodes(self, who: Rows) -> None:
+        self.score[who] = 0.0
+        self.t[who] = 0
+        self.episode[who] += 1
+
+    def cut(self) -> None:
+        """Ends every open episode here (truncated: it bootstraps) and resets all environments.
+
+        Done at periodic checkpoints where environments cannot export their state, so that a
+        resumed run and an uninterrupted one begin the same episodes.
+        """
+        who = np.flatnonzero(self.t > 0)
+        if len(who):
+            self._rows(who, _pick(self.view.obs, who), End.TRUNCATED)
+        self._new_episodes(who)
+        self.cuts += 1
+        self._begin(self.envs.reset(self._env_seed()))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Returns JSON-ready numbers and arrays. `numbers["envs"]` is None where they were cut."""
+        numbers = {
+            "rng": seeding.state_of(self.rng), "version": self.version,
+            "since_pull": self.since_pull, "cuts": self.cuts, "envs": self.envs.export_state(),
+            "score": self.score.tolist(), "t": self.t.tolist(), "episode": self.episode.tolist(),
+        }
+        arrays = {f"net.{k}": v.copy() for k, v in arrays_of(self.algorithm.acting).items()}
+        return numbers, arrays | {f"frames.{k}": v.copy() for k, v in self.view.stacks.items()}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
+        self.rng = seeding.with_state(numbers["rng"])
+        self.version, self.since_pull = numbers["version"], numbers["since_pull"]
+        self.cuts = numbers["cuts"]
+        self.score = np.array(numbers["score"])
+        self.t = np.array(numbers["t"], dtype=np.int64)
+        self.episode = np.array(numbers["episode"], dtype=np.int64)
+        exported = numbers["envs"]
+        self._begin(self.envs.reset(self._env_seed()) if exported is None
+                    else self.envs.restore_state(exported))
+        load_arrays(self.algorithm.acting,
+                    {k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
+        if exported is not None:
+            for name, stack in self.view.stacks.items():
+                stack[...] = arrays[f"frames.{name}"]
+
+    def close(self) -> None:
+        self.envs.close()
+        self.ring.close()
+
+
+def transport(envs: Envs, config: ActorConfig, *, index: int, incarnation: int) -> Ring:
+    """Makes an actor's ring, with the columns that never change filled in."""
+    capacity = 4 * (config.chunk + 2 * envs.num)
+    ring = Ring.create(schema_of(envs.spec), capacity)
+    ring.columns["actor"][:] = index
+    ring.columns["incarnation"][:] = incarnation
+    return ring
+
+
+def _pick(obs: Obs, who: Rows) -> Obs:
+    if isinstance(obs, dict):
+        return {name: leaf[who] for name, leaf in obs.items()}
+    return obs[who]

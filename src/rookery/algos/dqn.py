@@ -1,0 +1,105 @@
+"""Deep Q-learning: double, dueling, n-step, importance-weighted.
+
+Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling);
+Schaul et al. 2016 (prioritised replay, through `batch.weight` and the returned TD errors).
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rookery.algos.interface import Loss
+from rookery.config.schema import AlgoConfig, EnvConfig, NetConfig
+from rookery.errors import ConfigError
+from rookery.nets.build import build
+from rookery.nets.features import Features, Normalize
+from rookery.types import Array, Batch, EnvSpec, Obs
+
+
+class QNetwork(nn.Module):
+    """Obs → [B, A] action values; dueling: a state value plus centred advantages."""
+
+    def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
+        super().__init__()
+        self.dueling = config.dueling
+        self.body = build(net, spec, spec.action.n + config.dueling, normalize=env.normalize_obs)
+
+    def forward(self, obs: Any) -> Tensor:
+        out = self.body(obs)
+        if not self.dueling:
+            return out  # type: ignore[no-any-return]
+        value, advantage = out[:, :1], out[:, 1:]  # [B, 1], [B, A]
+        return value + advantage - advantage.mean(1, keepdim=True)  # type: ignore[no-any-return]
+
+
+class Dqn:
+    """Learns action values from n-step transitions."""
+
+    def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
+        if not spec.action.discrete:
+            raise ConfigError(f"dqn needs Discrete actions, but {spec.name} has continuous ones; "
+                              "choose an environment with Discrete actions")
+        self.config, self.spec = config, spec
+        online = QNetwork(config, net, env, spec)
+        target = copy.deepcopy(online).requires_grad_(False)
+        _share_statistics(online, target)
+        self.networks = nn.ModuleDict({"online": online, "target": target})
+        self.acting: nn.Module = online
+        self._target = target
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"q": list(self.acting.parameters())}
+
+    def losses(self, batch: Batch) -> Iterator[Loss]:
+        q = self.acting(batch.obs).gather(1, batch.action[:, None]).squeeze(1)  # [B]
+        with torch.no_grad():
+            next_q = self._target(batch.next_obs)  # [B, A]
+            choosing = self.acting(batch.next_obs) if self.config.double else next_q
+            best = choosing.argmax(1, keepdim=True)  # [B, 1]
+            wanted = batch.reward + batch.discount * next_q.gather(1, best).squeeze(1)  # [B]
+        loss = (F.smooth_l1_loss(q, wanted, reduction="none") * batch.weight).mean()
+        yield Loss("q", loss, (wanted - q).detach(), {"q_mean": q.detach()})
+
+    def settle(self, learner_steps: int) -> None:
+        """Copies the trained network into the target: now and then, or a little every time."""
+        if self.config.target_tau is not None:
+            torch._foreach_lerp_(list(self._target.parameters()), list(self.acting.parameters()),
+                                 self.config.target_tau)
+        elif learner_steps % self.config.target_period == 0:
+            self._target.load_state_dict(self.acting.state_dict())
+
+    def observe(self, leaves: dict[str, Array]) -> None:
+        for module in self.acting.modules():
+            if isinstance(module, Features):
+                module.observe({k: torch.from_numpy(v) for k, v in leaves.items()})
+
+    @torch.inference_mode()
+    def act(self, obs: Obs, epsilon: float, rng: np.random.Generator) -> Array:
+        """Returns [E] actions, each of them random with probability `epsilon`."""
+        q = self.acting(tensors(obs))
+        action: Array = q.argmax(1).numpy()
+        if epsilon <= 0:
+            return action
+        random = rng.integers(self.spec.action.n, size=len(action))
+        return np.where(rng.random(len(action)) < epsilon, random, action)
+
+
+def tensors(obs: Obs) -> Any:
+    """Gives an observation's arrays to torch, without copying."""
+    if isinstance(obs, dict):
+        return {name: torch.from_numpy(leaf) for name, leaf in obs.items()}
+    return torch.from_numpy(obs)
+
+
+def _share_statistics(online: nn.Module, target: nn.Module) -> None:
+    """Makes the target see observations exactly as the trained network does."""
+    ours = dict(online.named_modules())
+    for name, module in list(target.named_modules()):
+        if isinstance(module, Normalize):
+            parent, _, child = name.rpartition(".")
+            setattr(target.get_submodule(parent), child, ours[name])

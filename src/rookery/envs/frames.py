@@ -1,0 +1,40 @@
+"""What a policy sees of its environments: the newest observations, or a stack of the latest."""
+
+import numpy as np
+
+from rookery.envs.vector import Steps
+from rookery.types import Array, EnvSpec, Obs
+
+
+class View:
+    """The observations to act on. With a frame stack, the last few, oldest first.
+
+    Where an episode begins its first frame fills the stack, as it does when a batch is drawn.
+    """
+
+    def __init__(self, spec: EnvSpec, obs: Obs):
+        self.spec, self.obs = spec, obs
+        self.stacks: dict[str, Array] = {}
+        if spec.frame_stack > 1:
+            self.stacks = {name: _filled(leaf, spec.frame_stack)
+                           for name, leaf in spec.unpack(obs).items()}
+
+    def seen(self) -> Obs:
+        """Returns [E, *leaf] observations, frames laid along a leaf's first axis."""
+        return self.spec.pack(self.stacks) if self.stacks else self.obs  # type: ignore[no-any-return]
+
+    def push(self, steps: Steps) -> None:
+        """Takes in what a step brought."""
+        self.obs = steps.obs
+        if not self.stacks:
+            return
+        fresh = np.flatnonzero(steps.terminated | steps.truncated | ~steps.real)
+        for name, leaf in self.spec.unpack(steps.obs).items():
+            stack, width = self.stacks[name], leaf.shape[1]
+            stack[:, :-width] = stack[:, width:].copy()
+            stack[:, -width:] = leaf
+            stack[fresh] = _filled(leaf[fresh], self.spec.frame_stack)
+
+
+def _filled(leaf: Array, depth: int) -> Array:
+    return np.concatenate([leaf] * depth, axis=1)

@@ -1,0 +1,103 @@
+"""The evaluator: plays greedily with a snapshot and says how well it did."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.algos import Algorithm
+from rookery.envs.frames import View
+from rookery.envs.make import Envs, Steps
+from rookery.errors import StalledError
+from rookery.types import Array
+
+MOST_ENVS = 64
+
+
+class Judged(NamedTuple):
+    """Episodes in the order in which they were dealt out, not in which they ended."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    success_rate: float | None
+    frames: list[Array]  # of the first environment's first episode, where they were asked for
+
+
+class Evaluator:
+    """Plays whole episodes. Every environment has its own share of them, however long they are."""
+
+    def __init__(self, make_envs: Callable[[int], Envs], algorithm: Algorithm, *, episodes: int):
+        self.episodes = episodes
+        self.envs = make_envs(min(episodes, MOST_ENVS))
+        self.algorithm = algorithm
+        self._share = np.array([len(range(i, episodes, self.envs.num))
+                                for i in range(self.envs.num)])
+
+    def run(self, *, seed: int, epsilon: float = 0.0, timeout_s: float = 600.0,
+            record: bool = False) -> Judged:
+        """Plays `episodes` episodes with the algorithm's present weights."""
+        deadline = time.monotonic() + timeout_s
+        rng = np.random.default_rng(seed)
+        tally = _Tally(self.envs, self._share)
+        view = View(self.envs.spec, self.envs.reset(seed))
+        while not tally.complete:
+            if record and tally.recording:
+                tally.record()
+            steps = self.envs.step(self.algorithm.act(view.seen(), epsilon, rng))
+            tally.add(steps)
+            view.push(steps)
+            if time.monotonic() > deadline:
+                raise StalledError(f"{self.envs.name}: {tally.done} of {self.episodes} episodes "
+                                   f"after {timeout_s:.0f} s; raise eval.timeout_s, or set "
+                                   "env.max_episode_steps")
+        return tally.judged()
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+class _Tally:
+    """Scores by environment, until each has played its share."""
+
+    def __init__(self, envs: Envs, share: Any):
+        self.envs, self.share = envs, share
+        self.score, self.length = np.zeros(envs.num), np.zeros(envs.num, dtype=np.int64)
+        self.played: list[list[tuple[float, int, float | None]]] = [[] for _ in range(envs.num)]
+        self.frames: list[Array] = []
+
+    @property
+    def done(self) -> int:
+        return sum(map(len, self.played))
+
+    @property
+    def complete(self) -> bool:
+        return self.done >= self.share.sum()
+
+    @property
+    def recording(self) -> bool:
+        return not self.played[0]
+
+    def record(self) -> None:
+        frame = self.envs.render()
+        if frame is not None:
+            self.frames.append(frame)
+
+    def add(self, steps: Steps) -> None:
+        self.score += steps.reward * steps.real
+        self.length += steps.real
+        for i in np.flatnonzero((steps.terminated | steps.truncated) & steps.real):
+            if len(self.played[i]) < self.share[i]:
+                success = self.envs.finished_info(steps, int(i), ()).get("is_success")
+                self.played[i].append((float(self.score[i]), int(self.length[i]), success))
+            self.score[i], self.length[i] = 0.0, 0
+
+    def judged(self) -> Judged:
+        flat = [episode for played in self.played for episode in played]
+        successes = [s for _, _, s in flat if s is not None]
+        return Judged(
+            returns=tuple(r for r, _, _ in flat),
+            lengths=tuple(n for _, n, _ in flat),
+            success_rate=float(np.mean(successes)) if successes else None,
+            frames=self.frames,
+        )

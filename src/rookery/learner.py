@@ -1,0 +1,184 @@
+"""The learner: the only place where weights change.
+
+    learned = learner.learn(batch)     # one gradient step on each of the algorithm's losses
+    learner.due()                      # is it time to publish?
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rookery.algos import Algorithm
+from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
+from rookery.errors import ConfigError, LostError
+from rookery.nets.arrays import arrays_of, fingerprint, load_arrays
+from rookery.nets.features import EPSILON, Normalize
+from rookery.schedule import Schedule
+from rookery.types import Array, Batch, Learned
+
+OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {
+    Optimizer.ADAM: torch.optim.Adam,
+    Optimizer.ADAMW: torch.optim.AdamW,
+    Optimizer.RMSPROP: torch.optim.RMSprop,
+    Optimizer.SGD: torch.optim.SGD,
+}
+FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
+
+
+class Learner:
+    """Takes gradient steps on an algorithm's losses."""
+
+    def __init__(self, algorithm: Algorithm, config: LearnerConfig, env: EnvConfig,
+                 device: torch.device):
+        self.algorithm, self.config, self.device = algorithm, config, device
+        self.normalize = env
+        self.scale = Normalize(1)  # of returns; divides rewards where env.normalize_reward asks
+        algorithm.networks["return_scale"] = self.scale
+        algorithm.networks.to(device)
+        self.learner_steps = 0
+        self.bad_steps = 0  # in a row
+        self.skipped = 0  # in the whole run
+        self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
+        self.optimizers = {name: _optimizer(config, parameters)
+                           for name, parameters in algorithm.groups().items()}
+        self._parameters = algorithm.groups()
+
+    def learn(self, batch: Batch) -> Learned:
+        """Takes one gradient step on each loss. A step that is not finite is skipped, not taken."""
+        td_error: Tensor | None = None
+        metrics: dict[str, Tensor] = {}
+        for loss in self.algorithm.losses(self._here(batch)):
+            if not self._step(loss.group, loss.value):
+                return self._skip(batch)
+            td_error = loss.td_error if loss.td_error is not None else td_error
+            metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
+            metrics.update(loss.metrics)
+        self.bad_steps = 0
+        self.learner_steps += 1
+        self.algorithm.settle(self.learner_steps)
+        return Learned(_host(td_error), metrics)
+
+    def _step(self, group: str, loss: Tensor) -> bool:
+        optimizer, parameters = self.optimizers[group], self._parameters[group]
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        limit = self.config.max_grad_norm
+        size = loss if limit is None else nn.utils.clip_grad_norm_(parameters, limit)
+        if not torch.isfinite(size).item():  # a sync point; rows are reranked on the host anyway
+            return False
+        optimizer.step()
+        return True
+
+    def _skip(self, batch: Batch) -> Learned:
+        self.bad_steps += 1
+        self.skipped += 1
+        if self.bad_steps >= self.config.max_bad_steps:
+            raise LostError(
+                f"{self.bad_steps} learner steps in a row had a loss or gradient that is not "
+                f"finite (after {self.learner_steps} good ones); lower learner.lr "
+                f"({self.config.lr}), scale rewards, or set learner.max_grad_norm"
+            )
+        return Learned(None, {})
+
+    def _here(self, batch: Batch) -> Batch:
+        """Gives a batch's arrays to torch, on the learner's device."""
+        here = batch._replace(**{
+            name: self._tensor(value)
+            for name, value in zip(batch._fields, batch, strict=True)
+            if name != "rows" and value is not None
+        })
+        if not self.normalize.normalize_reward:
+            return here
+        return here._replace(reward=here.reward / torch.sqrt(self.scale.variance + EPSILON))
+
+    def _tensor(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self._tensor(leaf) for name, leaf in value.items()}
+        tensor = torch.from_numpy(value)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
+
+    def observe(self, leaves: dict[str, Array], returns: Array) -> None:
+        """Updates running statistics from rows just drained."""
+        if len(returns) == 0:
+            return
+        if self.normalize.normalize_obs:
+            self.algorithm.observe(leaves)
+        if self.normalize.normalize_reward:
+            self.scale.observe(torch.from_numpy(returns[:, None]).to(self.device))
+
+    def advance(self, share: float) -> None:
+        """Sets what depends on how much of the run is over (0 to 1)."""
+        if self.lr.constant:
+            return
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr.at(share)
+
+    def due(self) -> bool:
+        """Is it time to publish?"""
+        return self.learner_steps % self.config.publish_period == 0
+
+    def weights(self) -> dict[str, Array]:
+        """Returns what actors need, as views where the learner is on the CPU."""
+        return arrays_of(self.algorithm.acting)
+
+    def weights_sha256(self) -> str:
+        """Returns a fingerprint of the weights that act."""
+        return fingerprint(self.weights())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Returns JSON-ready numbers and copied arrays that `restore` goes on from exactly."""
+        arrays = {f"net.{k}": v.copy() for k, v in arrays_of(self.algorithm.networks).items()}
+        for name, optimizer in self.optimizers.items():
+            for index, slots in optimizer.state_dict()["state"].items():
+                for key, value in slots.items():
+                    arrays[f"opt.{name}.{index}.{key}"] = torch.as_tensor(value).cpu().numpy().copy()
+        numbers = {"learner_steps": self.learner_steps, "skipped": self.skipped}
+        return numbers, arrays
+
+    def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        self.learner_steps, self.skipped = numbers["learner_steps"], numbers["skipped"]
+        loadarrays_of(self.algorithm.networks,
+                    {k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
+        for name, optimizer in self.optimizers.items():
+            state = optimizer.state_dict()
+            state["state"] = _slots(arrays, f"opt.{name}.")
+            optimizer.load_state_dict(state)
+
+
+def pick_device(wanted: str) -> torch.device:
+    """Returns the device a config asks for; `auto` takes the first GPU where there is one."""
+    if wanted == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = torch.device(wanted)
+    present = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= present:
+        raise ConfigError(f"learner.device is {wanted!r}, but this machine has {present} CUDA "
+                          "devices; use auto or cpu")
+    return device
+
+
+def _host(td_error: Tensor | None) -> Array | None:
+    return None if td_error is None else td_error.cpu().numpy()  # the learner's one sync point
+
+
+def _optimizer(config: LearnerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    settings: dict[str, Any] = {"lr": config.lr, **config.optimizer_kwargs}
+    if config.optimizer in FUSED:
+        settings.setdefault("fused", True)
+    try:
+        return OPTIMIZERS[config.optimizer](parameters, **settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"learner.optimizer_kwargs {config.optimizer_kwargs} do not fit "
+                          f"{config.optimizer}: {error}") from error
+
+
+def _slots(arrays: Mapping[str, Array], prefix: str) -> dict[int, dict[str, Tensor]]:
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in arrays.items():
+        if name.startswith(prefix):
+            index, _, key = name[len(prefix):].partition(".")
+            slots.setdefault(int(index), {})[key] = torch.from_numpy(value.copy())
+    return slots

@@ -1,0 +1,64 @@
+"""Builds the network a config asks for: features, hidden layers, outputs."""
+
+import importlib
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, nn
+
+from rookery.config.schema import Activation, NetConfig
+from rookery.errors import ConfigError
+from rookery.nets.features import Features
+from rookery.types import EnvSpec
+
+ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    Activation.RELU: nn.ReLU,
+    Activation.TANH: nn.Tanh,
+    Activation.ELU: nn.ELU,
+    Activation.GELU: nn.GELU,
+    Activation.SILU: nn.SiLU,
+}
+
+
+class Perceptron(nn.Module):
+    """Obs → features → hidden layers → [B, outputs]."""
+
+    def __init__(self, spec: EnvSpec, outputs: int, config: NetConfig, *, normalize: bool):
+        super().__init__()
+        self.features = Features(spec, normalize)
+        widths = [self.features.width, *config.hidden]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), ACTIVATIONS[config.activation]()]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+    def forward(self, obs: Any) -> Tensor:
+        return self.layers(self.features(obs))  # type: ignore[no-any-return]
+
+
+def build(config: NetConfig, spec: EnvSpec, outputs: int, *, normalize: bool = False) -> nn.Module:
+    """Returns a module that maps a batch of observations to [B, outputs]."""
+    if config.custom is None:
+        return Perceptron(spec, outputs, config, normalize=normalize)
+    if normalize:
+        raise ConfigError(
+            f"env.normalize_obs needs a network of ours, but net.custom is {config.custom!r}; "
+            "use rookery.nets.features.Features in your module, or switch normalisation off"
+        )
+    return _custom(config, spec, outputs)
+
+
+def _custom(config: NetConfig, spec: EnvSpec, outputs: int) -> nn.Module:
+    module, _, name = str(config.custom).partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)(spec, outputs, **config.kwargs)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"net.custom {config.custom!r} could not be built: {error}; it must be module:Class, "
+            "importable from here, called as Class(spec, outputs, **net.kwargs)"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"net.custom {config.custom!r} made a {type(made).__name__}; "
+                          "it must be a torch.nn.Module that maps observations to [B, outputs]")
+    return made

@@ -1,0 +1,138 @@
+"""From stored observations to one vector of features: one encoder for each kind of leaf."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rookery.types import EnvSpec, Kind, Leaf
+
+EPSILON = 1e-8
+CLIP = 10.0  # normalised observations are cut to ± this many deviations
+
+
+class Normalize(nn.Module):
+    """Subtracts a running mean and divides by a running deviation.
+
+    Mean and variance are buffers: they travel, and are saved, as part of the weights. Only the
+    learner calls `observe`, on every row it drains (Chan et al. 1979 for the merging).
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = (x - self.mean) / torch.sqrt(self.variance + EPSILON)
+        return scaled.clamp(-CLIP, CLIP)
+
+    @torch.no_grad()
+    def observe(self, x: Tensor) -> None:
+        """Takes [N, width] new observations into account."""
+        total = self.count + len(x)
+        delta = x.mean(0) - self.mean
+        spread = self.variance * self.count + x.var(0, unbiased=False) * len(x)
+        self.variance.copy_((spread + delta**2 * self.count * len(x) / total) / total)
+        self.mean += delta * len(x) / total
+        self.count.copy_(total)
+
+
+class Vector(nn.Module):
+    """Numbers as they are, or normalised; [B, *leaf] → [B, F]."""
+
+    def __init__(self, leaf: Leaf, frames: int, normalize: bool):
+        super().__init__()
+        self.width = frames * _size(leaf)
+        self.frame = _size(leaf)
+        self.norm = Normalize(self.frame) if normalize else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.float().flatten(1)
+        if self.norm is None:
+            return flat
+        return self.norm(flat.view(len(flat), -1, self.frame)).flatten(1)
+
+
+class OneHot(nn.Module):
+    """Class numbers → concatenated one-hot vectors."""
+
+    def __init__(self, leaf: Leaf, frames: int, normalize: bool):
+        super().__init__()
+        self.sizes = leaf.sizes * frames
+        self.width = sum(self.sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [F.one_hot(x[:, i], size) for i, size in enumerate(self.sizes)]
+        return torch.cat(parts, 1).float()
+
+
+class Picture(nn.Module):
+    """Convolutions for uint8 images: those of Mnih et al. 2015, or 3x3 ones for small images."""
+
+    def __init__(self, leaf: Leaf, frames: int, normalize: bool):
+        super().__init__()
+        channels, *size = leaf.shape
+        large = min(size) >= 36
+        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if large else ((16, 3, 1), (32, 3, 1))
+        parts: list[nn.Module] = []
+        before = channels * frames
+        for width, kernel, stride in layers:
+            parts += [nn.Conv2d(before, width, kernel, stride), nn.ReLU()]
+            before = width
+        self.convolutions = nn.Sequential(*parts, nn.Flatten())
+        with torch.no_grad():
+            probe = torch.zeros(1, channels * frames, *size)
+            self.width = int(self.convolutions(probe).shape[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolutions(x.float() / 255.0)  # type: ignore[no-any-return]
+
+
+ENCODERS: dict[Kind, Callable[[Leaf, int, bool], Any]] = {
+    Kind.VECTOR: Vector,
+    Kind.BINARY: Vector,
+    Kind.DISCRETE: OneHot,
+    Kind.IMAGE: Picture,
+}
+
+
+class Features(nn.Module):
+    """Encodes every leaf of an observation and lays the results side by side: Obs → [B, F]."""
+
+    def __init__(self, spec: EnvSpec, normalize: bool):
+        super().__init__()
+        self.names = [leaf.name for leaf in spec.obs]
+        self.encoders = nn.ModuleList(
+            ENCODERS[leaf.kind](leaf, spec.frame_stack, normalize and leaf.kind is Kind.VECTOR)
+            for leaf in spec.obs
+        )
+        self.width = sum(int(encoder.width) for encoder in self.encoders)  # type: ignore[arg-type]
+
+    def forward(self, obs: Any) -> Tensor:
+        if not isinstance(obs, Mapping):
+            return self.encoders[0](obs)  # type: ignore[no-any-return]
+        parts = [encode(obs[name]) for name, encode in
+                 zip(self.names, self.encoders, strict=True)]
+        return torch.cat(parts, 1)
+
+    def observe(self, leaves: Mapping[str, Tensor]) -> None:
+        """Updates running statistics, where there are any, from [N, *leaf] single frames."""
+        for name, encode in zip(self.names, self.encoders, strict=True):
+            norm = getattr(encode, "norm", None)
+            if norm is not None:
+                norm.observe(leaves[name].float().flatten(1))
+
+
+def _size(leaf: Leaf) -> int:
+    size = 1
+    for n in leaf.shape:
+        size *= n
+    return size
