@@ -1,0 +1,47 @@
+"""Rookery's learner, in the parts and with the step of the single loop.
+
+A step is draw, loss, backward, optimiser, rerank, and publishing when due. The floor has the same
+network, loss, clipping and optimiser and gets its batches for nothing.
+"""
+
+from collections.abc import Callable
+
+from rookery.config.schema import (
+    AlgoConfig,
+    Config,
+    Draw,
+    LearnerConfig,
+    NetConfig,
+    ReplayConfig,
+    RunConfig,
+)
+from rookery.loops.single import learn, play
+from rookery.loops.wiring import wire
+
+ROWS = 20_000  # in replay before the first step
+
+
+def double(seed: int) -> Callable[[], int]:
+    """Double DQN, uniform draws, no clipping."""
+    return work(seed, AlgoConfig(), ReplayConfig(), LearnerConfig(max_grad_norm=None))
+
+
+def full(seed: int) -> Callable[[], int]:
+    """Double dueling DQN, prioritised draws with weights, gradients clipped at 10."""
+    algo, replay = AlgoConfig(dueling=True), ReplayConfig(draw=Draw.PRIORITIZED)
+    return work(seed, algo, replay, LearnerConfig(max_grad_norm=10.0))
+
+
+def work(
+    seed: int, algo: AlgoConfig, replay: ReplayConfig, learner: LearnerConfig
+) -> Callable[[], int]:
+    run, net = RunConfig(seed=seed), NetConfig(hidden=(256, 256))
+    parts = wire(Config(run=run, algo=algo, net=net, replay=replay, learner=learner))
+    while parts.counters.env_steps < ROWS:
+        play(parts)
+
+    def step() -> int:
+        learn(parts)
+        return 1
+
+    return step

@@ -1,0 +1,206 @@
+"""The arithmetic and the bookkeeping of `rookery bench`; the contenders themselves are not run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rookery.cli import arguments, bench
+from rookery.cli.bench import BENCHES, Bench, Better, Contender, Trial
+from rookery.errors import ConfigError, LostError, StalledError
+
+EVERYBODY = [
+    pytest.param(who, id=f"{name}-{who.name}")
+    for name, row in BENCHES.items()
+    for who in row.contenders
+]
+TRIAL = Trial(seed=0, seconds=0.0, deadline_s=20.0)
+MADE_UP = Bench(
+    about="made up",
+    unit="widgets/s",
+    contenders=(
+        Contender(name="rookery", command=("fast.py",)),
+        Contender(name="floor", command=("fast.py",), bar=0.5),
+        Contender(name="rival", command=("slow.py",), package="json", bar=4.0),
+        Contender(name="ghost", command=("none.py",), package="no_such_package_anywhere"),
+    ),
+)
+
+
+def runs_of(**values: list[float]) -> bench.Runs:
+    return {
+        name: [{"seed": seed, "value": value} for seed, value in enumerate(numbers)]
+        for name, numbers in values.items()
+    }
+
+
+def asked(*words: str) -> int:
+    parser = arguments.Parser(prog="rookery bench", description=None)
+    bench.add_arguments(parser)
+    return bench.run(arguments.parse(parser, list(words)))
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "fast.py").write_text("print('warming up')\nprint('{\"value\": 6.0}')")
+    (tmp_path / "slow.py").write_text("print('{\"value\": 2.0}')")
+    monkeypatch.setattr(bench, "folder", lambda: tmp_path)
+    monkeypatch.setitem(bench.BENCHES, "replay", MADE_UP)
+    return tmp_path
+
+
+@pytest.mark.parametrize("who", EVERYBODY)
+def test_every_script_of_the_table_exists(who: Contender):
+    script, *rest = who.command
+    work, _, function = (rest or [""])[0].partition(":")
+
+    assert (bench.folder() / script).is_file()
+    if script == "trial.py":
+        assert f"def {function}(seed: int)" in (bench.folder() / work).read_text()
+
+
+@pytest.mark.parametrize("row", BENCHES.values(), ids=BENCHES)
+def test_everybody_is_compared_with_a_contender_that_takes_part(row: Bench):
+    names = [who.name for who in row.contenders]
+
+    assert len(set(names)) == len(names)
+    assert {who.hero for who in row.contenders} <= set(names)
+    assert not any(who.package for who in row.contenders if who.name == who.hero)
+
+
+def test_every_direction_has_a_comparison():
+    assert set(bench.HOLDS) == set(Better)
+
+
+def test_a_hero_is_the_rookery_of_the_same_comparison():
+    assert Contender(name="draw:cpprb", command=()).hero == "draw:rookery"
+    assert Contender(name="sb3", command=()).hero == "rookery"
+
+
+def test_value_is_the_median_and_spread_the_range_over_it():
+    answer = bench.summary("made-up", MADE_UP, runs_of(rookery=[10.0, 8.0, 14.0]), absent=[])
+
+    assert answer["results"] == [{"name": "rookery", "value": 10.0, "spread": 0.6}]
+
+
+def test_a_ratio_is_rookery_over_the_peer_and_rookery_has_none():
+    runs = runs_of(rookery=[6.0, 7.0, 8.0], floor=[14.0], rival=[2.0, 2.0, 9.0])
+
+    answer = bench.summary("made-up", MADE_UP, runs, absent=[])
+
+    assert answer["ratios"] == {"floor": 0.5, "rival": 3.5}
+
+
+def test_a_bar_is_held_on_its_edge_and_missed_below():
+    runs = runs_of(rookery=[7.0], floor=[14.0], rival=[2.0])
+
+    bars = bench.summary("made-up", MADE_UP, runs, absent=[])["bars"]
+
+    assert bars["floor"] == {"bar": 0.5, "found": 0.5, "held": True}
+    assert bars["rival"] == {"bar": 4.0, "found": 3.5, "held": False}
+
+
+def test_where_lower_is_better_a_smaller_ratio_and_a_smaller_value_hold():
+    row = Bench(
+        about="",
+        unit="s",
+        better=Better.LOWER,
+        contenders=(
+            Contender(name="rookery", command=(), bar=3.0),
+            Contender(name="sb3", command=(), bar=1 / 3),
+        ),
+    )
+
+    quick = bench.summary("train", row, runs_of(rookery=[3.0], sb3=[12.0]), absent=[])["bars"]
+    late = bench.summary("train", row, runs_of(rookery=[6.0], sb3=[12.0]), absent=[])["bars"]
+
+    assert [quick[name]["held"] for name in ("rookery", "sb3")] == [True, True]
+    assert [late[name]["held"] for name in ("rookery", "sb3")] == [False, False]
+
+
+def test_a_training_that_never_passed_is_named_as_censored():
+    runs = runs_of(rookery=[1.0, 1.0], rival=[5.0, 5.0])
+    runs["rival"][1]["solved"] = False
+
+    assert bench.summary("made-up", MADE_UP, runs, absent=[])["censored"] == {"rival": [1]}
+
+
+def test_rounds_are_interleaved():
+    turns: list[tuple[str, int]] = []
+
+    def attempt(who: Contender, trial: Trial) -> bench.Answer:
+        turns.append((who.name, trial.seed))
+        return {"seed": trial.seed, "value": 1.0}
+
+    runs = bench.compete(MADE_UP.contenders[:2], [TRIAL, TRIAL._replace(seed=1)], attempt)
+
+    assert turns == [("rookery", 0), ("floor", 0), ("rookery", 1), ("floor", 1)]
+    assert [answer["seed"] for answer in runs["floor"]] == [0, 1]
+
+
+def test_the_last_line_is_json_of_the_promised_shape(made_up, capsys):
+    assert asked("replay", "--rounds", "1", "--json") == 0
+
+    answer = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert answer["bench"] == "replay"
+    assert answer["unit"] == "widgets/s"
+    assert answer["results"][0] == {"name": "rookery", "value": 6.0, "spread": 0.0}
+    assert answer["ratios"] == {"floor": 1.0}  # peers only when asked for
+    assert answer["runs"]["rookery"] == [{"seed": 0, "value": 6.0}]
+
+
+def test_a_missing_peer_is_reported_with_its_extra_and_the_others_run(made_up, capsys):
+    assert asked("replay", "--peers", "--rounds", "1", "--json") == 0
+
+    answer = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert answer["ratios"] == {"floor": 1.0, "rival": 3.0}
+    assert list(answer["absent"]) == ["ghost"]
+    assert "rookery[peers]" in answer["absent"]["ghost"]
+
+
+def test_the_report_shows_ratios_bars_and_who_is_absent():
+    runs = runs_of(rookery=[6000.0], floor=[8000.0], rival=[2000.0])
+    answer = bench.summary("made-up", MADE_UP, runs, absent=MADE_UP.contenders[-1:])
+
+    title, _, *lines = bench.report(answer)
+
+    assert title == "made-up, widgets/s, higher is better"
+    assert [line.split() for line in lines[:3]] == [
+        ["rookery", "6,000", "0%"],
+        ["floor", "8,000", "0%", "0.75", "0.5", "held"],
+        ["rival", "2,000", "0%", "3", "4", "missed"],
+    ]
+    assert "rookery[peers]" in lines[3]
+
+
+def test_each_trial_runs_on_one_thread_with_its_seed(made_up):
+    (made_up / "fast.py").write_text(
+        "import json, os, sys\n"
+        "omp = os.environ['OMP_NUM_THREADS']\n"
+        "print(json.dumps({'value': 1, 'omp': omp, 'given': sys.argv[1:]}))"
+    )
+
+    answer = bench._attempt(MADE_UP.contenders[0], TRIAL._replace(seed=7))
+
+    assert answer["omp"] == "1"
+    assert answer["given"][:2] == ["--seed", "7"]
+
+
+def test_a_contender_that_fails_is_named_with_its_own_words(made_up):
+    (made_up / "fast.py").write_text("raise SystemExit('out of widgets')")
+
+    with pytest.raises(LostError, match=r"rookery ended with exit code 1(?s:.*)out of widgets"):
+        bench._attempt(MADE_UP.contenders[0], TRIAL)
+
+
+def test_a_contender_that_hangs_is_given_up_at_its_deadline(made_up):
+    (made_up / "fast.py").write_text("import signal; signal.pause()")
+
+    with pytest.raises(StalledError, match="took more than"):
+        bench._attempt(MADE_UP.contenders[0], TRIAL._replace(deadline_s=0.01))
+
+
+@pytest.mark.parametrize("words", [("--seeds", "4-0"), ("--rounds", "0")])
+def test_rounds_that_make_no_sense_are_refused(words: tuple[str, str]):
+    with pytest.raises(ConfigError, match=words[0]):
+        asked("replay", *words)
