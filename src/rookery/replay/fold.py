@@ -44,8 +44,17 @@ class Chains:
     def link(self, ring: Ring, first: int, count: int) -> Linked:
         """Joins `count` rows from `first` on to their chains."""
         found = np.empty(count + self.lanes.shape[0] * self.window, dtype=np.int64)
-        total, steps = _link(ring.bytes, ring.layout, first, count, self.envs, self.stride,
-                             self.lanes, self.closed, found)
+        total, steps = _link(
+            ring.bytes,
+            ring.layout,
+            first,
+            count,
+            self.envs,
+            self.stride,
+            self.lanes,
+            self.closed,
+            found,
+        )
         return Linked(found[:total], steps)
 
 
@@ -63,8 +72,18 @@ def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
     discount = np.empty(rows.size, dtype=np.float32)
     last = np.empty(rows.size, dtype=np.int64)
     columns = ring.columns
-    _fold(rows, ring.capacity, n_step, gamma, columns["reward"], columns["end"], columns["next"],
-          reward, discount, last)
+    _fold(
+        rows,
+        ring.capacity,
+        n_step,
+        gamma,
+        columns["reward"],
+        columns["end"],
+        columns["next"],
+        reward,
+        discount,
+        last,
+    )
     return Folded(reward, discount, last)
 
 
@@ -91,8 +110,14 @@ def take(ring: Ring, column: str, rows: Rows) -> Array:
     index = next(i for i, c in enumerate(ring.schema) if c.name == column)
     shape, dtype = ring.schema[index].shape, ring.schema[index].dtype
     out = np.empty((rows.size, *shape), dtype=dtype)
-    _take(ring.bytes, ring.offsets[index], ring.widths[index], ring.capacity, rows,
-          out.view(np.uint8).reshape(-1) if shape else out.view(np.uint8))
+    _take(
+        ring.bytes,
+        ring.offsets[index],
+        ring.widths[index],
+        ring.capacity,
+        rows,
+        out.view(np.uint8).reshape(-1) if shape else out.view(np.uint8),
+    )
     return out
 
 
@@ -109,18 +134,30 @@ def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
     out = np.empty((rows.size, length + 1), dtype=np.int64)
     mask = np.zeros((rows.size, length), dtype=np.float32)
     discount = np.zeros((rows.size, length), dtype=np.float32)
-    _sequence(rows, ring.capacity, gamma, ring.columns["end"], ring.columns["next"], out, mask,
-              discount)
+    _sequence(
+        rows, ring.capacity, gamma, ring.columns["end"], ring.columns["next"], out, mask, discount
+    )
     return Sequence(out, mask, discount)
 
 
-def returns(ring: Ring, first: int, count: int, *, envs: int, gamma: float,
-            running: Floats) -> Floats:
+def returns(
+    ring: Ring, first: int, count: int, *, envs: int, gamma: float, running: Floats
+) -> Floats:
     """Returns the discounted sum of rewards so far at each row; `running` [lanes] goes along."""
     out = np.zeros(count, dtype=np.float32)
     columns = ring.columns
-    _returns(first, ring.capacity, envs, gamma, columns["actor"], columns["env"], columns["end"],
-             columns["reward"], running, out)
+    _returns(
+        first,
+        ring.capacity,
+        envs,
+        gamma,
+        columns["actor"],
+        columns["env"],
+        columns["end"],
+        columns["reward"],
+        running,
+        out,
+    )
     return out
 
 

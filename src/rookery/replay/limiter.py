@@ -49,4 +49,7 @@ class Limiter:
 
     def restore(self, state: dict[str, int]) -> None:
         self.stored, self.inserted, self.drawn = (
-            state["stored"], state["inserted"], state["drawn"])
+            state["stored"],
+            state["inserted"],
+            state["drawn"],
+        )

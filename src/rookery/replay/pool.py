@@ -1,8 +1,8 @@
 """The pool: replay put together. The learner's process is its only writer.
 
-    drained = pool.drain()                       # transport rings → replay ring
-    batch = pool.draw(64, beta=0.4)              # rows → n-step batch
-    pool.rerank(batch.rows, td_error)            # TD errors → priorities
+drained = pool.drain()                       # transport rings → replay ring
+batch = pool.draw(64, beta=0.4)              # rows → n-step batch
+pool.rerank(batch.rows, td_error)            # TD errors → priorities
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,15 +32,30 @@ class Drained(NamedTuple):
 class Pool:
     """One run's replay: its ring, the chains in it, and who is drawn from it."""
 
-    def __init__(self, spec: EnvSpec, config: ReplayConfig, algo: AlgoConfig, *,
-                 rng: np.random.Generator, transports: Sequence[Ring], envs: int,
-                 directory: Path | None = None, sequence: int = 0, stride: int = 1):
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: ReplayConfig,
+        algo: AlgoConfig,
+        *,
+        rng: np.random.Generator,
+        transports: Sequence[Ring],
+        envs: int,
+        directory: Path | None = None,
+        sequence: int = 0,
+        stride: int = 1,
+    ):
         self.spec, self.config, self.rng = spec, config, rng
         self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
         self.transports = list(transports)  # by actor
         self.ring = Ring.create(schema_of(spec), config.capacity, directory=directory)
-        self.chains = Chains(len(self.transports) * envs, envs, window=max(self.n_step, sequence),
-                             stride=stride, capacity=config.capacity)
+        self.chains = Chains(
+            len(self.transports) * envs,
+            envs,
+            window=max(self.n_step, sequence),
+            stride=stride,
+            capacity=config.capacity,
+        )
         self.running = np.zeros(len(self.transports) * envs)  # discounted return so far, by lane
         self.sampler: Sampler = SAMPLERS[config.draw](self.ring, self.chains, config.alpha)
 
@@ -81,13 +96,15 @@ class Pool:
 
     def _sequences(self, rows: Rows, weight: Array) -> Batch:
         walked, mask, discount = fold.sequences(
-            self.ring, rows, length=self.sequence, gamma=self.gamma)
+            self.ring, rows, length=self.sequence, gamma=self.gamma
+        )
         steps = walked[:, :-1].ravel()
         shape = (rows.size, self.sequence)
         leaves = self.spec.unpack(self._observations(walked.ravel()))
         return Batch(
-            obs=self.spec.pack({k: v.reshape(rows.size, -1, *v.shape[1:])
-                                for k, v in leaves.items()}),  # [B, T + 1, *obs]
+            obs=self.spec.pack(
+                {k: v.reshape(rows.size, -1, *v.shape[1:]) for k, v in leaves.items()}
+            ),  # [B, T + 1, *obs]
             action=fold.take(self.ring, "action", steps).reshape(*shape, *self.spec.action.shape),
             reward=fold.take(self.ring, "reward", steps).reshape(shape) * mask,
             discount=discount,
@@ -112,13 +129,16 @@ class Pool:
     def observations_between(self, first: int, count: int) -> dict[str, Array]:
         """Returns the raw observation leaves of rows just drained, for running statistics."""
         slots = self.ring.slots(first, count)
-        return {leaf.name: self.ring.columns[fold.obs_column(leaf.name)][slots]
-                for leaf in self.spec.obs}
+        return {
+            leaf.name: self.ring.columns[fold.obs_column(leaf.name)][slots]
+            for leaf in self.spec.obs
+        }
 
     def returns_between(self, first: int, count: int) -> Array:
         """Returns the discounted return so far at rows just drained; call once for each row."""
-        return fold.returns(self.ring, first, count, envs=self.chains.envs, gamma=self.gamma,
-                            running=self.running)
+        return fold.returns(
+            self.ring, first, count, envs=self.chains.envs, gamma=self.gamma, running=self.running
+        )
 
     def rows_between(self, first: int, last: int) -> dict[str, Array]:
         """Copies rows [first, last) column by column, for a checkpoint's segment."""
@@ -127,12 +147,19 @@ class Pool:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Returns what a checkpoint needs besides the rows: JSON-ready data, and arrays."""
-        numbers = {"first": self.ring.oldest, "committed": self.ring.committed,
-                   "rng": seeding.state_of(self.rng)}
+        numbers = {
+            "first": self.ring.oldest,
+            "committed": self.ring.committed,
+            "rng": seeding.state_of(self.rng),
+        }
         return numbers, self.sampler.state() | {"running": self.running.copy()}
 
-    def restore(self, numbers: Mapping[str, Any], arrays: dict[str, Array],
-                segments: Iterable[tuple[int, Mapping[str, Array]]]) -> None:
+    def restore(
+        self,
+        numbers: Mapping[str, Any],
+        arrays: dict[str, Array],
+        segments: Iterable[tuple[int, Mapping[str, Array]]],
+    ) -> None:
         """Puts the rows back and finds their chains again. The ring must be new."""
         self.rng = seeding.with_state(numbers["rng"])
         position = int(numbers["first"])
@@ -140,8 +167,9 @@ class Pool:
         for first, columns in segments:
             position = self._put_back(position, first, columns)
         if position != numbers["committed"]:
-            raise CheckpointError(f"replay segments end at row {position}, "
-                                  f"expected {numbers['committed']}")
+            raise CheckpointError(
+                f"replay segments end at row {position}, expected {numbers['committed']}"
+            )
         self._relink(int(numbers["first"]), position)
         self.sampler.restore(arrays)
         self.running[:] = arrays["running"]

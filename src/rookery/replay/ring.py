@@ -114,12 +114,19 @@ class Ring:
         self.offsets = _offsets(self.schema, self.capacity, head[2])
         self.widths = np.array([c.width for c in self.schema], dtype=np.int64)
         self.layout = np.concatenate([[self.capacity], self.offsets, self.widths])  # for kernels
-        self.columns = {c.name: self._column(c, at) for c, at in zip(self.schema, self.offsets,
-                                                                    strict=True)}
+        self.columns = {
+            c.name: self._column(c, at) for c, at in zip(self.schema, self.offsets, strict=True)
+        }
 
     @classmethod
-    def create(cls, schema: Schema, capacity: int, *, directory: Path | None = None,
-               name: str | None = None) -> "Ring":
+    def create(
+        cls,
+        schema: Schema,
+        capacity: int,
+        *,
+        directory: Path | None = None,
+        name: str | None = None,
+    ) -> "Ring":
         """Makes a ring: private unless it has a name. A full disk or /dev/shm is a ConfigError."""
         header = _header_bytes(schema)
         size = int(_offsets(schema, capacity, header)[-1]) + _padded(schema[-1].width * capacity)
@@ -209,8 +216,9 @@ class Ring:
 
         At most a capacity's worth at a time: call again while there is more.
         """
-        first, count = _drain(self.bytes, self.layout, self.words,
-                              transport.bytes, transport.layout, transport.words)
+        first, count = _drain(
+            self.bytes, self.layout, self.words, transport.bytes, transport.layout, transport.words
+        )
         return int(first), int(count)
 
     def adopt(self) -> None:
@@ -276,8 +284,17 @@ def _header_bytes(schema: Schema) -> int:
 
 def _head(schema: Schema, capacity: int, header: int, owner: Owner) -> bytes:
     text = _encode(schema)
-    head = _HEAD.pack(MAGIC, FORMAT, header, capacity, owner.pid, owner.started, owner.boot,
-                      len(text), hashlib.sha256(text).digest())
+    head = _HEAD.pack(
+        MAGIC,
+        FORMAT,
+        header,
+        capacity,
+        owner.pid,
+        owner.started,
+        owner.boot,
+        len(text),
+        hashlib.sha256(text).digest(),
+    )
     return bytes(head) + bytes(16 * 8 - len(head)) + bytes(_SCHEMA_AT - 16 * 8) + text
 
 
@@ -286,8 +303,10 @@ def _refuse_foreign(head: tuple[bytes, int, int, int], size: int) -> None:
     if magic != MAGIC:
         raise ProtocolError("not a ring: the file does not begin with the ring's mark")
     if version != FORMAT:
-        raise ProtocolError(f"ring format {version} was written by another release of Rookery; "
-                            f"this one reads format {FORMAT}: run both with the same release")
+        raise ProtocolError(
+            f"ring format {version} was written by another release of Rookery; "
+            f"this one reads format {FORMAT}: run both with the same release"
+        )
     if not 0 < header < size or capacity < 1:
         raise ProtocolError(f"ring header is damaged: header {header}, capacity {capacity}")
 
@@ -348,8 +367,13 @@ def _drain(target, target_layout, target_words, source, source_layout, source_wo
         run = min(count - done, target_capacity - to, source_capacity - at)
         for c in range(1, columns + 1):
             width = target_layout[columns + c]
-            copy(target, target_layout[c] + to * width, source, source_layout[c] + at * width,
-                 run * width)
+            copy(
+                target,
+                target_layout[c] + to * width,
+                source,
+                source_layout[c] + at * width,
+                run * width,
+            )
         done += run
     store(target_words, _COMMITTED, first + count)
     store(source_words, _CONSUMED, begin + count)

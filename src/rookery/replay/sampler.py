@@ -1,9 +1,9 @@
 """Samplers: which rows are drawn. Both have the same four methods; neither ever waits.
 
-    sampler.clear(first, count)          rows whose slots are being written anew
-    sampler.admit(rows)                  rows that may be drawn from now on
-    rows, weight = sampler.draw(batch, beta, rng)
-    sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
+sampler.clear(first, count)          rows whose slots are being written anew
+sampler.admit(rows)                  rows that may be drawn from now on
+rows, weight = sampler.draw(batch, beta, rng)
+sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
 """
 
 from collections.abc import Callable
@@ -61,8 +61,9 @@ class Uniform:
         low, high = self._ring.oldest, self._ring.committed
         while filled < batch:
             if self._admitted == 0 or tries > 1000:
-                raise EmptyReplayError(f"no closed row among rows {low} to {high}; "
-                                       "draw after the limiter says ready()")
+                raise EmptyReplayError(
+                    f"no closed row among rows {low} to {high}; draw after the limiter says ready()"
+                )
             guess = rng.integers(low, high, size=batch + batch // 8 + 8)
             good = guess[self._closed[guess % self._ring.capacity] == 1][: batch - filled]
             rows[filled : filled + good.size] = good
@@ -108,25 +109,47 @@ class Prioritized:
 
     def admit(self, rows: Rows) -> None:
         """Takes the actor's priority where it wrote one, else the largest seen so far."""
-        _admit(self._tree, self._starts, rows, self._ring.columns["priority"], self._largest,
-               self._alpha)
+        _admit(
+            self._tree,
+            self._starts,
+            rows,
+            self._ring.columns["priority"],
+            self._largest,
+            self._alpha,
+        )
 
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
         if not self._tree[0] > 0:
-            raise EmptyReplayError("no row has a priority yet; "
-                                   "draw after the limiter says ready()")
+            raise EmptyReplayError("no row has a priority yet; draw after the limiter says ready()")
         rows = np.empty(batch, dtype=np.int64)
         weight = np.empty(batch, dtype=np.float32)
-        _draw(self._tree, self._starts, rng.random(batch), beta, self._ring.committed,
-              self._ring.capacity, rows, weight)
+        _draw(
+            self._tree,
+            self._starts,
+            rng.random(batch),
+            beta,
+            self._ring.committed,
+            self._ring.capacity,
+            rows,
+            weight,
+        )
         return Drawn(rows, weight)
 
     def rerank(self, rows: Rows, td_error: Floats) -> None:
-        largest = _rerank(self._tree, self._starts, rows, td_error, self._alpha, self._ring.oldest,
-                          self._ring.capacity)
+        largest = _rerank(
+            self._tree,
+            self._starts,
+            rows,
+            td_error,
+            self._alpha,
+            self._ring.oldest,
+            self._ring.capacity,
+        )
         if not np.isfinite(largest):
-            raise ProtocolError("a priority must be finite, got a TD error that is not; "
-                                "skip such a learner step instead")
+            raise ProtocolError(
+                "a priority must be finite, got a TD error that is not; "
+                "skip such a learner step instead"
+            )
         self._largest = max(self._largest, largest)
 
     def state(self) -> dict[str, Array]:
