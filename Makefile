@@ -1,0 +1,74 @@
+# make          says what there is to make
+# make train    makes .venv with what a user needs, and trains CartPole in front of your eyes
+# make setup    makes .venv with everything that tests, checks and benchmarks need
+# make test     runs the tests              PYTEST_ARGS='tests/unit -x' chooses
+# make check    format, lint, types, layers
+# make format   mends what can be mended: format and lint
+# make bench    compares with the peers     BENCH='replay learn' chooses
+# make clean    removes build products and caches; .venv and runs stay
+
+PYTHON ?= python3
+SCENARIO ?= cartpole
+BENCH ?= replay collect learn weights train
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := constraints.txt
+# As variables the pins hold for the build backend too: older pips read the first, newer the second.
+INSTALL := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) \
+	$(BIN)/python -m pip install --disable-pip-version-check
+
+# Stamps: what has been installed stays until the files that decide about it change.
+VENV_MADE := $(VENV)/.made
+USER_READY := $(VENV)/.user
+DEV_READY := $(VENV)/.dev
+
+.PHONY: help train setup test check format bench clean
+.NOTPARALLEL: # two pips in one .venv tread on each other
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# \(make\)/\1/p' Makefile
+
+train: $(USER_READY)
+	$(BIN)/rookery train $(SCENARIO)
+
+setup: $(DEV_READY)
+
+test: $(DEV_READY)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(DEV_READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(DEV_READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_READY)
+	set -e; for bench in $(BENCH); do $(BIN)/rookery bench $$bench --peers; done
+
+clean:
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -path './$(VENV)' -prune -o -name __pycache__ -prune -exec rm -rf {} +
+
+$(USER_READY): pyproject.toml $(PINS) | $(VENV_MADE)
+	$(INSTALL) --editable .
+	touch $@
+
+$(DEV_READY): pyproject.toml $(PINS) | $(VENV_MADE)
+	$(INSTALL) --editable '.[dev]'
+	touch $(USER_READY) $@
+
+# --clear: an interrupted set-up leaves half a .venv without its stamp.
+$(VENV_MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+		echo "$(PYTHON) is $$($(PYTHON) --version 2>&1 || echo missing), and Rookery needs" \
+			"Python 3.11, 3.12 or 3.13; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+		exit 2; }
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
