@@ -16,20 +16,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
 WARMUP_S = 0.5  # compilers, caches and page faults have their turn before the clock starts
 STRIDE = 8  # pieces of work between two looks at the clock
-
-
-def pin() -> None:
-    """Holds every library this process will import to one thread."""
-    for name in ONE_THREAD:
-        os.environ[name] = "1"
-    try:
-        import torch
-    except ImportError:
-        return
-    torch.set_num_threads(1)
 
 
 def spend(work: Callable[[], int], seconds: float) -> float:
@@ -51,7 +42,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
-    pin()
+    os.environ.update(ONE_THREAD)  # before numpy, numba or torch is imported
     script, _, function = args.contender.partition(":")
     work = runpy.run_path(str(Path(__file__).parent / script))[function](args.seed)
     spend(work, WARMUP_S)

@@ -59,6 +59,14 @@ def test_every_script_of_the_table_exists(who: Contender):
         assert f"def {function}(seed: int)" in (bench.folder() / work).read_text()
 
 
+@pytest.mark.parametrize("script", sorted(bench.folder().rglob("*.py")), ids=lambda path: path.name)
+def test_only_rookerys_own_contenders_know_rookery(script: Path):
+    """A floor or a peer that imports Rookery would move with it."""
+    knows = "from rookery" in script.read_text() or "import rookery" in script.read_text()
+
+    assert not knows or script.name.startswith("rookery_")
+
+
 @pytest.mark.parametrize("row", BENCHES.values(), ids=BENCHES)
 def test_everybody_is_compared_with_a_contender_that_takes_part(row: Bench):
     names = [who.name for who in row.contenders]
