@@ -67,7 +67,7 @@ $(DEV_READY): pyproject.toml $(PINS) | $(VENV_MADE)
 # --clear: an interrupted set-up leaves half a .venv without its stamp.
 $(VENV_MADE):
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
-		echo "$(PYTHON) is $$($(PYTHON) --version 2>&1 || echo missing), and Rookery needs" \
+		echo "$(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing), and Rookery needs" \
 			"Python 3.11, 3.12 or 3.13; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
 		exit 2; }
 	$(PYTHON) -m venv --clear $(VENV)
