@@ -8,6 +8,7 @@ keep what they have after three misses.
     weights = board.latest(than)   # anybody: Weights newer than `than`, or None
 """
 
+import contextlib
 import json
 import mmap
 import os
@@ -15,8 +16,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rookery.errors import ClosedError, ConfigError, ProtocolError
 from rookery.replay.memory import look, post
-from rookery.replay.ring import _allocate, _private_file, default_directory
+from rookery.replay.ring import allocate, default_directory, private_file
 from rookery.types import Array, Weights
 
 SLOTS = 4
@@ -60,8 +62,16 @@ class Board:
         return look(self._words, _NEWEST)
 
     def publish(self, arrays: Mapping[str, Array], *, version: int | None = None) -> int:
-        """Writes the next version (or the given one, after a resume) and returns its number."""
-        version = self.version + 1 if version is None else version
+        """Writes the next version (or the given one, after a resume) and returns its number.
+
+        The newest version may be given again only while nobody reads.
+        """
+        newest = self.version
+        version = newest + 1 if version is None else version
+        if version < max(1, newest):
+            raise ProtocolError(
+                f"versions only grow: {newest} is published, got {version}; use a new board"
+            )
         slot = version % SLOTS
         self._mark(slot, 2 * version - 1)
         for name, view in self._slots[slot].items():
@@ -88,7 +98,15 @@ class Board:
         return json.dumps(self.layout)
 
     def close(self) -> None:
+        """Unmaps the board. The file vanishes with its last descriptor and map."""
+        if self.fd < 0:
+            raise ClosedError("this board was closed before; keep one owner for each board")
+        self._slots.clear()
+        del self._words
+        with contextlib.suppress(BufferError):  # a view outlives us: the kernel frees it later
+            self._map.close()
         os.close(self.fd)
+        self.fd = -1
 
     def _mark(self, slot: int, sequence: int) -> None:
         post(self._words, _SEQ * (1 + slot), sequence)
@@ -96,6 +114,10 @@ class Board:
 
 def _new_file(size: int) -> int:
     directory = default_directory()
-    fd = _private_file(directory)
-    _allocate(fd, size, directory)
+    fd = private_file(directory)
+    try:
+        allocate(fd, size, directory, what="a board of weights")
+    except (ConfigError, OSError):
+        os.close(fd)
+        raise
     return fd

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from rookery.cli import doctor, machine
+from rookery.cli import doctor
+from rookery.manage import machine
 from rookery.cli.doctor import GB, Mark, descriptors, enough, recommended
-from rookery.cli.machine import Space
+from rookery.manage.machine import Space
 
 
 @pytest.fixture

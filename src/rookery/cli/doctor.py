@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from rookery.cli import machine, output, signals
+from rookery.cli import output, signals
+from rookery.manage import machine
 
 GB = 1 << 30
 EXTRAS: dict[str, tuple[str, ...]] = {  # extra → the modules it brings

@@ -59,8 +59,13 @@ class Parts:
 
 
 def wire(config: Config, *, factory: Factory | None = None, run_dir: Path | None = None,
-         weights: dict[str, Array] | None = None) -> Parts:
-    """Builds every role. `weights` are loaded into all of them (`--init-from`)."""
+         weights: dict[str, Array] | None = None,
+         approve: Callable[[EnvSpec, Learner], None] | None = None) -> Parts:
+    """Builds every role.
+
+    `weights` are loaded into all of them (`--init-from`). `approve` may refuse what would not fit,
+    before the replay takes its memory.
+    """
     device = pick_device(config.learner.device)
     torch.set_num_threads(config.learner.threads)
     envs = make(config.env, config.actor.envs, factory=factory)
@@ -68,6 +73,8 @@ def wire(config: Config, *, factory: Factory | None = None, run_dir: Path | None
     if weights is not None:
         load_arrays(learner.algorithm.acting, weights)
     learner.algorithm.settle(0)
+    if approve is not None:
+        approve(envs.spec, learner)
     actor = Actor(envs, build_algorithm(config, envs.spec), config.actor, config.env,
                   seed=config.run.seed, info_keys=config.report.info_keys)
     board = Board(learner.weights())

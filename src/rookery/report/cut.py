@@ -5,22 +5,32 @@ from pathlib import Path
 from rookery.report import csv, jsonl, lines
 
 
-def cut(run_dir: Path, env_steps: int) -> None:
+def cut(run_dir: Path, env_steps: int, *, unjudged: int | None = None) -> None:
     """Drops every line of metrics.jsonl and progress.csv past `env_steps`, and torn ones.
 
+    Evaluations from the mark `unjudged` on will be made again, so they are dropped too.
     Each file changes in one step or not at all. To be called before the sinks are opened.
     """
-    _cut_jsonl(run_dir / jsonl.NAME, env_steps)
+    _cut_jsonl(run_dir / jsonl.NAME, env_steps, unjudged)
     _cut_csv(run_dir / csv.NAME, env_steps)
 
 
-def _cut_jsonl(path: Path, env_steps: int) -> None:
+def _cut_jsonl(path: Path, env_steps: int, unjudged: int | None) -> None:
     if not path.exists():
         return
     parsed = [(line, jsonl.parse(line)) for line in lines.read(path)]
-    lines.replace(
-        path, [line for line, entry in parsed if entry and entry["env_steps"] <= env_steps]
-    )
+    kept = [
+        line
+        for line, entry in parsed
+        if entry
+        and entry["env_steps"] <= env_steps
+        and not (
+            unjudged is not None
+            and entry["event"] == "evaluated"
+            and entry["env_steps"] >= unjudged
+        )
+    ]
+    lines.replace(path, kept)
 
 
 def _cut_csv(path: Path, env_steps: int) -> None:

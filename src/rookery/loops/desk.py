@@ -1,0 +1,171 @@
+"""The manage process: judges snapshots and writes reports, so that training does neither.
+
+The parent sends events to write and snapshots to judge; this answers with what it found. Reports
+are written on the thread that listens, so that a long evaluation does not hold them up.
+"""
+
+import os
+import queue
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rookery import seeding
+from rookery.config.schema import Config
+from rookery.engines.processes import receive, send
+from rookery.event import Counters, Event, Warned
+from rookery.seeding import Role
+from rookery.types import Array
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the manage process needs to begin."""
+
+    config: Config
+    run_dir: str
+    factory: Any  # the user's environment, where it was given from Python
+    resumed_at: int | None
+    console: bool
+    first_try: bool  # False where only this process was started again
+
+
+class Snapshot(NamedTuple):
+    """Weights to judge, and the run's state when they were taken."""
+
+    counters: Counters
+    version: int
+    wall_s: float
+    train_s: float
+    arrays: dict[str, Array]
+
+
+class Judgement(NamedTuple):
+    """An evaluation's outcome; `error` is the traceback of one that failed."""
+
+    env_steps: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    success_rate: float | None
+    error: str | None = None
+
+
+class Write(NamedTuple):
+    """Parent → child: put this into the record. Answered by its number."""
+
+    number: int
+    event: Event
+
+
+class Close(NamedTuple):
+    """Parent → child: no more will come."""
+
+
+def serve(connection: Connection, setup: Setup) -> None:
+    """Works until told to close, or until the parent is gone."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # rendering needs no screen
+    desk = _Desk(connection, setup)
+    listener = threading.Thread(target=desk.listen, name="listener", daemon=True)
+    listener.start()
+    desk.work()
+
+
+class _Desk:
+    def __init__(self, connection: Connection, setup: Setup):
+        self._connection, self._setup = connection, setup
+        self._sending = threading.Lock()
+        self._tasks: queue.Queue[Snapshot | None] = queue.Queue()
+        self._best = float("-inf")
+
+    def listen(self) -> None:
+        """Writes events as they come and queues snapshots; runs on its own thread."""
+        from rookery.report.sinks import make_sinks
+
+        setup = self._setup
+        sinks = make_sinks(
+            Path(setup.run_dir), setup.config,
+            resumed_at=setup.resumed_at if setup.first_try else None,
+            stream=sys.stdout if setup.console else None,
+            terminal=setup.console and _is_terminal())
+        try:
+            while not isinstance(message := receive(self._connection), Close):
+                if isinstance(message, Write):
+                    self._tell(*sinks.write(message.event), message.number)
+                else:
+                    self._tasks.put(message)
+            self._tell(*sinks.close())
+        except EOFError:
+            os._exit(0)  # the parent is gone: nobody waits for a farewell
+        self._tasks.put(None)
+
+    def work(self) -> None:
+        """Judges snapshots in the order of their marks."""
+        evaluator: Any = None
+        while (snapshot := self._tasks.get()) is not None:
+            try:
+                evaluator = evaluator or self._evaluator()
+                judged = self._judge(evaluator, snapshot)
+            except Exception:  # the user's environment may raise anything; training goes on
+                judged = Judgement(snapshot.counters.env_steps, (), (), None,
+                                   traceback.format_exc())
+                evaluator = None
+            self._tell(judged)
+        self._tell(Close())
+
+    def _evaluator(self) -> Any:
+        import torch
+
+        from rookery.envs.make import make
+        from rookery.evaluator import Evaluator
+        from rookery.loops.wiring import build_algorithm
+
+        torch.set_num_threads(1)
+        config, factory = self._setup.config, self._setup.factory
+
+        def make_envs(num: int) -> Any:
+            return make(config.env, num, factory=factory, render=config.eval.record)
+
+        probe = make_envs(1)
+        spec = probe.spec
+        probe.close()
+        return Evaluator(make_envs, build_algorithm(config, spec), episodes=config.eval.episodes)
+
+    def _judge(self, evaluator: Any, snapshot: Snapshot) -> Judgement:
+        from rookery.nets.arrays import load_arrays
+
+        config = self._setup.config
+        load_arrays(evaluator.algorithm.acting, snapshot.arrays)
+        judged = evaluator.run(
+            seed=seeding.integer(config.run.seed, Role.EVALUATOR,
+                                 index=snapshot.counters.env_steps),
+            epsilon=config.eval.epsilon, timeout_s=config.eval.timeout_s,
+            record=config.eval.record)
+        self._film(snapshot, judged)
+        return Judgement(snapshot.counters.env_steps, judged.returns, judged.lengths,
+                         judged.success_rate)
+
+    def _film(self, snapshot: Snapshot, judged: Any) -> None:
+        score = sum(judged.returns) / len(judged.returns)
+        if not judged.frames or score <= self._best:
+            return
+        from rookery.report.gif import write_gif
+
+        self._best = score
+        folder = Path(self._setup.run_dir) / "videos"
+        folder.mkdir(exist_ok=True)
+        write_gif(folder / f"best-{snapshot.counters.env_steps:012d}.gif", judged.frames, fps=30)
+
+    def _tell(self, *messages: int | Judgement | Warned | Close) -> None:
+        with self._sending:
+            for message in messages:
+                send(self._connection, message)
+
+
+def _is_terminal() -> bool:
+    from rookery.report.console import is_terminal
+
+    return is_terminal(sys.stdout)

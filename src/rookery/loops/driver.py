@@ -1,0 +1,250 @@
+"""The driver: consumes a loop's events and does everything the loop knows nothing of.
+
+At the end of every turn it looks at the marks, in this order: news from the manage process, a log
+line, an evaluation, a checkpoint, a reason to stop. Marks are counted in env steps, so that a run
+does the same things at the same places however fast it is.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rookery.config.schema import Config
+from rookery.event import (
+    Ask,
+    Counters,
+    Evaluated,
+    Event,
+    Reason,
+    Saved,
+    Started,
+    Stopped,
+    Turned,
+    Warned,
+)
+from rookery.loops import LOOPS
+from rookery.loops.desk import Judgement, Snapshot
+from rookery.loops.manager import Manager
+from rookery.loops.restore import capture, flush_rows
+from rookery.loops.wiring import Parts
+from rookery.manage.checkpoint import Content
+from rookery.manage.interrupts import Interrupts
+from rookery.manage.saver import Saver
+from rookery.nets.arrays import fingerprint
+from rookery.report.meter import Meter
+
+Callback = Callable[[Event], Ask | str | None]
+
+WRITTEN = (Started, Evaluated, Saved, Warned, Stopped)  # `Logged` is written where it is made
+
+
+class Mark:
+    """Says once for each multiple of `period` that it has been passed."""
+
+    def __init__(self, period: int, passed: int):
+        self._period, self._count = period, passed // period
+
+    def passed(self, env_steps: int) -> bool:
+        count = env_steps // self._period
+        fresh, self._count = count > self._count, count
+        return fresh
+
+
+class Driver:
+    """One run on its way. `events()` is the run."""
+
+    def __init__(self, parts: Parts, *, run_dir: Path, manager: Manager, saver: Saver,
+                 meter: Meter, interrupts: Interrupts, callbacks: Sequence[Callback] = (),
+                 resumed: bool = False, about: dict[str, Any] | None = None):
+        self.parts, self.run_dir, self.resumed = parts, run_dir, resumed
+        self.manager, self.saver, self.meter = manager, saver, meter
+        self.interrupts, self.callbacks = interrupts, list(callbacks)
+        self.about = about or {}
+        self.best_score: float | None = None
+        self.reason: Reason | None = None
+        self.winner: Snapshot | None = None  # the first snapshot that reached the target
+        self.paused_s = 0.0  # spent waiting for evaluations
+        self.train_s_before = 0.0  # in earlier sessions
+        self._first_step: float | None = None
+        self._asked: set[Ask] = set()
+        env_steps, config = parts.counters.env_steps, parts.config
+        self._log = Mark(config.report.log_period, env_steps)
+        self._eval = Mark(config.eval.period, env_steps)
+        self._save = Mark(config.checkpoint.period, env_steps)
+        self._submitted = self._written = Counters()  # of the last snapshot and log line
+        self._saved: list[Saved] = []  # by the saver's thread
+
+    @property
+    def config(self) -> Config:
+        return self.parts.config
+
+    @property
+    def train_s(self) -> float:
+        """Seconds since the first env step, without those spent waiting for evaluations."""
+        if self._first_step is None:
+            return self.train_s_before
+        return self.train_s_before + time.monotonic() - self._first_step - self.paused_s
+
+    def events(self) -> Iterator[Event]:
+        """Yields everything that happens, `Stopped` last."""
+        for event in self._events():
+            self.meter.observe(event)
+            if isinstance(event, WRITTEN):
+                self.manager.write(event)
+            for callback in self.callbacks:
+                if ask := callback(event):
+                    self._asked.add(Ask(ask))
+            yield event
+
+    def _events(self) -> Iterator[Event]:
+        yield Started(str(self.run_dir), self.parts.counters, self.resumed, self.about)
+        for event in LOOPS[self.config.run.mode](self.parts):
+            yield event
+            if isinstance(event, Turned):
+                yield from self._turn()
+            if self.reason is None and (self.interrupts.reason or Ask.STOP in self._asked):
+                self.reason = self.interrupts.reason or Reason.CALLBACK
+            if self.reason is not None:
+                break
+        yield from self._finish()
+
+    def _turn(self) -> Iterator[Event]:
+        counters = self.manager.counters = self.parts.counters
+        if self._first_step is None:
+            self._first_step = time.monotonic()
+        yield from self._news()
+        if self._log.passed(counters.env_steps):
+            yield from self._logged()
+        if self._eval.passed(counters.env_steps):
+            yield from self._submit()
+        if self._save.passed(counters.env_steps) or Ask.CHECKPOINT in self._asked:
+            self._asked.discard(Ask.CHECKPOINT)
+            self._checkpoint()
+        else:
+            flush_rows(self.parts, self.saver)
+        self._look_for_the_end()
+
+    def _logged(self) -> Iterator[Event]:
+        parts = self.parts
+        self._written = parts.counters
+        event = self.meter.logged(
+            parts.counters, replay_fill=parts.pool.fill,
+            samples_per_insert=parts.limiter.ratio, version=parts.board.version,
+            extra={"train/learning_rate": parts.learner.lr.at(parts.share),
+                   "faults/skipped_steps": float(parts.learner.skipped)})
+        self.manager.write(event)
+        yield event
+
+    def _submit(self) -> Iterator[Event]:
+        """Takes a snapshot. Only where the evaluator is hopelessly behind, training waits."""
+        parts = self.parts
+        self._submitted = parts.counters
+        weights = {name: array.copy() for name, array in parts.learner.weights().items()}
+        self.manager.submit(Snapshot(parts.counters, parts.board.version, self.meter.wall_s,
+                                     self.train_s, weights))
+        yield from self._wait(lambda: len(self.manager.pending) <= self.config.eval.queue)
+
+    def _wait(self, until: Callable[[], bool]) -> Iterator[Event]:
+        began = time.monotonic()
+        while not until() and self.winner is None and not self.interrupts.reason:
+            yield from self._news(timeout_s=0.1)
+        self.paused_s += time.monotonic() - began
+
+    def _news(self, timeout_s: float = 0.0) -> Iterator[Event]:
+        for news in self.manager.news(timeout_s):
+            if isinstance(news, Warned):
+                yield news
+            else:
+                yield from self._judged(*news)
+        for complaint in self.saver.complaints():
+            yield Warned(self.parts.counters, "checkpoint", complaint)
+        while self._saved:
+            yield self._saved.pop(0)
+
+    def _judged(self, snapshot: Snapshot, judged: Judgement) -> Iterator[Event]:
+        if judged.error is not None:
+            yield Warned(snapshot.counters, "evaluation", judged.error)
+            return
+        score = sum(judged.returns) / len(judged.returns)
+        target = self.config.eval.target
+        best = self.best_score is None or score > self.best_score
+        passed = target is not None and score >= target
+        if self.winner is not None:
+            return  # the run was over at an earlier mark
+        if best:
+            self.best_score = score
+            self.saver.best(self._weights_only(snapshot, score))
+        if passed:
+            self.winner, self.reason = snapshot, Reason.TARGET
+        yield Evaluated(snapshot.counters, snapshot.version, snapshot.wall_s, judged.returns,
+                        judged.lengths, judged.success_rate, best, passed)
+
+    def _look_for_the_end(self) -> None:
+        run, counters = self.config.run, self.parts.counters
+        limits = (
+            (Reason.ENV_STEPS, counters.env_steps, run.env_steps),
+            (Reason.EPISODES, counters.episodes, run.episodes),
+            (Reason.MINUTES, self.meter.wall_s / 60, run.minutes),
+        )
+        for reason, value, limit in limits:
+            if self.reason is None and limit is not None and value >= limit:
+                self.reason = reason
+
+    def _finish(self) -> Iterator[Event]:
+        """Judges what is left, saves, and says how it ended."""
+        if self._written.env_steps < self.parts.counters.env_steps:
+            yield from self._logged()
+        stopped_early = self.reason in (Reason.INTERRUPTED, Reason.TERMINATED)
+        if not stopped_early and self.winner is None:
+            if self._submitted != self.parts.counters:
+                yield from self._submit()
+            yield from self._wait(lambda: not self.manager.pending)
+        if self.winner is None:
+            self._checkpoint()
+        else:
+            self.saver.save(self._weights_only(self.winner, self.best_score),
+                            oldest=self.parts.pool.ring.oldest, done=self._note())
+        self.saver.flush(timeout_s=600.0)
+        yield from self._news()
+        yield self._stopped()
+
+    def _stopped(self) -> Stopped:
+        end = self.winner
+        counters = end.counters if end else self.parts.counters
+        weights = end.arrays if end else self.parts.learner.weights()
+        return Stopped(
+            counters=counters, reason=self.reason or Reason.FAILED,
+            wall_s=self.meter.wall_s, train_s=end.train_s if end else self.train_s,
+            best_score=self.best_score, solved=end is not None,
+            weights_sha256=fingerprint(weights))
+
+    def _checkpoint(self) -> None:
+        """Copies the run's state now; the saver writes it while training goes on."""
+        began = time.monotonic()
+        content = capture(self.parts, self.saver, driver=self._state(),
+                          pending=list(self.manager.pending),
+                          interrupted=self.reason in (Reason.INTERRUPTED, Reason.TERMINATED))
+        self.saver.save(content, oldest=self.parts.pool.ring.oldest,
+                        done=self._note(began))
+
+    def _note(self, began: float | None = None) -> Callable[[Path], None]:
+        counters, stall = self.parts.counters, time.monotonic()
+        return lambda folder: self._saved.append(
+            Saved(counters, str(folder), stall - began if began else 0.0))
+
+    def _weights_only(self, snapshot: Snapshot, score: float | None) -> Content:
+        about = {"counters": asdict(snapshot.counters), "spec": asdict(self.parts.spec),
+                 "score": score}
+        return Content(env_steps=snapshot.counters.env_steps, version=snapshot.version,
+                       exact=True, final=True, about=about, weights=snapshot.arrays)
+
+    def _state(self) -> dict[str, Any]:
+        return {"meter": self.meter.state(), "best_score": self.best_score,
+                "train_s": self.train_s}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on where `_state` was taken."""
+        self.meter.restore(state["meter"])
+        self.best_score, self.train_s_before = state["best_score"], state["train_s"]

@@ -1,0 +1,154 @@
+"""The front door in Python.
+
+    run = rookery.train("cartpole", env=my_env, callbacks=[...], seed=3)
+    run.policy.act(obs); run.metrics; run.run_dir
+
+    for event in rookery.events("cartpole"): ...          # the same run as an iterator
+
+    policy = rookery.load("runs/a")
+    action, state = policy.act(obs)
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from beartype import beartype
+
+from rookery.algos import Algorithm
+from rookery.config.load import load as load_config
+from rookery.config.load import load_run
+from rookery.config.schema import Config
+from rookery.envs.make import make
+from rookery.envs.spaces import Codec
+from rookery.event import Event, Reason, Stopped
+from rookery.loops.driver import Callback
+from rookery.loops.launch import (
+    Request,
+    conclude,
+    finished,
+    pick_checkpoint,
+    session,
+)
+from rookery.loops.wiring import build_algorithm
+from rookery.nets.arrays import load_arrays
+from rookery.report import jsonl
+from rookery.types import EnvSpec, Obs
+
+Source = str | Path | Config
+
+
+class Policy:
+    """A trained policy, on the CPU. Takes and gives what the environment does."""
+
+    def __init__(self, algorithm: Algorithm, codec: Codec, spec: EnvSpec, epsilon: float):
+        self._algorithm, self._codec, self._spec, self._epsilon = algorithm, codec, spec, epsilon
+        self._rng = np.random.default_rng(0)
+
+    def act(self, obs: Any, state: Any = None, deterministic: bool = True) -> tuple[Any, Any]:
+        """Returns the action for one observation, and the state to hand in with the next one.
+
+        The state holds what a policy remembers: None at an episode's start, and always None for
+        policies that see single observations.
+        """
+        leaves = self._spec.unpack(self._codec.encode_one(obs))
+        if self._spec.frame_stack > 1:
+            state = _remember(state, leaves, self._spec.frame_stack)
+            leaves = state
+        seen: Obs = self._spec.pack(leaves)
+        stored = self._algorithm.act(seen, 0.0 if deterministic else self._epsilon, self._rng)
+        return self._codec.decode_action(stored)[0], state
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    run_dir: Path
+    answer: dict[str, Any]  # what `rookery train --json` prints
+    policy: Policy
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of the run's record, oldest first."""
+        return jsonl.read(self.run_dir)
+
+
+@beartype
+def train(source: Source | None = None, *, env: Any = None, callbacks: Sequence[Callback] = (),
+          seed: int | None = None, overrides: Sequence[str] = (), run_dir: str | Path | None = None,
+          resume: str | Path | None = None, exact: bool = False, init_from: str | None = None,
+          console: bool = False) -> Run:
+    """Trains to the end of the run and returns it.
+
+    `source` is a scenario's name, the path of a YAML file, or a Config; `env` a Gymnasium id, an
+    environment class, or a function that makes one. With `resume`, `source` is left out.
+    """
+    config = _config(source, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume)
+    request = Request(resume=Path(resume) if resume else None, exact=exact, init_from=init_from,
+                      factory=env, callbacks=callbacks, console=console)
+    done = finished(config, request)
+    answer = done.answer if done else _train(config, request)
+    if answer["reason"] == Reason.INTERRUPTED:
+        raise KeyboardInterrupt
+    return Run(Path(answer["run_dir"]), answer, load(answer["run_dir"], env=env))
+
+
+def _train(config: Config, request: Request) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+    with session(config, request) as driver:
+        for event in driver.events():
+            if isinstance(event, Stopped):
+                answer = conclude(driver, event)
+    return answer
+
+
+@beartype
+def events(source: Source | None = None, *, env: Any = None, callbacks: Sequence[Callback] = (),
+           seed: int | None = None, overrides: Sequence[str] = (),
+           run_dir: str | Path | None = None, resume: str | Path | None = None,
+           exact: bool = False) -> Iterator[Event]:
+    """Yields a run's events as they happen. Leaving the loop ends the run without a checkpoint."""
+    config = _config(source, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume)
+    request = Request(resume=Path(resume) if resume else None, exact=exact, factory=env,
+                      callbacks=callbacks)
+    with session(config, request) as driver:
+        for event in driver.events():
+            if isinstance(event, Stopped):
+                conclude(driver, event)
+            yield event
+
+
+@beartype
+def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) -> Policy:
+    """Loads a run's policy: the best one unless told `last` or a number of env steps."""
+    run_dir = Path(run)
+    found = pick_checkpoint(run_dir, str(checkpoint))
+    config = load_run(run_dir)
+    torch.set_num_threads(config.learner.threads)
+    envs = make(config.env, 1, factory=env)
+    algorithm = build_algorithm(config, envs.spec)
+    load_arrays(algorithm.acting, found.weights())
+    policy = Policy(algorithm, envs.codec, envs.spec, config.actor.epsilon_end)
+    envs.close()
+    return policy
+
+
+def _config(source: Source | None, *, seed: int | None, overrides: Sequence[str],
+            run_dir: str | Path | None, resume: str | Path | None) -> Config:
+    changes: dict[str, Any] = {} if seed is None else {"run.seed": seed}
+    if run_dir is not None:
+        changes["run.run_dir"] = str(run_dir)
+    if resume is not None:
+        return load_run(Path(resume), overrides=overrides, changes=changes)
+    return load_config(source, overrides=overrides, changes=changes)
+
+
+def _remember(state: Any, leaves: dict[str, Any], depth: int) -> dict[str, Any]:
+    if state is None:
+        return {name: np.concatenate([leaf] * depth, axis=1) for name, leaf in leaves.items()}
+    return {name: np.concatenate([state[name][:, leaf.shape[1]:], leaf], axis=1)
+            for name, leaf in leaves.items()}

@@ -1,0 +1,41 @@
+"""Judges a run that is over, or in progress, from its folder alone."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rookery.config.load import load_run
+from rookery.envs.make import make
+from rookery.evaluator import Evaluator
+from rookery.loops.launch import pick_checkpoint
+from rookery.loops.wiring import Factory, build_algorithm
+from rookery.nets.arrays import load_arrays
+
+
+def judge(run_dir: Path, *, checkpoint: str = "best", episodes: int = 100,
+          deterministic: bool = True, seed: int = 0, factory: Factory | None = None
+          ) -> dict[str, Any]:
+    """Plays `episodes` episodes with a checkpoint's weights and returns their returns."""
+    found = pick_checkpoint(run_dir, checkpoint)
+    config = load_run(run_dir)
+    torch.set_num_threads(1)
+    probe = make(config.env, 1, factory=factory)
+    algorithm = build_algorithm(config, probe.spec)
+    probe.close()
+    load_arrays(algorithm.acting, found.weights())
+    evaluator = Evaluator(lambda num: make(config.env, num, factory=factory), algorithm,
+                          episodes=episodes)
+    try:
+        judged = evaluator.run(seed=seed, epsilon=0.0 if deterministic
+                               else config.actor.epsilon_end)
+    finally:
+        evaluator.close()
+    return {
+        "episodes": episodes,
+        "mean_return": statistics.fmean(judged.returns),
+        "std_return": statistics.pstdev(judged.returns),
+        "returns": list(judged.returns),
+        "version": int(found.manifest["version"]),
+    }

@@ -1,0 +1,224 @@
+"""From a config to a finished run: folder, lock, roles, signals, and the answer at the end."""
+
+import contextlib
+import importlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rookery.config.load import differences, load_run
+from rookery.config.schema import Config
+from rookery.envs.make import check
+from rookery.errors import CheckpointError, ConfigError
+from rookery.event import Event, Reason, Stopped
+from rookery.learner import Learner, pick_device
+from rookery.loops.desk import Setup
+from rookery.loops.driver import Callback, Driver
+from rookery.loops.estimate import estimate, refuse_what_cannot_fit
+from rookery.loops.manager import Manager
+from rookery.loops.restore import put_back
+from rookery.loops.wiring import Factory, wire
+from rookery.manage import checkpoint, folder
+from rookery.manage.checkpoint import Found
+from rookery.manage.interrupts import EXIT_CODES, Interrupts
+from rookery.manage.saver import BEST, CHECKPOINTS, Saver
+from rookery.report.cut import cut
+from rookery.report.meter import Meter
+from rookery.report.sinks import check as check_sinks
+from rookery.types import Array, EnvSpec
+
+
+class Outcome(NamedTuple):
+    """How a run ended: the answer for programs, and the exit code."""
+
+    answer: dict[str, Any]
+    exit_code: int
+
+
+class Request(NamedTuple):
+    """What is asked for, beyond the config."""
+
+    resume: Path | None = None
+    exact: bool = False
+    init_from: str | None = None
+    factory: Factory | None = None
+    callbacks: Sequence[Callback] = ()
+    console: bool = False
+
+
+def launch(config: Config, *, resume: Path | None = None, exact: bool = False,
+           init_from: str | None = None, quiet: bool = False) -> Outcome:
+    """Runs to the end and returns the answer. A run that is over already answers at once."""
+    request = Request(resume=resume, exact=exact, init_from=init_from, console=not quiet)
+    if (done := finished(config, request)) is not None:
+        return done
+    with session(config, request) as driver:
+        answer: dict[str, Any] = {}
+        for event in driver.events():
+            if isinstance(event, Stopped):
+                answer = conclude(driver, event)
+    return Outcome(answer, EXIT_CODES.get(Reason(answer["reason"]), 0))
+
+
+def conclude(driver: Driver, event: Stopped) -> dict[str, Any]:
+    """Writes down how a run ended, unless it was interrupted, and returns the answer."""
+    answer = {
+        "run_dir": str(driver.run_dir), "env_steps": event.counters.env_steps,
+        "learner_steps": event.counters.learner_steps, "episodes": event.counters.episodes,
+        "wall_s": round(event.wall_s, 3), "train_s": round(event.train_s, 3),
+        "best_score": event.best_score, "solved": event.solved, "reason": str(event.reason),
+        "weights_sha256": event.weights_sha256,
+    }
+    if event.reason not in EXIT_CODES:
+        folder.write_result(driver.run_dir, answer)
+    return answer
+
+
+def finished(config: Config, request: Request) -> Outcome | None:
+    """Returns the answer of a run that is asked to go on but has nothing left to do."""
+    if request.resume is None or (answer := folder.result_of(request.resume)) is None:
+        return None
+    target = config.eval.target
+    solved = answer["solved"] and target is not None and answer["best_score"] >= target
+    played = answer["env_steps"] >= config.run.env_steps
+    ended = config.run.episodes is not None and answer["episodes"] >= config.run.episodes
+    if not (solved or played or ended):
+        return None
+    _say(f"{request.resume} is over ({answer['reason']}); raise --env-steps or --target to go on, "
+         f"or begin a new run with --init-from {request.resume}")
+    return Outcome(answer, 0)
+
+
+@contextlib.contextmanager
+def session(config: Config, request: Request) -> Iterator[Driver]:
+    """Everything a run needs while it runs, and nothing left of it afterwards."""
+    config = replace(config, run=replace(config.run, run_dir=None)) if request.resume else config
+    pick_device(config.learner.device)
+    check_sinks(config)
+    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        _check_environment(config, request.factory)
+        run_dir = _folder(config, request)
+        stack.enter_context(folder.Lock(run_dir))
+        found = _checkpoint(run_dir, request) if request.resume else None
+        weights = _initial_weights(request.init_from)
+        saver = Saver(run_dir, keep=config.checkpoint.keep)
+        stack.callback(saver.close)
+        resumed_at = _cut_back(run_dir, found) if request.resume else None
+        manager = Manager(Setup(config, str(run_dir), request.factory, resumed_at,
+                                request.console, first_try=True))
+        stack.callback(manager.kill)
+        about: dict[str, Any] = {"scenario": config.name, "seed": config.run.seed,
+                                 "device": str(pick_device(config.learner.device))}
+
+        def approve(spec: EnvSpec, learner: Learner) -> None:
+            need = estimate(config, spec, learner)
+            refuse_what_cannot_fit(need, config, run_dir)
+            about["estimate"] = str(need)
+            if not request.console:
+                _say(str(need))
+
+        parts = wire(config, factory=request.factory, run_dir=run_dir, weights=weights,
+                     approve=approve)
+        stack.callback(parts.close)
+        driver = Driver(parts, run_dir=run_dir, manager=manager, saver=saver,
+                        meter=Meter(config.report, time.monotonic), interrupts=interrupts,
+                        callbacks=[*map(_callback, config.run.callbacks), *request.callbacks],
+                        resumed=found is not None, about=about)
+        if found is not None:
+            state, pending = put_back(parts, saver, found)
+            driver.restore(state)
+            for snapshot in pending:
+                manager.submit(snapshot)
+        interrupts.begin()
+        yield driver
+        manager.close()
+
+
+def _check_environment(config: Config, factory: Factory | None) -> None:
+    if config.env.check:
+        for warning in check(config.env, factory):
+            _say(f"environment check: {warning}")
+
+
+def _folder(config: Config, request: Request) -> Path:
+    if request.resume is None:
+        return folder.create(config)
+    before = load_run(request.resume)
+    for change in differences(before, config):
+        if change.key != "run.run_dir":
+            _say(f"changed: {change.key} {change.before!r} -> {change.after!r}")
+    return request.resume
+
+
+def _checkpoint(run_dir: Path, request: Request) -> Found | None:
+    found, skipped = checkpoint.newest(run_dir / CHECKPOINTS, exact=request.exact)
+    for reason in skipped:
+        _say(reason)
+    if found is None:
+        _say(f"{run_dir} has no checkpoint to go on from; beginning again from its seed")
+    elif not found.manifest["exact"]:
+        _say(f"going on from {found.folder.name}, made by an interrupt: its environments could not "
+             "be saved, so their episodes were cut; --exact goes back to the last periodic one")
+    else:
+        _say(f"going on from {found.folder.name}")
+    return found
+
+
+def _cut_back(run_dir: Path, found: Found | None) -> int:
+    """Takes the metrics back to the checkpoint, so that no step is written twice."""
+    mark = found.env_steps if found else -1
+    waiting = found.state()["pending"] if found else []
+    cut(run_dir, mark, unjudged=waiting[0]["counters"]["env_steps"] if waiting else None)
+    (run_dir / folder.RESULT).unlink(missing_ok=True)
+    return max(0, mark)
+
+
+def _initial_weights(run: str | None) -> dict[str, Array] | None:
+    return None if run is None else pick_checkpoint(Path(run), "best").weights()
+
+
+def pick_checkpoint(run_dir: Path, which: str) -> Found:
+    """Returns `best` (the last one where none was judged), `last`, or the one of env step N."""
+    if not run_dir.is_dir():
+        raise ConfigError(f"there is no run folder {run_dir}; `ls runs` shows what is there")
+    if which == "best":
+        found, _ = checkpoint.newest(run_dir / BEST, resumable=False)
+        if found is not None:
+            return found
+    if which in ("best", "last"):
+        found, skipped = checkpoint.newest(run_dir / CHECKPOINTS, resumable=False)
+        if found is None:
+            raise CheckpointError(f"{run_dir} has no checkpoint that verifies: "
+                                  + ("; ".join(skipped) or "none was written yet"))
+        return found
+    return _numbered(run_dir, which)
+
+
+def _numbered(run_dir: Path, which: str) -> Found:
+    have = [f for part in (CHECKPOINTS, BEST) for f in checkpoint.folders(run_dir / part)]
+    marks = {int(f.name.split("-")[1]): f for f in reversed(have)}
+    if not which.isdigit() or int(which) not in marks:
+        raise ConfigError(f"{run_dir} has no checkpoint {which!r}; it has best, last and "
+                          + (", ".join(map(str, sorted(marks))) or "no numbered ones"))
+    return checkpoint.verify(marks[int(which)])
+
+
+def _callback(name: str) -> Callback:
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"run.callbacks {name!r} cannot be found: {error}; it must be "
+                          "module:function, importable from here") from error
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"rookery: {message}\n")
+    sys.stderr.flush()
+
+
+__all__ = ["Event", "Outcome", "Request", "conclude", "finished", "launch", "pick_checkpoint",
+           "session"]

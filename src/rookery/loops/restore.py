@@ -1,0 +1,98 @@
+"""A run's whole state: captured into a checkpoint's content, and put back from one."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rookery.event import Counters
+from rookery.loops.desk import Snapshot
+from rookery.loops.single import take_in
+from rookery.loops.wiring import Parts
+from rookery.manage.checkpoint import Content, Found, read_segments
+from rookery.manage.saver import SEGMENT_BYTES, Saver
+from rookery.replay.ring import row_bytes
+from rookery.types import Array
+
+
+def capture(parts: Parts, saver: Saver, *, driver: dict[str, Any], pending: list[Snapshot],
+            interrupted: bool) -> Content:
+    """Copies everything a run needs to go on. Environments that cannot be saved are cut first."""
+    exact = parts.actor.envs.export_state() is not None
+    if not exact:
+        parts.actor.cut()
+        take_in(parts)
+    if parts.config.checkpoint.replay:
+        _queue_rows(parts, saver)
+    numbers: dict[str, Any] = {"counters": asdict(parts.counters), "driver": driver,
+                               "limiter": parts.limiter.state()}
+    arrays: dict[str, Array] = {}
+    for role, part in _stateful(parts).items():
+        numbers[role], own = part.state()
+        arrays |= {f"{role}:{name}": array for name, array in own.items()}
+    numbers["board"], board = _board_state(parts)
+    numbers["pending"], waiting = _pending_state(pending)
+    return Content(
+        env_steps=parts.counters.env_steps, version=parts.board.version,
+        exact=exact or not interrupted, final=False,
+        about={"counters": asdict(parts.counters), "spec": asdict(parts.spec),
+               "replay": parts.config.checkpoint.replay},
+        weights={name: array.copy() for name, array in parts.learner.weights().items()},
+        state=numbers, arrays=arrays | board | waiting)
+
+
+def put_back(parts: Parts, saver: Saver, found: Found) -> tuple[dict[str, Any], list[Snapshot]]:
+    """Restores every part; returns the driver's state and the snapshots not judged yet."""
+    numbers, arrays = found.state(), found.arrays()
+    parts.counters = Counters(**numbers["counters"])
+    parts.learner.restore(numbers["learner"], _of("learner", arrays))
+    parts.actor.restore(numbers["actor"], _of("actor", arrays))
+    if found.manifest["about"]["replay"]:
+        parts.limiter.restore(numbers["limiter"])
+        segments = found.segments()
+        parts.pool.restore(numbers["pool"], _of("pool", arrays), read_segments(segments))
+        saver.adopt(segments)
+    parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
+    parts.learner.advance(parts.share)
+    return numbers["driver"], [
+        Snapshot(Counters(**entry["counters"]), entry["version"], entry["wall_s"],
+                 entry["train_s"], _of(f"pending{i}", arrays))
+        for i, entry in enumerate(numbers["pending"])
+    ]
+
+
+def flush_rows(parts: Parts, saver: Saver) -> None:
+    """Writes rows early where a lot is unsaved, so that an interrupt never has much to write."""
+    if not parts.config.checkpoint.replay:
+        return
+    unsaved = parts.pool.ring.committed - saver.saved_rows
+    if unsaved * row_bytes(parts.pool.ring.schema) >= SEGMENT_BYTES:
+        _queue_rows(parts, saver)
+
+
+def _queue_rows(parts: Parts, saver: Saver) -> None:
+    ring = parts.pool.ring
+    first = max(saver.saved_rows, ring.oldest)
+    saver.rows(first, parts.pool.rows_between(first, ring.committed))
+
+
+def _stateful(parts: Parts) -> dict[str, Any]:
+    return {"learner": parts.learner, "actor": parts.actor, "pool": parts.pool}
+
+
+def _board_state(parts: Parts) -> tuple[dict[str, int], dict[str, Array]]:
+    weights = parts.board.latest(0)
+    assert weights is not None, "the wiring publishes before anybody plays"
+    return ({"version": weights.version},
+            {f"board:{name}": array for name, array in weights.arrays.items()})
+
+
+def _pending_state(pending: list[Snapshot]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
+    numbers = [{"counters": asdict(s.counters), "version": s.version, "wall_s": s.wall_s,
+                "train_s": s.train_s} for s in pending]
+    arrays = {f"pending{i}:{name}": array
+              for i, s in enumerate(pending) for name, array in s.arrays.items()}
+    return numbers, arrays
+
+
+def _of(role: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    prefix = f"{role}:"
+    return {name[len(prefix):]: a for name, a in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,284 @@
+"""Checkpoints on disk: a folder each, complete or not there at all.
+
+    ckpt-000000010000/
+        MANIFEST.json         written last: format, counters, size and SHA-256 of every other file
+        state.json            numbers of every role
+        arrays.safetensors    networks, optimizer, priorities
+        weights.safetensors   what acts: all that `rookery.load` needs
+        rows-A-B.safetensors  replay segments, hard links to those of earlier checkpoints
+
+A folder is written under another name and renamed into place. Loading takes the newest one that
+verifies and says what it skipped. Nothing here is ever unpickled.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from rookery import __version__
+from rookery.errors import CheckpointError
+from rookery.types import Array
+
+FORMAT = 1
+MANIFEST, STATE, ARRAYS, WEIGHTS = (
+    "MANIFEST.json", "state.json", "arrays.safetensors", "weights.safetensors")
+MOST_MANIFEST_BYTES = 16 << 20
+TEMPORARY = ".tmp-"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FOLDER = re.compile(r"ckpt-(\d{12})(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a file must look like."""
+
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Digest":
+        return cls(len(raw), hashlib.sha256(raw).hexdigest())
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file of replay rows [first, last), complete on disk."""
+
+    path: Path
+    first: int
+    last: int
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything a checkpoint holds, in memory."""
+
+    env_steps: int
+    version: int
+    exact: bool  # a resumed run goes on bit for bit
+    final: bool  # the run is over: weights only
+    about: dict[str, Any]  # counters, spec, score: for people and for `rookery.load`
+    weights: dict[str, Array]
+    state: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that verified."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def env_steps(self) -> int:
+        return int(self.manifest["env_steps"])
+
+    def weights(self) -> dict[str, Array]:
+        return _load_arrays(self.folder / WEIGHTS)
+
+    def state(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / STATE).read_text()))
+
+    def arrays(self) -> dict[str, Array]:
+        return _load_arrays(self.folder / ARRAYS)
+
+    def segments(self) -> list[Segment]:
+        return [
+            Segment(self.folder / name, first, last, Digest(**self.manifest["files"][name]))
+            for name, first, last in self.manifest["segments"]
+        ]
+
+
+def name_of(env_steps: int) -> str:
+    """Names the checkpoint of a mark, so that names sort as marks do."""
+    return f"ckpt-{env_steps:012d}"
+
+
+def write(parent: Path, name: str, content: Content) -> Path:
+    """Writes a checkpoint; when this returns it is on the disk, whole and under its name."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = _free_name(parent, name)
+    scratch = parent / f"{folder.name}{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    try:
+        scratch.mkdir()
+        _fill(scratch, content)
+        os.rename(scratch, folder)
+    except OSError:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    _sync(parent)
+    return folder
+
+
+def _fill(scratch: Path, content: Content) -> None:
+    raw = {WEIGHTS: save_bytes(content.weights)}
+    if content.state:
+        raw[STATE] = json.dumps(content.state).encode()
+        raw[ARRAYS] = save_bytes(content.arrays)
+    files = {name: asdict(Digest.of(data)) for name, data in raw.items()}
+    for name, data in raw.items():
+        write_synced(scratch / name, data)
+    for segment in content.segments:
+        _link(segment.path, scratch / segment.path.name)
+        files[segment.path.name] = asdict(segment.digest)
+    manifest = {
+        "format": FORMAT, "rookery": __version__, "env_steps": content.env_steps,
+        "version": content.version, "exact": content.exact, "final": content.final,
+        "about": content.about, "files": files,
+        "segments": [[s.path.name, s.first, s.last] for s in content.segments],
+    }
+    write_synced(scratch / MANIFEST, json.dumps(manifest, indent=1).encode())
+    _sync(scratch)
+
+
+def save_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """Serialises named arrays."""
+    return bytes(save({name: np.require(a, requirements="C") for name, a in arrays.items()}))
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a file and waits until the disk has it."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def verify(folder: Path) -> Found:
+    """Checks every byte of a checkpoint; raises CheckpointError with the reason."""
+    manifest = _manifest(folder)
+    listed = manifest["files"]
+    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    if present != set(listed):
+        raise CheckpointError(f"files differ from its manifest: {sorted(present ^ set(listed))}")
+    for name, digest in listed.items():
+        _verify_file(folder / name, Digest(int(digest["bytes"]), str(digest["sha256"])))
+    return Found(folder, manifest)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MOST_MANIFEST_BYTES:
+            raise CheckpointError("its manifest is too large to be one")
+        manifest = json.loads(path.read_bytes())
+        version, files = manifest["format"], manifest["files"]
+        names = [*files, *(name for name, _, _ in manifest["segments"])]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"its manifest cannot be read: {error}") from error
+    if version != FORMAT:
+        raise CheckpointError(f"it has format {version}, written by Rookery "
+                              f"{manifest.get('rookery')}; Rookery {__version__} reads format "
+                              f"{FORMAT}: use the release that wrote it")
+    if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
+        raise CheckpointError(f"its manifest names files outside of it: {names}")
+    return dict(manifest)
+
+
+def _verify_file(path: Path, wanted: Digest) -> None:
+    if path.is_symlink() or not path.is_file():
+        raise CheckpointError(f"{path.name} is not a plain file")
+    if path.stat().st_size != wanted.bytes:
+        raise CheckpointError(f"{path.name} has {path.stat().st_size} bytes, "
+                              f"its manifest says {wanted.bytes}")
+    with open(path, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != wanted.sha256:
+            raise CheckpointError(f"{path.name} does not match its checksum")
+
+
+def folders(parent: Path) -> list[Path]:
+    """Returns a run's checkpoints, newest first."""
+    found = [(match, path) for path in (parent.iterdir() if parent.is_dir() else ())
+             if (match := _FOLDER.fullmatch(path.name))]
+    found.sort(key=lambda f: (int(f[0][1]), int(f[0][2] or 0)), reverse=True)
+    return [path for _, path in found]
+
+
+def newest(parent: Path, *, exact: bool = False, resumable: bool = True
+           ) -> tuple[Found | None, list[str]]:
+    """Returns the newest checkpoint that verifies and is as wanted, and why others were skipped."""
+    skipped = []
+    for folder in folders(parent):
+        try:
+            found = verify(folder)
+        except CheckpointError as error:
+            skipped.append(f"{folder.name} skipped: {error}")
+            continue
+        if resumable and found.manifest["final"]:
+            continue
+        if exact and not found.manifest["exact"]:
+            skipped.append(f"{folder.name} skipped: it was made by an interrupt and its "
+                           "environments could not be saved, so it is not exact")
+            continue
+        return found, skipped
+    return None, skipped
+
+
+def prune(parent: Path, keep: int) -> None:
+    """Deletes all but the newest `keep` checkpoints."""
+    for folder in folders(parent)[keep:]:
+        remove(folder)
+
+
+def remove_beyond(parent: Path, env_steps: int) -> None:
+    """Deletes checkpoints of later marks."""
+    for folder in folders(parent):
+        match = _FOLDER.fullmatch(folder.name)
+        if match and int(match[1]) > env_steps:
+            remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Deletes a checkpoint so that no half of it can be mistaken for one."""
+    doomed = folder.with_name(f"{folder.name}{TEMPORARY}{os.getpid()}-gone")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def read_segments(segments: Iterable[Segment]) -> Iterator[tuple[int, dict[str, Array]]]:
+    """Yields each segment's first row number and its columns, one at a time in memory."""
+    for segment in segments:
+        yield segment.first, _load_arrays(segment.path)
+
+
+def _load_arrays(path: Path) -> dict[str, Array]:
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _free_name(parent: Path, name: str) -> Path:
+    """A mark may be saved again by a resumed run; the older folder stays until it is pruned."""
+    taken = [path for path in folders(parent) if path.name.startswith(name)]
+    return parent / (f"{name}-{len(taken)}" if taken else name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another filesystem, or one without links
+        shutil.copyfile(source, target)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

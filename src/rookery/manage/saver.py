@@ -1,0 +1,137 @@
+"""The saver: what a run writes to its folder, in order, on a thread of its own.
+
+Training only pays for copying what is new. Replay is written as segments: immutable files of
+consecutive rows that later checkpoints link. A disk that is full or broken is reported and never
+stops a run; the old checkpoints stay.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rookery.errors import StalledError
+from rookery.manage import checkpoint
+from rookery.manage.checkpoint import Content, Digest, Segment
+from rookery.types import Array
+
+SEGMENT_BYTES = 64 << 20  # rows are written at the latest when this much is unsaved
+BACKLOG = 4  # jobs that may wait before training does
+BEST = "best"
+CHECKPOINTS = "checkpoints"
+SEGMENTS = "replay"
+
+
+class Saver:
+    """Writes checkpoints, replay segments and the best model, one after another."""
+
+    def __init__(self, run_dir: Path, *, keep: int):
+        self.run_dir, self.keep = run_dir, keep
+        self.saved_rows = 0  # every row below is in a segment, or queued to be
+        self.failures: list[str] = []  # taken by `complaints`
+        self._segments: list[Segment] = []  # touched by the thread only, once it runs
+        self._unwritten: list[tuple[int, dict[str, Array]]] = []
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(BACKLOG)
+        self._thread = threading.Thread(target=self._work, name="saver", daemon=True)
+        self._thread.start()
+
+    def adopt(self, segments: list[Segment]) -> None:
+        """Takes over the segments of the checkpoint a run resumes from."""
+        folder = self.run_dir / SEGMENTS
+        folder.mkdir(exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        self._segments = [self._adopted(folder, segment) for segment in segments]
+        self.saved_rows = max((s.last for s in segments), default=0)
+
+    def _adopted(self, folder: Path, segment: Segment) -> Segment:
+        checkpoint._link(segment.path, folder / segment.path.name)
+        return Segment(folder / segment.path.name, segment.first, segment.last, segment.digest)
+
+    def rows(self, first: int, columns: dict[str, Array]) -> None:
+        """Queues new replay rows from `first` on; they must follow those queued before."""
+        if len(columns["end"]):
+            self.saved_rows = first + len(columns["end"])
+            self._jobs.put(lambda: self._write_segments(first, columns))
+
+    def save(self, content: Content, *, oldest: int, done: Callable[[Path], None]) -> None:
+        """Queues a checkpoint that links every segment with rows from `oldest` on."""
+        self._jobs.put(lambda: self._write_checkpoint(content, oldest, done))
+
+    def best(self, content: Content) -> None:
+        """Queues the best model so far."""
+        self._jobs.put(lambda: self._write_best(content))
+
+    def complaints(self) -> list[str]:
+        """Returns what failed since the last call."""
+        taken, self.failures = self.failures, []
+        return taken
+
+    def flush(self, timeout_s: float) -> None:
+        """Waits until everything queued is on disk."""
+        finished = threading.Event()
+        deadline = time.monotonic() + timeout_s
+        self._jobs.put(finished.set, timeout=timeout_s)
+        if not finished.wait(max(0.0, deadline - time.monotonic())):
+            raise StalledError(f"the disk of {self.run_dir} did not take a checkpoint within "
+                               f"{timeout_s:.0f} s; the previous one is intact")
+
+    def close(self) -> None:
+        """Finishes what is queued and ends the thread."""
+        self._jobs.put(None)
+        self._thread.join(timeout=60.0)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except OSError as error:  # disk full, quota, read-only: tell, and go on
+                self.failures.append(f"could not write to {self.run_dir}: {error}; "
+                                     "older checkpoints are intact, the next mark tries again")
+
+    def _write_segments(self, first: int, columns: dict[str, Array]) -> None:
+        """Writes these rows after any that an unwilling disk refused before."""
+        self._unwritten.append((first, columns))
+        while self._unwritten:
+            self._segments.append(self._segment(*self._unwritten[0]))
+            self._unwritten.pop(0)
+
+    def _segment(self, first: int, columns: dict[str, Array]) -> Segment:
+        folder = self.run_dir / SEGMENTS
+        folder.mkdir(parents=True, exist_ok=True)
+        last = first + len(columns["end"])
+        raw = checkpoint.save_bytes(columns)
+        path = folder / f"rows-{first:012d}-{last:012d}.safetensors"
+        try:
+            checkpoint.write_synced(path, raw)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return Segment(path, first, last, Digest.of(raw))
+
+    def _write_checkpoint(self, content: Content, oldest: int,
+                          done: Callable[[Path], None]) -> None:
+        self._drop(oldest)
+        if self._unwritten:
+            self._write_segments(*self._unwritten.pop())
+        parent = self.run_dir / CHECKPOINTS
+        if content.final:  # the run ended at this mark: what it did afterwards does not count
+            checkpoint.remove_beyond(parent, content.env_steps)
+        else:
+            content = replace(content, segments=tuple(self._segments))
+        folder = checkpoint.write(parent, checkpoint.name_of(content.env_steps), content)
+        checkpoint.prune(parent, self.keep)
+        done(folder)
+
+    def _drop(self, oldest: int) -> None:
+        """Forgets segments all of whose rows have been overwritten in the ring."""
+        for segment in [s for s in self._segments if s.last <= oldest]:
+            segment.path.unlink(missing_ok=True)
+            self._segments.remove(segment)
+
+    def _write_best(self, content: Content) -> None:
+        parent = self.run_dir / BEST
+        checkpoint.write(parent, checkpoint.name_of(content.env_steps), content)
+        checkpoint.prune(parent, 1)
