@@ -1,15 +1,18 @@
 """Owners: which process a file belongs to, in a form that survives pid reuse and reboots."""
 
 import os
-import time
 from pathlib import Path
 from typing import NamedTuple
 
+_PROC = Path("/proc")
 _STARTED_FIELD = 19  # of /proc/PID/stat, counted after the command's closing bracket
 
 
 class Owner(NamedTuple):
-    """A process: its pid, when it started (clock ticks since boot), and which boot that was."""
+    """A process: its pid, when it started (clock ticks since boot), and which boot that was.
+
+    Where there is no /proc the start is wall-clock time, which tells boots apart by itself.
+    """
 
     pid: int
     started: int
@@ -27,17 +30,31 @@ class Owner(NamedTuple):
 
 
 def _started(pid: int) -> int | None:
+    """Returns None for a process that is gone, a zombie included."""
+    if not _PROC.is_dir():
+        return _started_by_clock(pid)
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+        stat = (_PROC / str(pid) / "stat").read_bytes()  # a command may be cut within a letter
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it went while being read
         return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[_STARTED_FIELD])
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[_STARTED_FIELD])
+
+
+def _started_by_clock(pid: int) -> int | None:
+    import psutil  # where there is no /proc: macOS
+
+    try:
+        process = psutil.Process(pid)
+        zombie = process.status() == psutil.STATUS_ZOMBIE
+        return None if zombie else int(process.create_time() * 100)
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _boot() -> bytes:
     try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except FileNotFoundError:  # not Linux: the boot time to the minute tells boots apart
-        return int((time.time() - time.monotonic()) / 60).to_bytes(16, "little")
+        text = (_PROC / "sys/kernel/random/boot_id").read_text()
+    except FileNotFoundError:
+        return bytes(16)
     return bytes.fromhex(text.strip().replace("-", ""))
