@@ -1,5 +1,7 @@
 """The limiter: when to learn. It answers a question and never blocks."""
 
+import math
+
 from rookery.errors import ProtocolError
 
 
@@ -10,13 +12,14 @@ class Limiter:
         while limiter.ready(): draw a batch; learn; limiter.draw(batch)
 
     Rows of the warm-up are not counted as inserted: they are drawn from, but they do not demand a
-    burst of learning. `starving()` is the other side: actors should wait while it is False and the
-    learner is `slack` rows behind.
+    burst of learning. `may_insert()` is the other side: actors wait while the learner is more than
+    `slack` rows behind. At least one of the two is always true, so nobody waits for nobody.
     """
 
     def __init__(self, *, warmup: int, samples_per_insert: float, batch: int, slack: int):
         self.warmup, self.samples_per_insert, self.batch = warmup, samples_per_insert, batch
-        self.slack = slack  # rows that may be inserted ahead of the learner
+        least = math.ceil(batch / samples_per_insert) + 1  # less, and both sides could wait
+        self.slack = max(slack, least)  # rows that may be inserted ahead of the learner
         self.stored = self.inserted = self.drawn = 0
 
     def insert(self, rows: int) -> None:
