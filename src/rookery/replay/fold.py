@@ -6,7 +6,11 @@ gathers it; every observation is stored once. A row with `end != RUNNING` holds 
 it ends a walk and never begins one.
 
 A row may begin a walk once its window is closed: the chain is known for `window` rows, or up to
-the episode's end. `link` finds out, as rows arrive, which rows have just become closed.
+the episode's end. `link` finds out, as rows arrive, which rows have just become closed. Where
+frames are stacked the row must be whole as well: the older frames have not been overwritten.
+
+    linked = chains.link(ring, first, count)     # the writer, as rows arrive
+    batch = fold.gather(ring, spec, rows, ...)   # whoever draws
 """
 
 from typing import Any, NamedTuple
@@ -14,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from rookery.replay.memory import copy
-from rookery.replay.ring import BOOKKEEPING, Ring, obs_column
-from rookery.types import Array, EnvSpec, Floats, Rows
+from rookery.replay.memory import copy, store
+from rookery.replay.ring import BOOKKEEPING, COMMITTED, WORDS, Ring, obs_column
+from rookery.types import Array, Batch, EnvSpec, Floats, Rows
 
 # What is kept of a lane: the newest row of its open episode (-1: none), that episode's incarnation
 # and number, how many rows of the chain came before, and the chain's last `window` rows.
@@ -42,7 +46,7 @@ class Chains:
         self.closed = np.zeros(capacity, dtype=np.uint8)  # by slot: may begin a walk
 
     def link(self, ring: Ring, first: int, count: int) -> Linked:
-        """Joins `count` rows from `first` on to their chains."""
+        """Joins `count` rows from `first` on to their chains, and commits them."""
         found = np.empty(count + self.lanes.shape[0] * self.window, dtype=np.int64)
         total, steps = _link(
             ring.bytes,
@@ -64,6 +68,62 @@ class Folded(NamedTuple):
     reward: Floats  # [B]
     discount: Floats  # [B]
     last: Rows  # [B] the row whose observation is bootstrapped from
+
+
+def gather(
+    ring: Ring,
+    spec: EnvSpec,
+    rows: Rows,
+    weight: Floats,
+    *,
+    n_step: int,
+    gamma: float,
+    sequence: int,
+    oldest: int,
+) -> Batch:
+    """Builds the batch that begins at B closed rows: sequences of that length where it is not 0.
+
+    Frames older than row `oldest` are not touched.
+    """
+    if sequence:
+        return _stretches(ring, spec, rows, weight, gamma=gamma, length=sequence, oldest=oldest)
+    reward, discount, last = fold(ring, rows, n_step=n_step, gamma=gamma)
+    return Batch(
+        obs=observations(ring, spec, rows, oldest),
+        action=take(ring, "action", rows),
+        reward=reward,
+        discount=discount,
+        next_obs=observations(ring, spec, last, oldest),
+        weight=weight,
+        rows=rows,
+    )
+
+
+def _stretches(
+    ring: Ring,
+    spec: EnvSpec,
+    rows: Rows,
+    weight: Floats,
+    *,
+    gamma: float,
+    length: int,
+    oldest: int,
+) -> Batch:
+    walked, mask, discount = sequences(ring, rows, length=length, gamma=gamma)
+    steps, shape = walked[:, :-1].ravel(), (rows.size, length)
+    leaves = spec.unpack(observations(ring, spec, walked.ravel(), oldest))
+    return Batch(
+        obs=spec.pack(
+            {name: leaf.reshape(rows.size, -1, *leaf.shape[1:]) for name, leaf in leaves.items()}
+        ),  # [B, T + 1, *obs]
+        action=take(ring, "action", steps).reshape(*shape, *spec.action.shape),
+        reward=take(ring, "reward", steps).reshape(shape) * mask,
+        discount=discount,
+        next_obs=None,  # obs has one entry more than there are steps
+        weight=weight,
+        rows=rows,
+        mask=mask,
+    )
 
 
 def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
@@ -99,7 +159,7 @@ def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Any:
 
 
 def stacks(ring: Ring, rows: Rows, depth: int, oldest: int) -> Rows:
-    """Returns [B, S] rows, oldest frame first; before an episode's start its first frame repeats."""
+    """Returns [B, S] rows, oldest first. Before an episode's start its first frame repeats."""
     out = np.empty((rows.size, depth), dtype=np.int64)
     _stack(rows, ring.capacity, oldest, ring.columns["prev"], out)
     return out
@@ -143,7 +203,7 @@ def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
 def returns(
     ring: Ring, first: int, count: int, *, envs: int, gamma: float, running: Floats
 ) -> Floats:
-    """Returns the discounted sum of rewards so far at each row; `running` [lanes] goes along."""
+    """Returns the episode's discounted rewards up to each row; `running` [lanes] goes along."""
     out = np.zeros(count, dtype=np.float32)
     columns = ring.columns
     _returns(
@@ -154,6 +214,7 @@ def returns(
         columns["actor"],
         columns["env"],
         columns["end"],
+        columns["t"],
         columns["reward"],
         running,
         out,
@@ -164,7 +225,15 @@ def returns(
 def is_closed(ring: Ring, rows: Rows, window: int) -> Array:
     """Says for each row whether it may begin a walk, from the ring alone: for other runs' rings."""
     out = np.zeros(rows.size, dtype=np.bool_)
-    _is_closed(rows, ring.capacity, window, ring.columns["end"], ring.columns["next"], out)
+    end, nxt = ring.columns["end"], ring.columns["next"]
+    _is_closed(rows, ring.capacity, ring.committed, window, end, nxt, out)
+    return out
+
+
+def is_whole(ring: Ring, rows: Rows, depth: int, oldest: int) -> Array:
+    """Says for each row whether the frames a policy saw with it are all there."""
+    out = np.empty(rows.size, dtype=np.bool_)
+    _is_whole(rows, ring.capacity, depth, oldest, ring.columns["prev"], out)
     return out
 
 
@@ -181,6 +250,7 @@ def _view(raw, layout, column, size, dtype):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # type: ignore[no-untyped-def]
+    """Commits last of all: whoever sees a row sees the links between it and the rows before it."""
     capacity = layout[0]
     window = lanes.shape[1] - _RECENT
     end, actor = _view(raw, layout, 1, 1, _U1), _view(raw, layout, 2, 4, _I4)
@@ -204,7 +274,7 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
             prev[slot] = row - before
             lane[_DEPTH] += 1
         else:
-            prev[slot] = 0
+            prev[slot] = 0 if t[slot] == 0 else -1
             lane[_DEPTH] = 0
             lane[_INCARNATION] = incarnation[slot]
             lane[_EPISODE] = episode[slot]
@@ -219,6 +289,7 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
                 total += 1
         lane[_RECENT + depth % window] = row
         lane[_LAST] = -1 if ended else row
+    store(raw[:WORDS].view(_I8), COMMITTED, first + count)
     return total, steps
 
 
@@ -250,7 +321,7 @@ def _stack(rows, capacity, oldest, prev, out):  # type: ignore[no-untyped-def]
         for k in range(depth - 1, -1, -1):
             out[b, k] = row
             back = prev[row % capacity]
-            if row - back >= oldest:
+            if back > 0 and row - back >= oldest:
                 row -= back
 
 
@@ -276,23 +347,39 @@ def _sequence(rows, capacity, gamma, end, nxt, out, mask, discount):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _returns(first, capacity, envs, gamma, actor, env, end, reward, running, out):  # type: ignore[no-untyped-def]
+def _returns(first, capacity, envs, gamma, actor, env, end, t, reward, running, out):  # type: ignore[no-untyped-def]
     for k in range(out.size):
         slot = (first + k) % capacity
         lane = actor[slot] * envs + env[slot]
-        running[lane] = 0.0 if end[slot] != 0 else running[lane] * gamma + reward[slot]
+        before = 0.0 if t[slot] == 0 else running[lane] * gamma  # an actor may die in mid-episode
+        running[lane] = 0.0 if end[slot] != 0 else before + reward[slot]
         out[k] = running[lane]
 
 
 @njit(cache=True, nogil=True)
-def _is_closed(rows, capacity, window, end, nxt, out):  # type: ignore[no-untyped-def]
+def _is_closed(rows, capacity, committed, window, end, nxt, out):  # type: ignore[no-untyped-def]
     for b in range(rows.size):
         row = rows[b]
-        known = end[row % capacity] == 0
+        known = row < committed and end[row % capacity] == 0
         for _ in range(window):
             slot = row % capacity
             if not known or end[slot] != 0:
                 break
-            known = nxt[slot] > 0
-            row += nxt[slot]
+            step = nxt[slot]
+            row += step
+            known = step > 0 and row < committed
         out[b] = known
+
+
+@njit(cache=True, nogil=True)
+def _is_whole(rows, capacity, depth, oldest, prev, out):  # type: ignore[no-untyped-def]
+    for b in range(rows.size):
+        row = rows[b]
+        for _ in range(depth - 1):
+            back = prev[row % capacity]
+            if back == 0:
+                break
+            row = row - back if back > 0 else -1
+            if row < oldest:
+                break
+        out[b] = row >= oldest

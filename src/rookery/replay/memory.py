@@ -5,6 +5,7 @@ places. These two are real atomic instructions with a full fence, so that "copy,
 means what it says. Python calls them through `look` and `post`. `copy` is memcpy.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -23,7 +24,7 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 
 @intrinsic
-def load(typing_context: Any, words: Any, index: Any) -> Any:
+def load(typing_context, words, index):  # type: ignore[no-untyped-def]
     """What `look` does, inside compiled code."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -35,7 +36,7 @@ def load(typing_context: Any, words: Any, index: Any) -> Any:
 
 
 @intrinsic
-def store(typing_context: Any, words: Any, index: Any, value: Any) -> Any:
+def store(typing_context, words, index, value):  # type: ignore[no-untyped-def]
     """What `post` does, inside compiled code."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -48,8 +49,8 @@ def store(typing_context: Any, words: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
-def copy(typing_context: Any, target: Any, to: Any, source: Any, at: Any, count: Any) -> Any:
-    """Copies `count` bytes from source[at:] to target[to:], both uint8 arrays. Compiled code only."""
+def copy(typing_context, target, to, source, at, count):  # type: ignore[no-untyped-def]
+    """Copies `count` bytes from source[at:] to target[to:], uint8 arrays. Compiled code only."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         to_pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
@@ -61,12 +62,16 @@ def copy(typing_context: Any, target: Any, to: Any, source: Any, at: Any, count:
 
 
 @njit(cache=True, nogil=True)
-def look(words: Rows, index: int) -> int:
+def _look(words, index):  # type: ignore[no-untyped-def]
     """Loads a counter after everything that was read before it."""
-    return load(words, index)  # type: ignore[no-any-return, call-arg]
+    return load(words, index)
 
 
 @njit(cache=True, nogil=True)
-def post(words: Rows, index: int, value: int) -> None:
-    """Stores a counter before everything that is written after it."""
-    store(words, index, value)  # type: ignore[call-arg]
+def _post(words, index, value):  # type: ignore[no-untyped-def]
+    """Stores a counter after all that was written before it, and before all that follows."""
+    store(words, index, value)
+
+
+look: Callable[[Rows, int], int] = _look
+post: Callable[[Rows, int, int], None] = _post

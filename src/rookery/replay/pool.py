@@ -1,8 +1,11 @@
 """The pool: replay put together. The learner's process is its only writer.
 
-drained = pool.drain()                       # transport rings → replay ring
-batch = pool.draw(64, beta=0.4)              # rows → n-step batch
-pool.rerank(batch.rows, td_error)            # TD errors → priorities
+    drained = pool.drain()                       # transport rings → replay ring
+    batch = pool.draw(64, beta=0.4)              # rows → n-step batch
+    pool.rerank(batch.rows, td_error)            # TD errors → priorities
+
+Everything it holds is a function of the rows, the TD errors and its generator: `restore` goes on
+bit for bit where `state` looked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,19 +16,21 @@ import numpy as np
 
 from rookery import seeding
 from rookery.config.schema import AlgoConfig, ReplayConfig
-from rookery.errors import CheckpointError
+from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.replay import fold
 from rookery.replay.fold import Chains
-from rookery.replay.ring import Ring, Schema, row_bytes, schema_of
-from rookery.replay.sampler import SAMPLERS, Sampler
-from rookery.types import Array, Batch, End, EnvSpec, Rows
+from rookery.replay.ring import Ring, Schema, obs_column, row_bytes, schema_of
+from rookery.replay.sampler import SAMPLERS, Drawn, Sampler
+from rookery.types import Array, Batch, EnvSpec, Rows
+
+TRIES = 100  # batches drawn in the hope of one row whose frames are all there
 
 
 class Drained(NamedTuple):
     """What arrived: rows [first, first + count), of which `steps` have an action."""
 
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is not missed
     steps: int
 
 
@@ -80,42 +85,41 @@ class Pool:
 
     def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
         """Draws B closed rows and folds them into transitions, as numpy arrays."""
-        rows, weight = self.sampler.draw(batch, beta, self.rng)
-        if self.sequence:
-            return self._sequences(rows, weight)
-        reward, discount, last = fold.fold(self.ring, rows, n_step=self.n_step, gamma=self.gamma)
-        return Batch(
-            obs=self._observations(rows),
-            action=fold.take(self.ring, "action", rows),
-            reward=reward,
-            discount=discount,
-            next_obs=self._observations(last),
-            weight=weight,
-            rows=rows,
+        drawn = self.sampler.draw(batch, beta, self.rng)
+        oldest = self.ring.oldest
+        if self.spec.frame_stack > 1:
+            drawn = self._whole(drawn, beta, oldest)
+        return fold.gather(
+            self.ring,
+            self.spec,
+            drawn.rows,
+            drawn.weight,
+            n_step=self.n_step,
+            gamma=self.gamma,
+            sequence=self.sequence,
+            oldest=oldest,
         )
 
-    def _sequences(self, rows: Rows, weight: Array) -> Batch:
-        walked, mask, discount = fold.sequences(
-            self.ring, rows, length=self.sequence, gamma=self.gamma
-        )
-        steps = walked[:, :-1].ravel()
-        shape = (rows.size, self.sequence)
-        leaves = self.spec.unpack(self._observations(walked.ravel()))
-        return Batch(
-            obs=self.spec.pack(
-                {k: v.reshape(rows.size, -1, *v.shape[1:]) for k, v in leaves.items()}
-            ),  # [B, T + 1, *obs]
-            action=fold.take(self.ring, "action", steps).reshape(*shape, *self.spec.action.shape),
-            reward=fold.take(self.ring, "reward", steps).reshape(shape) * mask,
-            discount=discount,
-            next_obs=None,  # obs has one entry more than there are steps
-            weight=weight,
-            rows=rows,
-            mask=mask,
-        )
+    def _whole(self, drawn: Drawn, beta: float, oldest: int) -> Drawn:
+        """Puts other rows of the batch in the place of those whose first frames were overwritten.
 
-    def _observations(self, rows: Rows) -> Any:
-        return fold.observations(self.ring, self.spec, rows, self.ring.oldest)
+        There are few of them, at the ring's old end, and copying a row leaves the odds as they are.
+        """
+        depth, batch = self.spec.frame_stack, drawn.rows.size
+        for _ in range(TRIES):
+            whole = fold.is_whole(self.ring, drawn.rows, depth, oldest)
+            if whole.all():
+                return drawn
+            if whole.any():
+                index = np.arange(batch)
+                index[~whole] = self.rng.choice(index[whole], size=int((~whole).sum()))
+                weight = drawn.weight[index]
+                return Drawn(drawn.rows[index], weight / weight.max())
+            drawn = self.sampler.draw(batch, beta, self.rng)
+        raise EmptyReplayError(
+            f"no row of {self.ring.capacity} has all {depth} frames of its stack; "
+            "raise replay.capacity or lower env.frame_stack"
+        )
 
     def rerank(self, rows: Rows, td_error: Array) -> None:
         """Gives rows the priority of their new TD error; overwritten ones are skipped."""
@@ -130,8 +134,7 @@ class Pool:
         """Returns the raw observation leaves of rows just drained, for running statistics."""
         slots = self.ring.slots(first, count)
         return {
-            leaf.name: self.ring.columns[fold.obs_column(leaf.name)][slots]
-            for leaf in self.spec.obs
+            leaf.name: self.ring.columns[obs_column(leaf.name)][slots] for leaf in self.spec.obs
         }
 
     def returns_between(self, first: int, count: int) -> Array:
@@ -148,6 +151,7 @@ class Pool:
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Returns what a checkpoint needs besides the rows: JSON-ready data, and arrays."""
         numbers = {
+            "shape": self._shape(),
             "first": self.ring.oldest,
             "committed": self.ring.committed,
             "rng": seeding.state_of(self.rng),
@@ -161,30 +165,49 @@ class Pool:
         segments: Iterable[tuple[int, Mapping[str, Array]]],
     ) -> None:
         """Puts the rows back and finds their chains again. The ring must be new."""
+        if numbers["shape"] != self._shape():
+            raise CheckpointError(
+                f"replay was saved with {numbers['shape']}, this run has {self._shape()}; "
+                "resume with the settings it was saved with"
+            )
         self.rng = seeding.with_state(numbers["rng"])
         position = int(numbers["first"])
         self.ring.restart_at(position)
         for first, columns in segments:
-            position = self._put_back(position, first, columns)
+            position = self._put_back(position, first, columns, int(numbers["committed"]))
         if position != numbers["committed"]:
             raise CheckpointError(
-                f"replay segments end at row {position}, expected {numbers['committed']}"
+                f"replay segments end at row {position}, expected {numbers['committed']}; "
+                "resume from an older checkpoint"
             )
         self._relink(int(numbers["first"]), position)
         self.sampler.restore(arrays)
         self.running[:] = arrays["running"]
 
-    def _put_back(self, position: int, first: int, columns: Mapping[str, Array]) -> int:
+    def _shape(self) -> dict[str, int]:
+        """What rows and priorities on disk depend on."""
+        return {
+            "capacity": self.ring.capacity,
+            "actors": len(self.transports),
+            "envs": self.chains.envs,
+            "window": self.chains.window,
+            "stride": self.chains.stride,
+        }
+
+    def _put_back(self, position: int, first: int, columns: Mapping[str, Array], last: int) -> int:
         skip = position - first  # rows of an old segment that have been overwritten since
         if skip < 0:
-            raise CheckpointError(f"replay rows {position} to {first} are missing")
-        rest = {name: column[skip:] for name, column in columns.items()}
+            raise CheckpointError(
+                f"replay rows {position} to {first} are missing from the checkpoint's segments; "
+                "resume from an older one"
+            )
+        rest = {name: column[skip : last - first] for name, column in columns.items()}
         if rest["end"].size:
             self.ring.append(rest)
         return self.ring.committed
 
     def _relink(self, first: int, last: int) -> None:
-        """Finds the chains again, in pieces; rows that are not drained yet cannot matter."""
+        """Finds the chains again: they are a function of the rows."""
         if last > first:
             self.chains.link(self.ring, first, last - first)
 
@@ -196,6 +219,3 @@ def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:
     """Returns what the replay ring and its priorities will take."""
     schema: Schema = schema_of(spec)
     return config.capacity * (row_bytes(schema) + 1 + 10)
-
-
-__all__ = ["Drained", "End", "Pool", "bytes_needed"]

@@ -9,8 +9,10 @@ reader may touch:
 
 A writer raises `reserved`, writes, raises `committed`. A reader draws from
 [reserved - capacity, committed), copies, looks at `reserved` again, and draws anew what was
-overtaken. A writer that dies leaves a readable ring and holds nothing; the next writer starts at
-the old `reserved` and marks the gap, so that it can never be drawn (`Ring.adopt`).
+overtaken (`reader.py`). `next` is the one column that changes after its row is committed: it may
+then point at rows from `committed` on, which a reader takes for "not there yet". A writer that
+dies leaves a readable ring and holds nothing; the next writer starts at the old `reserved` and
+marks the gap, so that it can never be drawn (`Ring.adopt`).
 
 A *transport* ring has one consumer as well: what it has not consumed is never overwritten.
 
@@ -29,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -46,8 +48,11 @@ SHM = Path("/dev/shm")
 _PAGE = 4096
 _LINE = 64  # columns and counters start on their own cache lines
 _HEAD = struct.Struct("<8sqqqqq16sq32s")  # magic format header capacity pid start boot json hash
-_SCHEMA_AT = 512
-_RESERVED, _COMMITTED, _CONSUMED, _HEARTBEAT = 16, 24, 32, 40  # in int64 words
+_OWNER = struct.Struct("<qq16s")
+_OWNER_AT = 32
+WORDS = 512  # bytes at the file's beginning that hold the counters; the schema follows
+_RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT = 16, 24, 32, 40  # in int64 words
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while a laptop sleeps
 
 
 class Column(NamedTuple):
@@ -76,7 +81,7 @@ BOOKKEEPING: Schema = (
     Column("version", (), "int64"),
     Column("priority", (), "float32"),  # the actor's estimate; 0: none
     Column("next", (), "int32"),  # distance to that environment's next row; 0: not there yet
-    Column("prev", (), "int32"),  # distance back; 0: first of its episode
+    Column("prev", (), "int32"),  # distance back; 0: first of its episode; -1: it is gone
 )
 
 
@@ -100,22 +105,25 @@ class Ring:
     """A mapped ring. Build it with `create`, `open` or `from_fd`."""
 
     def __init__(self, fd: int, *, writable: bool):
-        size = os.fstat(fd).st_size
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self.fd = fd
+        size = os.fstat(fd).st_size
+        if size < _PAGE:
+            raise ProtocolError(f"not a ring: the file has {size} bytes, a ring at least {_PAGE}")
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._map = mmap.mmap(fd, size, access=access)
         head = _HEAD.unpack_from(self._map)
-        _refuse_foreign(head, size)
+        _refuse_foreign(head)
         self.capacity: int = head[3]
-        self.owner = Owner(pid=head[4], started=head[5], boot=head[6])
         self.schema = _read_schema(self._map, head[7], head[8])
-        self.bytes = np.frombuffer(self._map, dtype=np.uint8)
-        self.words: Rows = self.bytes[:_PAGE].view(np.int64)
         self.offsets = _offsets(self.schema, self.capacity, head[2])
+        _refuse_damaged(self.schema, self.capacity, head[2], size)
+        self.bytes = np.frombuffer(self._map, dtype=np.uint8)
+        self.words: Rows = self.bytes[:WORDS].view(np.int64)
         self.widths = np.array([c.width for c in self.schema], dtype=np.int64)
         self.layout = np.concatenate([[self.capacity], self.offsets, self.widths])  # for kernels
         self.columns = {
-            c.name: self._column(c, at) for c, at in zip(self.schema, self.offsets, strict=True)
+            c.name: self._column(c, int(at))
+            for c, at in zip(self.schema, self.offsets, strict=True)
         }
 
     @classmethod
@@ -128,24 +136,30 @@ class Ring:
         name: str | None = None,
     ) -> "Ring":
         """Makes a ring: private unless it has a name. A full disk or /dev/shm is a ConfigError."""
+        if capacity < 1:
+            raise ConfigError(f"a ring has at least one row, got a capacity of {capacity}")
         header = _header_bytes(schema)
-        size = int(_offsets(schema, capacity, header)[-1]) + _padded(schema[-1].width * capacity)
         directory = directory or default_directory()
-        fd = _private_file(directory) if name is None else _named_file(directory / name)
+        fd = private_file(directory) if name is None else _named_file(directory / name)
         try:
-            _allocate(fd, size, directory)
-        except ConfigError:
+            allocate(fd, _size(schema, capacity, header), directory, what="a ring")
+            os.pwrite(fd, _head(schema, capacity, header, Owner.this()), 0)
+        except (ConfigError, OSError):
             os.close(fd)
             if name is not None:
                 (directory / name).unlink()
             raise
-        os.pwrite(fd, _head(schema, capacity, header, Owner.this()), 0)
         return cls(fd, writable=True)
 
     @classmethod
     def open(cls, path: Path) -> "Ring":
         """Maps another run's named ring, for reading only."""
-        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC), writable=False)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return cls(fd, writable=False)
+        except ProtocolError:
+            os.close(fd)
+            raise
 
     @classmethod
     def from_fd(cls, fd: int) -> "Ring":
@@ -153,12 +167,17 @@ class Ring:
         return cls(fd, writable=True)
 
     @property
+    def owner(self) -> Owner:
+        """The process that writes, or wrote last."""
+        return Owner(*_OWNER.unpack_from(self._map, _OWNER_AT))
+
+    @property
     def reserved(self) -> int:
         return look(self.words, _RESERVED)
 
     @property
     def committed(self) -> int:
-        return look(self.words, _COMMITTED)
+        return look(self.words, COMMITTED)
 
     @property
     def consumed(self) -> int:
@@ -191,7 +210,7 @@ class Ring:
 
     def commit(self) -> None:
         """Declares everything reserved complete."""
-        post(self.words, _COMMITTED, self.reserved)
+        post(self.words, COMMITTED, self.reserved)
 
     def consume(self, upto: int) -> None:
         """Gives a transport ring's rows below `upto` back to its writer."""
@@ -199,9 +218,16 @@ class Ring:
 
     @contextlib.contextmanager
     def writing(self, count: int) -> Iterator[slice | Rows]:
-        """Reserves rows, lets the caller fill the columns at the yielded slots, commits."""
+        """Reserves rows, lets the caller fill the columns at the yielded slots, commits.
+
+        What an exception leaves half-written can never be drawn.
+        """
         first = self.reserve(count)
-        yield self.slots(first, count)
+        try:
+            yield self.slots(first, count)
+        except BaseException:  # whatever it was, the rows are not whole; it is raised again
+            self._bury()
+            raise
         self.commit()
 
     def append(self, rows: Mapping[str, Array]) -> None:
@@ -212,9 +238,10 @@ class Ring:
                 column[slots] = rows.get(name, 0)
 
     def drain_from(self, transport: "Ring") -> tuple[int, int]:
-        """Moves what a transport ring with the same schema holds; returns first row and count.
+        """Copies what a transport ring with the same schema holds; returns first row and count.
 
-        At most a capacity's worth at a time: call again while there is more.
+        `Chains.link` commits the rows, once their links are there too. At most a capacity's worth
+        at a time: call again while there is more.
         """
         first, count = _drain(
             self.bytes, self.layout, self.words, transport.bytes, transport.layout, transport.words
@@ -222,10 +249,17 @@ class Ring:
         return int(first), int(count)
 
     def adopt(self) -> None:
-        """Takes over the ring of a dead writer: what it left half-written is never a start."""
-        first, count = self.committed, self.reserved - self.committed
-        slots = self.slots(first, count)
+        """Takes over the ring of a dead writer: what it left half-written can never be drawn."""
+        _OWNER.pack_into(self._map, _OWNER_AT, *Owner.this())
+        self._bury()
+
+    def _bury(self) -> None:
+        """Commits half-written rows as final rows that no chain leads to."""
+        first, last = self.committed, self.reserved
+        _cut(self.columns["next"], self.oldest, first)
+        slots = self.slots(first, last - first)
         self.columns["end"][slots] = End.TRUNCATED
+        self.columns["episode"][slots] = -1  # no episode: `Chains.link` joins them to nothing
         self.columns["next"][slots] = 0
         self.columns["prev"][slots] = 0
         self.commit()
@@ -233,16 +267,16 @@ class Ring:
     def restart_at(self, row: int) -> None:
         """Sets both counters of a ring that nobody else reads yet."""
         post(self.words, _RESERVED, row)
-        post(self.words, _COMMITTED, row)
+        post(self.words, COMMITTED, row)
 
     def beat(self) -> None:
         """Tells readers that the owner lives."""
-        post(self.words, _HEARTBEAT, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        post(self.words, _HEARTBEAT, time.clock_gettime_ns(_CLOCK))
 
     @property
     def silence_s(self) -> float:
         """Seconds since the owner's last heartbeat."""
-        return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - look(self.words, _HEARTBEAT)) / 1e9
+        return (time.clock_gettime_ns(_CLOCK) - look(self.words, _HEARTBEAT)) / 1e9
 
     def close(self) -> None:
         """Unmaps the ring. Views into its columns must be gone; a private one vanishes."""
@@ -274,12 +308,16 @@ def _offsets(schema: Schema, capacity: int, header: int) -> Rows:
     return np.cumsum(sizes, dtype=np.int64)
 
 
+def _size(schema: Schema, capacity: int, header: int) -> int:
+    return int(_offsets(schema, capacity, header)[-1]) + _padded(schema[-1].width * capacity)
+
+
 def _encode(schema: Schema) -> bytes:
     return json.dumps([[c.name, list(c.shape), c.dtype] for c in schema]).encode()
 
 
 def _header_bytes(schema: Schema) -> int:
-    return -(-(_SCHEMA_AT + len(_encode(schema))) // _PAGE) * _PAGE
+    return -(-(WORDS + len(_encode(schema))) // _PAGE) * _PAGE
 
 
 def _head(schema: Schema, capacity: int, header: int, owner: Owner) -> bytes:
@@ -295,11 +333,11 @@ def _head(schema: Schema, capacity: int, header: int, owner: Owner) -> bytes:
         len(text),
         hashlib.sha256(text).digest(),
     )
-    return bytes(head) + bytes(16 * 8 - len(head)) + bytes(_SCHEMA_AT - 16 * 8) + text
+    return bytes(head) + bytes(16 * 8 - len(head)) + bytes(WORDS - 16 * 8) + text
 
 
-def _refuse_foreign(head: tuple[bytes, int, int, int], size: int) -> None:
-    magic, version, header, capacity = head[:4]
+def _refuse_foreign(head: tuple[Any, ...]) -> None:
+    magic, version = head[:2]
     if magic != MAGIC:
         raise ProtocolError("not a ring: the file does not begin with the ring's mark")
     if version != FORMAT:
@@ -307,18 +345,24 @@ def _refuse_foreign(head: tuple[bytes, int, int, int], size: int) -> None:
             f"ring format {version} was written by another release of Rookery; "
             f"this one reads format {FORMAT}: run both with the same release"
         )
-    if not 0 < header < size or capacity < 1:
-        raise ProtocolError(f"ring header is damaged: header {header}, capacity {capacity}")
+
+
+def _refuse_damaged(schema: Schema, capacity: int, header: int, size: int) -> None:
+    if capacity < 1 or header != _header_bytes(schema) or size < _size(schema, capacity, header):
+        raise ProtocolError(
+            f"ring header is damaged: header {header}, capacity {capacity}, "
+            f"file {size} bytes; a ring that was made whole has all its rows"
+        )
 
 
 def _read_schema(raw: mmap.mmap, length: int, digest: bytes) -> Schema:
-    text = raw[_SCHEMA_AT : _SCHEMA_AT + length]
+    text = raw[WORDS : WORDS + length]
     if hashlib.sha256(text).digest() != digest:
         raise ProtocolError("ring schema is damaged: its checksum does not match")
     return tuple(Column(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
 
 
-def _private_file(directory: Path) -> int:
+def private_file(directory: Path) -> int:
     """An unnamed file: it needs no cleaning up, whoever is killed."""
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -333,7 +377,7 @@ def _named_file(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
-def _allocate(fd: int, size: int, directory: Path) -> None:
+def allocate(fd: int, size: int, directory: Path, *, what: str) -> None:
     """Takes the space now: a full /dev/shm must be an error here, not a SIGBUS later."""
     try:
         if hasattr(os, "posix_fallocate"):
@@ -345,10 +389,18 @@ def _allocate(fd: int, size: int, directory: Path) -> None:
             raise
         free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
         raise ConfigError(
-            f"a ring of {size / 1e6:.0f} MB does not fit into {directory} "
+            f"{what} of {size / 1e6:.0f} MB does not fit into {directory} "
             f"({free / 1e6:.0f} MB free); lower replay.capacity, enlarge {directory} "
             "(docker: --shm-size), or set replay.storage=disk"
         ) from error
+
+
+@njit(cache=True, nogil=True)
+def _cut(links, first, last):  # type: ignore[no-untyped-def]
+    """Undoes the links of rows [first, last) that lead to `last` or beyond."""
+    for row in range(first, last):
+        if row + links[row % links.size] >= last:
+            links[row % links.size] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -357,7 +409,7 @@ def _drain(target, target_layout, target_words, source, source_layout, source_wo
     columns = target_layout.size // 2
     target_capacity, source_capacity = target_layout[0], source_layout[0]
     begin = load(source_words, _CONSUMED)
-    count = min(load(source_words, _COMMITTED) - begin, target_capacity)
+    count = min(load(source_words, COMMITTED) - begin, target_capacity)
     first = load(target_words, _RESERVED)
     store(target_words, _RESERVED, first + count)
     done = 0
@@ -375,6 +427,5 @@ def _drain(target, target_layout, target_words, source, source_layout, source_wo
                 run * width,
             )
         done += run
-    store(target_words, _COMMITTED, first + count)
     store(source_words, _CONSUMED, begin + count)
     return first, count

@@ -1,9 +1,11 @@
-"""Samplers: which rows are drawn. Both have the same four methods; neither ever waits.
+"""Samplers: which rows are drawn. Both have the same methods, and neither ever waits:
 
-sampler.clear(first, count)          rows whose slots are being written anew
-sampler.admit(rows)                  rows that may be drawn from now on
-rows, weight = sampler.draw(batch, beta, rng)
-sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
+    sampler.clear(first, count)          rows whose slots are being written anew
+    sampler.admit(rows)                  rows that may be drawn from now on
+    rows, weight = sampler.draw(batch, beta, rng)
+    sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
+
+What has not been admitted, or has been cleared since, is never drawn.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,8 @@ from rookery.types import Array, Floats, Rows
 FAN = 8  # children of a tree node: eight doubles are one cache line
 SWEEP = 2048  # nodes of a level that are scanned rather than descended to
 FLOOR = 1e-6  # added to |TD error|, so that no row becomes undrawable
+CEILING = float(np.finfo(np.float32).max)  # of a priority, so that no sum overflows
+GUESSES = 64  # rounds of guessing rows before all of them are looked through
 
 
 class Drawn(NamedTuple):
@@ -46,38 +50,47 @@ class Uniform:
 
     def __init__(self, ring: Ring, chains: Chains, alpha: float):
         self._ring, self._closed = ring, chains.closed
-        self._admitted = 0
 
     def clear(self, first: int, count: int) -> None:
         """Nothing to forget: `Chains.closed` is the truth."""
 
     def admit(self, rows: Rows) -> None:
-        self._admitted += rows.size
+        """Nothing to learn either."""
 
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
         """Draws with replacement. Open and final rows are few, so drawing anew is cheap."""
+        _refuse_batch(batch)
         rows = np.empty(batch, dtype=np.int64)
-        filled, tries = 0, 0
+        filled = 0
         low, high = self._ring.oldest, self._ring.committed
-        while filled < batch:
-            if self._admitted == 0 or tries > 1000:
-                raise EmptyReplayError(
-                    f"no closed row among rows {low} to {high}; draw after the limiter says ready()"
-                )
+        for _ in range(GUESSES if high > low else 0):
             guess = rng.integers(low, high, size=batch + batch // 8 + 8)
             good = guess[self._closed[guess % self._ring.capacity] == 1][: batch - filled]
             rows[filled : filled + good.size] = good
-            filled, tries = filled + good.size, tries + 1
+            filled += good.size
+            if filled == batch:
+                break
+        else:
+            rows[filled:] = rng.choice(self._all_closed(low, high), size=batch - filled)
         return Drawn(rows, np.ones(batch, dtype=np.float32))
+
+    def _all_closed(self, low: int, high: int) -> Rows:
+        slots = self._ring.slots(low, high - low)
+        rows: Rows = low + np.flatnonzero(self._closed[slots])
+        if rows.size == 0:
+            raise EmptyReplayError(
+                f"no closed row among rows {low} to {high}; draw after the limiter says ready()"
+            )
+        return rows
 
     def rerank(self, rows: Rows, td_error: Floats) -> None:
         """Every row stays equally likely."""
 
     def state(self) -> dict[str, Array]:
-        return {"admitted": np.array([self._admitted])}
+        return {}
 
     def restore(self, state: dict[str, Array]) -> None:
-        self._admitted = int(state["admitted"][0])
+        """Nothing to put back."""
 
 
 class Prioritized:
@@ -119,6 +132,7 @@ class Prioritized:
         )
 
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
+        _refuse_batch(batch)
         if not self._tree[0] > 0:
             raise EmptyReplayError("no row has a priority yet; draw after the limiter says ready()")
         rows = np.empty(batch, dtype=np.int64)
@@ -136,6 +150,12 @@ class Prioritized:
         return Drawn(rows, weight)
 
     def rerank(self, rows: Rows, td_error: Floats) -> None:
+        """Gives rows that can still be drawn the priority |TD error| + FLOOR."""
+        if td_error.shape != rows.shape:
+            raise ProtocolError(
+                f"rerank needs one TD error for each row, got {td_error.shape} for {rows.shape}; "
+                "give it the rows of the batch they were computed from"
+            )
         largest = _rerank(
             self._tree,
             self._starts,
@@ -145,9 +165,9 @@ class Prioritized:
             self._ring.oldest,
             self._ring.capacity,
         )
-        if not np.isfinite(largest):
+        if largest > CEILING:
             raise ProtocolError(
-                "a priority must be finite, got a TD error that is not; "
+                "a priority must be a finite float32, got a TD error that is not; "
                 "skip such a learner step instead"
             )
         self._largest = max(self._largest, largest)
@@ -165,6 +185,11 @@ SAMPLERS: dict[Draw, Callable[[Ring, Chains, float], Any]] = {
     Draw.UNIFORM: Uniform,
     Draw.PRIORITIZED: Prioritized,
 }
+
+
+def _refuse_batch(batch: int) -> None:
+    if batch < 1:
+        raise ProtocolError(f"a batch has at least one row, got {batch}; set replay.batch")
 
 
 def _level_starts(capacity: int) -> Rows:
@@ -193,17 +218,14 @@ def _rebuild(tree, starts):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _assign(tree, starts, rows, values, oldest, capacity):  # type: ignore[no-untyped-def]
+def _assign(tree, starts, rows, values, capacity):  # type: ignore[no-untyped-def]
     """Sets leaves, then every level above them. Neighbours with one parent compute it once."""
     leaves = starts[starts.size - 2]
     nodes = np.empty(rows.size, dtype=np.int64)
-    kept = 0
     for i in range(rows.size):
-        if rows[i] >= oldest:
-            leaf = rows[i] % capacity
-            tree[leaves + leaf] = values[i]
-            nodes[kept] = leaf
-            kept += 1
+        nodes[i] = rows[i] % capacity
+        tree[leaves + nodes[i]] = values[i]
+    kept = rows.size
     for level in range(starts.size - 3, -1, -1):
         children = starts[level + 1]
         unique = 0
@@ -222,22 +244,29 @@ def _admit(tree, starts, rows, priority, largest, alpha):  # type: ignore[no-unt
     values = np.empty(rows.size)
     for i in range(rows.size):
         given = priority[rows[i] % priority.size]
-        values[i] = (given if given > 0 else largest) ** alpha
-    _assign(tree, starts, rows, values, 0, priority.size)
+        values[i] = (given if 0 < given <= CEILING else largest) ** alpha
+    _assign(tree, starts, rows, values, priority.size)
 
 
 @njit(cache=True, nogil=True)
 def _rerank(tree, starts, rows, td_error, alpha, oldest, capacity):  # type: ignore[no-untyped-def]
-    """Returns the largest new priority; changes nothing if one of them is not finite."""
-    values = np.empty(rows.size)
-    largest = 0.0
+    """Returns the largest new priority; changes nothing if one of them is beyond the ceiling.
+
+    A leaf that is empty stays so: its row was cleared, or may not begin a walk.
+    """
+    leaves = starts[starts.size - 2]
+    fresh, values = np.empty(rows.size, dtype=np.int64), np.empty(rows.size)
+    largest, kept = 0.0, 0
     for i in range(rows.size):
         size = abs(np.float64(td_error[i])) + FLOOR
-        if not np.isfinite(size):
-            return size
+        if not size <= CEILING:  # nor is nan
+            return np.inf
         largest = max(largest, size)
-        values[i] = size**alpha
-    _assign(tree, starts, rows, values, oldest, capacity)
+        if 0 <= rows[i] - oldest < capacity and tree[leaves + rows[i] % capacity] > 0.0:
+            fresh[kept] = rows[i]
+            values[kept] = size**alpha
+            kept += 1
+    _assign(tree, starts, fresh[:kept], values[:kept], capacity)
     return largest
 
 
@@ -253,7 +282,7 @@ def _clear(tree, starts, first, count, capacity):  # type: ignore[no-untyped-def
             nodes[kept] = row
             kept += 1
     if kept > 0:
-        _assign(tree, starts, nodes[:kept], np.zeros(kept), 0, capacity)
+        _assign(tree, starts, nodes[:kept], np.zeros(kept), capacity)
 
 
 @njit(cache=True, nogil=True)
@@ -284,8 +313,8 @@ def _draw(tree, starts, noise, beta, committed, capacity, rows, weight):  # type
     batch = rows.size
     levels = starts.size - 2
     mass = (np.arange(batch) + noise) * (tree[0] / batch)
-    level = _sweep(tree, starts, mass, rows)
-    for level in range(level + 1, levels + 1):
+    swept = _sweep(tree, starts, mass, rows)
+    for level in range(swept + 1, levels + 1):
         for b in range(batch):
             at = starts[level] + rows[b] * FAN
             pick, below, upto = 0, 0.0, 0.0
