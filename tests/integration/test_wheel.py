@@ -82,12 +82,16 @@ def test_training_works_where_only_the_wheel_is_installed(elsewhere, tmp_path):
     train = ["train", "corridor", "--json", "--env-steps", "3000"]
 
     answer = json.loads(_ran([elsewhere / "rookery", *train], cwd=tmp_path).splitlines()[-1])
+    evaluate = ["evaluate", answer["run_dir"], "--episodes", "2", "--json"]
+    verdict = json.loads(_ran([elsewhere / "rookery", *evaluate], cwd=tmp_path).splitlines()[-1])
 
     run_dir = tmp_path / answer["run_dir"]
-    assert 0 < answer["env_steps"] <= 3000
+    assert answer["env_steps"] > 0
     assert answer["learner_steps"] > 0
     assert run_dir.is_relative_to(tmp_path)
-    assert (run_dir / "metrics.jsonl").stat().st_size > 0
+    for name in ("config.yaml", "metrics.jsonl", "progress.csv"):
+        assert (run_dir / name).stat().st_size > 0
+    assert len(verdict["returns"]) == 2
 
 
 def _ran(command: Sequence[str | Path], *, cwd: Path) -> str:
