@@ -63,7 +63,7 @@ class Dqn:
             best = choosing.argmax(1, keepdim=True)  # [B, 1]
             wanted = batch.reward + batch.discount * next_q.gather(1, best).squeeze(1)  # [B]
         loss = (F.smooth_l1_loss(q, wanted, reduction="none") * batch.weight).mean()
-        yield Loss("q", loss, (wanted - q).detach(), {"q_mean": q.detach()})
+        yield Loss("q", loss, (wanted - q).detach(), {"q_mean": q.detach().mean()})
 
     def settle(self, learner_steps: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""

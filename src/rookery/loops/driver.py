@@ -194,7 +194,7 @@ class Driver:
 
     def _finish(self) -> Iterator[Event]:
         """Judges what is left, saves, and says how it ended."""
-        if self._written.env_steps < self.parts.counters.env_steps:
+        if self.winner is None and self._written.env_steps < self.parts.counters.env_steps:
             yield from self._logged()
         stopped_early = self.reason in (Reason.INTERRUPTED, Reason.TERMINATED)
         if not stopped_early and self.winner is None:
@@ -205,7 +205,8 @@ class Driver:
             self._checkpoint()
         else:
             self.saver.save(self._weights_only(self.winner, self.best_score),
-                            oldest=self.parts.pool.ring.oldest, done=self._note())
+                            oldest=self.parts.pool.ring.oldest,
+                            done=self._note(self.winner.counters))
         self.saver.flush(timeout_s=600.0)
         yield from self._news()
         yield self._stopped()
@@ -227,12 +228,10 @@ class Driver:
                           pending=list(self.manager.pending),
                           interrupted=self.reason in (Reason.INTERRUPTED, Reason.TERMINATED))
         self.saver.save(content, oldest=self.parts.pool.ring.oldest,
-                        done=self._note(began))
+                        done=self._note(self.parts.counters, time.monotonic() - began))
 
-    def _note(self, began: float | None = None) -> Callable[[Path], None]:
-        counters, stall = self.parts.counters, time.monotonic()
-        return lambda folder: self._saved.append(
-            Saved(counters, str(folder), stall - began if began else 0.0))
+    def _note(self, counters: Counters, stall_s: float = 0.0) -> Callable[[Path], None]:
+        return lambda folder: self._saved.append(Saved(counters, str(folder), stall_s))
 
     def _weights_only(self, snapshot: Snapshot, score: float | None) -> Content:
         about = {"counters": asdict(snapshot.counters), "spec": asdict(self.parts.spec),
