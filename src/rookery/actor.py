@@ -35,9 +35,18 @@ class Played(NamedTuple):
 class Actor:
     """Plays and writes; knows nothing of replay, learner or engine."""
 
-    def __init__(self, envs: Envs, algorithm: Algorithm, config: ActorConfig, env: EnvConfig, *,
-                 seed: int, index: int = 0, incarnation: int = 0,
-                 info_keys: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        envs: Envs,
+        algorithm: Algorithm,
+        config: ActorConfig,
+        env: EnvConfig,
+        *,
+        seed: int,
+        index: int = 0,
+        incarnation: int = 0,
+        info_keys: tuple[str, ...] = (),
+    ):
         self.envs, self.algorithm, self.config, self.env = envs, algorithm, config, env
         self.seed, self.index, self.info_keys = seed, index, info_keys
         self.rng = seeding.generator(seed, Role.ACTOR, index=index, incarnation=incarnation)
@@ -87,9 +96,13 @@ class Actor:
         who = self._everyone if real.all() else np.flatnonzero(real)
         whole = who is self._everyone
         reward = self._learned_reward(steps.reward)
-        self._rows(who, self.view.obs if whole else _pick(self.view.obs, who), End.RUNNING,
-                   action=action if whole else action[who],
-                   reward=reward if whole else reward[who])
+        self._rows(
+            who,
+            self.view.obs if whole else _pick(self.view.obs, who),
+            End.RUNNING,
+            action=action if whole else action[who],
+            reward=reward if whole else reward[who],
+        )
         self.t += real
         self.score += steps.reward * real
         return len(who)
@@ -104,8 +117,10 @@ class Actor:
     def _rows(self, who: Rows, obs: Obs, end: Any, *, action: Any = 0, reward: Any = 0.0) -> None:
         ring = self.ring
         if ring.free < len(who):
-            raise ProtocolError(f"actor {self.index}: its transport ring of {ring.capacity} rows "
-                                "is full; drain it before the next collect")
+            raise ProtocolError(
+                f"actor {self.index}: its transport ring of {ring.capacity} rows "
+                "is full; drain it before the next collect"
+            )
         columns = ring.columns
         with ring.writing(len(who)) as slots:
             for name, leaf in self.envs.spec.unpack(obs).items():
@@ -127,8 +142,11 @@ class Actor:
         how = np.where(steps.terminated[who], End.TERMINATED, End.TRUNCATED)
         self._rows(who, _pick(steps.final_obs, who), how)
         ended = [
-            Episode(float(self.score[i]), int(self.t[i]),
-                    self.envs.finished_info(steps, int(i), self.info_keys))
+            Episode(
+                float(self.score[i]),
+                int(self.t[i]),
+                self.envs.finished_info(steps, int(i), self.info_keys),
+            )
             for i in who
         ]
         self._new_episodes(who)
@@ -155,9 +173,14 @@ class Actor:
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Returns JSON-ready numbers and arrays. `numbers["envs"]` is None where they were cut."""
         numbers = {
-            "rng": seeding.state_of(self.rng), "version": self.version,
-            "since_pull": self.since_pull, "cuts": self.cuts, "envs": self.envs.export_state(),
-            "score": self.score.tolist(), "t": self.t.tolist(), "episode": self.episode.tolist(),
+            "rng": seeding.state_of(self.rng),
+            "version": self.version,
+            "since_pull": self.since_pull,
+            "cuts": self.cuts,
+            "envs": self.envs.export_state(),
+            "score": self.score.tolist(),
+            "t": self.t.tolist(),
+            "episode": self.episode.tolist(),
         }
         arrays = {f"net.{k}": v.copy() for k, v in arrays_of(self.algorithm.acting).items()}
         return numbers, arrays | {f"frames.{k}": v.copy() for k, v in self.view.stacks.items()}
@@ -170,10 +193,14 @@ class Actor:
         self.t = np.array(numbers["t"], dtype=np.int64)
         self.episode = np.array(numbers["episode"], dtype=np.int64)
         exported = numbers["envs"]
-        self._begin(self.envs.reset(self._env_seed()) if exported is None
-                    else self.envs.restore_state(exported))
-        load_arrays(self.algorithm.acting,
-                    {k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
+        self._begin(
+            self.envs.reset(self._env_seed())
+            if exported is None
+            else self.envs.restore_state(exported)
+        )
+        load_arrays(
+            self.algorithm.acting, {k[4:]: v for k, v in arrays.items() if k.startswith("net.")}
+        )
         if exported is not None:
             for name, stack in self.view.stacks.items():
                 stack[...] = arrays[f"frames.{name}"]

@@ -31,11 +31,13 @@ class Evaluator:
         self.episodes = episodes
         self.envs = make_envs(min(episodes, MOST_ENVS))
         self.algorithm = algorithm
-        self._share = np.array([len(range(i, episodes, self.envs.num))
-                                for i in range(self.envs.num)])
+        self._share = np.array(
+            [len(range(i, episodes, self.envs.num)) for i in range(self.envs.num)]
+        )
 
-    def run(self, *, seed: int, epsilon: float = 0.0, timeout_s: float = 600.0,
-            record: bool = False) -> Judged:
+    def run(
+        self, *, seed: int, epsilon: float = 0.0, timeout_s: float = 600.0, record: bool = False
+    ) -> Judged:
         """Plays `episodes` episodes with the algorithm's present weights."""
         deadline = time.monotonic() + timeout_s
         rng = np.random.default_rng(seed)
@@ -48,9 +50,11 @@ class Evaluator:
             tally.add(steps)
             view.push(steps)
             if time.monotonic() > deadline:
-                raise StalledError(f"{self.envs.name}: {tally.done} of {self.episodes} episodes "
-                                   f"after {timeout_s:.0f} s; raise eval.timeout_s, or set "
-                                   "env.max_episode_steps")
+                raise StalledError(
+                    f"{self.envs.name}: {tally.done} of {self.episodes} episodes "
+                    f"after {timeout_s:.0f} s; raise eval.timeout_s, or set "
+                    "env.max_episode_steps"
+                )
         return tally.judged()
 
     def close(self) -> None:
@@ -72,7 +76,7 @@ class _Tally:
 
     @property
     def complete(self) -> bool:
-        return self.done >= self.share.sum()
+        return self.done >= int(self.share.sum())
 
     @property
     def recording(self) -> bool:

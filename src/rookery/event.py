@@ -1,6 +1,7 @@
 """What happens in a run. A run is an iterator of these; everything else consumes them.
 
-The loop yields `Learned`, `Turned` and `Collected`; the driver adds the rest. `env_steps`, `learner_steps`
+The loop yields `Learned`, `Turned` and `Collected`; the driver adds the rest. `env_steps`,
+`learner_steps`
 and `episodes` are three separate counters in every event that has them.
 """
 

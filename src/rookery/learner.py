@@ -1,7 +1,7 @@
 """The learner: the only place where weights change.
 
-    learned = learner.learn(batch)     # one gradient step on each of the algorithm's losses
-    learner.due()                      # is it time to publish?
+learned = learner.learn(batch)     # one gradient step on each of the algorithm's losses
+learner.due()                      # is it time to publish?
 """
 
 from collections.abc import Callable, Mapping
@@ -30,8 +30,9 @@ FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
 class Learner:
     """Takes gradient steps on an algorithm's losses."""
 
-    def __init__(self, algorithm: Algorithm, config: LearnerConfig, env: EnvConfig,
-                 device: torch.device):
+    def __init__(
+        self, algorithm: Algorithm, config: LearnerConfig, env: EnvConfig, device: torch.device
+    ):
         self.algorithm, self.config, self.device = algorithm, config, device
         self.normalize = env
         self.scale = Normalize(1)  # of returns; divides rewards where env.normalize_reward asks
@@ -41,8 +42,9 @@ class Learner:
         self.bad_steps = 0  # in a row
         self.skipped = 0  # in the whole run
         self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
-        self.optimizers = {name: _optimizer(config, parameters)
-                           for name, parameters in algorithm.groups().items()}
+        self.optimizers = {
+            name: _optimizer(config, parameters) for name, parameters in algorithm.groups().items()
+        }
         self._parameters = algorithm.groups()
 
     def learn(self, batch: Batch) -> Learned:
@@ -84,11 +86,13 @@ class Learner:
 
     def _here(self, batch: Batch) -> Batch:
         """Gives a batch's arrays to torch, on the learner's device."""
-        here = batch._replace(**{
-            name: self._tensor(value)
-            for name, value in zip(batch._fields, batch, strict=True)
-            if name != "rows" and value is not None
-        })
+        here = batch._replace(
+            **{
+                name: self._tensor(value)
+                for name, value in zip(batch._fields, batch, strict=True)
+                if name != "rows" and value is not None
+            }
+        )
         if not self.normalize.normalize_reward:
             return here
         return here._replace(reward=here.reward / torch.sqrt(self.scale.variance + EPSILON))
@@ -134,14 +138,17 @@ class Learner:
         for name, optimizer in self.optimizers.items():
             for index, slots in optimizer.state_dict()["state"].items():
                 for key, value in slots.items():
-                    arrays[f"opt.{name}.{index}.{key}"] = torch.as_tensor(value).cpu().numpy().copy()
+                    arrays[f"opt.{name}.{index}.{key}"] = (
+                        torch.as_tensor(value).cpu().numpy().copy()
+                    )
         numbers = {"learner_steps": self.learner_steps, "skipped": self.skipped}
         return numbers, arrays
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         self.learner_steps, self.skipped = numbers["learner_steps"], numbers["skipped"]
-        loadarrays_of(self.algorithm.networks,
-                    {k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
+        load_arrays(
+            self.algorithm.networks, {k[4:]: v for k, v in arrays.items() if k.startswith("net.")}
+        )
         for name, optimizer in self.optimizers.items():
             state = optimizer.state_dict()
             state["state"] = _slots(arrays, f"opt.{name}.")
@@ -155,8 +162,10 @@ def pick_device(wanted: str) -> torch.device:
     device = torch.device(wanted)
     present = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= present:
-        raise ConfigError(f"learner.device is {wanted!r}, but this machine has {present} CUDA "
-                          "devices; use auto or cpu")
+        raise ConfigError(
+            f"learner.device is {wanted!r}, but this machine has {present} CUDA "
+            "devices; use auto or cpu"
+        )
     return device
 
 
@@ -171,14 +180,16 @@ def _optimizer(config: LearnerConfig, parameters: list[nn.Parameter]) -> torch.o
     try:
         return OPTIMIZERS[config.optimizer](parameters, **settings)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"learner.optimizer_kwargs {config.optimizer_kwargs} do not fit "
-                          f"{config.optimizer}: {error}") from error
+        raise ConfigError(
+            f"learner.optimizer_kwargs {config.optimizer_kwargs} do not fit "
+            f"{config.optimizer}: {error}"
+        ) from error
 
 
 def _slots(arrays: Mapping[str, Array], prefix: str) -> dict[int, dict[str, Tensor]]:
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in arrays.items():
         if name.startswith(prefix):
-            index, _, key = name[len(prefix):].partition(".")
+            index, _, key = name[len(prefix) :].partition(".")
             slots.setdefault(int(index), {})[key] = torch.from_numpy(value.copy())
     return slots

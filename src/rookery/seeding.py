@@ -34,8 +34,9 @@ def generator(
     seed: int, role: Role, *, index: int = 0, incarnation: int = 0
 ) -> np.random.Generator:
     """Returns a fresh generator for this role."""
-    return np.random.Generator(np.random.PCG64(sequence(seed, role, index=index,
-                                                        incarnation=incarnation)))
+    return np.random.Generator(
+        np.random.PCG64(sequence(seed, role, index=index, incarnation=incarnation))
+    )
 
 
 def integer(seed: int, role: Role, *, index: int = 0, incarnation: int = 0) -> int:

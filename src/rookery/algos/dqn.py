@@ -42,8 +42,10 @@ class Dqn:
 
     def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         if not spec.action.discrete:
-            raise ConfigError(f"dqn needs Discrete actions, but {spec.name} has continuous ones; "
-                              "choose an environment with Discrete actions")
+            raise ConfigError(
+                f"dqn needs Discrete actions, but {spec.name} has continuous ones; "
+                "choose an environment with Discrete actions"
+            )
         self.config, self.spec = config, spec
         online = QNetwork(config, net, env, spec)
         target = copy.deepcopy(online).requires_grad_(False)
@@ -68,8 +70,11 @@ class Dqn:
     def settle(self, learner_steps: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""
         if self.config.target_tau is not None:
-            torch._foreach_lerp_(list(self._target.parameters()), list(self.acting.parameters()),
-                                 self.config.target_tau)
+            torch._foreach_lerp_(
+                list(self._target.parameters()),
+                list(self.acting.parameters()),
+                self.config.target_tau,
+            )
         elif learner_steps % self.config.target_period == 0:
             self._target.load_state_dict(self.acting.state_dict())
 

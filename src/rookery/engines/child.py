@@ -1,6 +1,6 @@
 """What a spawned process does first: die with its parent, ignore its terminal, then its work.
 
-    python -m rookery.engines.child MODULE:FUNCTION FD PARENT_PID NAME
+python -m rookery.engines.child MODULE:FUNCTION FD PARENT_PID NAME
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -30,11 +31,11 @@ def main(target: str, fd: int, parent: int, name: str) -> None:
         work(connection, cloudpickle.loads(first["setup"]))
 
 
-def _first_message(connection: Connection) -> dict[str, object]:
+def _first_message(connection: Connection) -> dict[str, Any]:
     import cloudpickle
 
     try:
-        message: dict[str, object] = cloudpickle.loads(connection.recv_bytes())
+        message: dict[str, Any] = cloudpickle.loads(connection.recv_bytes())
     except EOFError:
         sys.exit(0)
     return message

@@ -111,11 +111,23 @@ class Child:
 def spawn(target: str, setup: Any, *, name: str) -> Child:
     """Starts `module:function` in a process of its own, called as function(connection, setup)."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "rookery.engines.child", target, str(theirs.fileno()),
-               str(os.getpid()), name]
+    command = [
+        sys.executable,
+        "-m",
+        "rookery.engines.child",
+        target,
+        str(theirs.fileno()),
+        str(os.getpid()),
+        name,
+    ]
     with theirs:
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0,
-                                   stdin=subprocess.DEVNULL, env=_environment())
+        process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+            env=_environment(),
+        )
     child = Child(process, Connection(ours.detach()), name)
     child.send({"path": list(sys.path), "setup": cloudpickle.dumps(setup)})
     return child

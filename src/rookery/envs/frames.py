@@ -16,12 +16,13 @@ class View:
         self.spec, self.obs = spec, obs
         self.stacks: dict[str, Array] = {}
         if spec.frame_stack > 1:
-            self.stacks = {name: _filled(leaf, spec.frame_stack)
-                           for name, leaf in spec.unpack(obs).items()}
+            self.stacks = {
+                name: _filled(leaf, spec.frame_stack) for name, leaf in spec.unpack(obs).items()
+            }
 
     def seen(self) -> Obs:
         """Returns [E, *leaf] observations, frames laid along a leaf's first axis."""
-        return self.spec.pack(self.stacks) if self.stacks else self.obs  # type: ignore[no-any-return]
+        return self.spec.pack(self.stacks) if self.stacks else self.obs
 
     def push(self, steps: Steps) -> None:
         """Takes in what a step brought."""

@@ -87,10 +87,12 @@ class _Desk:
 
         setup = self._setup
         sinks = make_sinks(
-            Path(setup.run_dir), setup.config,
+            Path(setup.run_dir),
+            setup.config,
             resumed_at=setup.resumed_at if setup.first_try else None,
             stream=sys.stdout if setup.console else None,
-            terminal=setup.console and _is_terminal())
+            terminal=setup.console and _is_terminal(),
+        )
         try:
             while not isinstance(message := receive(self._connection), Close):
                 if isinstance(message, Write):
@@ -110,8 +112,9 @@ class _Desk:
                 evaluator = evaluator or self._evaluator()
                 judged = self._judge(evaluator, snapshot)
             except Exception:  # the user's environment may raise anything; training goes on
-                judged = Judgement(snapshot.counters.env_steps, (), (), None,
-                                   traceback.format_exc())
+                judged = Judgement(
+                    snapshot.counters.env_steps, (), (), None, traceback.format_exc()
+                )
                 evaluator = None
             self._tell(judged)
         self._tell(Close())
@@ -140,13 +143,17 @@ class _Desk:
         config = self._setup.config
         load_arrays(evaluator.algorithm.acting, snapshot.arrays)
         judged = evaluator.run(
-            seed=seeding.integer(config.run.seed, Role.EVALUATOR,
-                                 index=snapshot.counters.env_steps),
-            epsilon=config.eval.epsilon, timeout_s=config.eval.timeout_s,
-            record=config.eval.record)
+            seed=seeding.integer(
+                config.run.seed, Role.EVALUATOR, index=snapshot.counters.env_steps
+            ),
+            epsilon=config.eval.epsilon,
+            timeout_s=config.eval.timeout_s,
+            record=config.eval.record,
+        )
         self._film(snapshot, judged)
-        return Judgement(snapshot.counters.env_steps, judged.returns, judged.lengths,
-                         judged.success_rate)
+        return Judgement(
+            snapshot.counters.env_steps, judged.returns, judged.lengths, judged.success_rate
+        )
 
     def _film(self, snapshot: Snapshot, judged: Any) -> None:
         score = sum(judged.returns) / len(judged.returns)

@@ -55,9 +55,19 @@ class Mark:
 class Driver:
     """One run on its way. `events()` is the run."""
 
-    def __init__(self, parts: Parts, *, run_dir: Path, manager: Manager, saver: Saver,
-                 meter: Meter, interrupts: Interrupts, callbacks: Sequence[Callback] = (),
-                 resumed: bool = False, about: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        run_dir: Path,
+        manager: Manager,
+        saver: Saver,
+        meter: Meter,
+        interrupts: Interrupts,
+        callbacks: Sequence[Callback] = (),
+        resumed: bool = False,
+        about: dict[str, Any] | None = None,
+    ):
         self.parts, self.run_dir, self.resumed = parts, run_dir, resumed
         self.manager, self.saver, self.meter = manager, saver, meter
         self.interrupts, self.callbacks = interrupts, list(callbacks)
@@ -130,10 +140,15 @@ class Driver:
         parts = self.parts
         self._written = parts.counters
         event = self.meter.logged(
-            parts.counters, replay_fill=parts.pool.fill,
-            samples_per_insert=parts.limiter.ratio, version=parts.board.version,
-            extra={"train/learning_rate": parts.learner.lr.at(parts.share),
-                   "faults/skipped_steps": float(parts.learner.skipped)})
+            parts.counters,
+            replay_fill=parts.pool.fill,
+            samples_per_insert=parts.limiter.ratio,
+            version=parts.board.version,
+            extra={
+                "train/learning_rate": parts.learner.lr.at(parts.share),
+                "faults/skipped_steps": float(parts.learner.skipped),
+            },
+        )
         self.manager.write(event)
         yield event
 
@@ -142,8 +157,9 @@ class Driver:
         parts = self.parts
         self._submitted = parts.counters
         weights = {name: array.copy() for name, array in parts.learner.weights().items()}
-        self.manager.submit(Snapshot(parts.counters, parts.board.version, self.meter.wall_s,
-                                     self.train_s, weights))
+        self.manager.submit(
+            Snapshot(parts.counters, parts.board.version, self.meter.wall_s, self.train_s, weights)
+        )
         yield from self._wait(lambda: len(self.manager.pending) <= self.config.eval.queue)
 
     def _wait(self, until: Callable[[], bool]) -> Iterator[Event]:
@@ -178,8 +194,16 @@ class Driver:
             self.saver.best(self._weights_only(snapshot, score))
         if passed:
             self.winner, self.reason = snapshot, Reason.TARGET
-        yield Evaluated(snapshot.counters, snapshot.version, snapshot.wall_s, judged.returns,
-                        judged.lengths, judged.success_rate, best, passed)
+        yield Evaluated(
+            snapshot.counters,
+            snapshot.version,
+            snapshot.wall_s,
+            judged.returns,
+            judged.lengths,
+            judged.success_rate,
+            best,
+            passed,
+        )
 
     def _look_for_the_end(self) -> None:
         run, counters = self.config.run, self.parts.counters
@@ -204,9 +228,11 @@ class Driver:
         if self.winner is None:
             self._checkpoint()
         else:
-            self.saver.save(self._weights_only(self.winner, self.best_score),
-                            oldest=self.parts.pool.ring.oldest,
-                            done=self._note(self.winner.counters))
+            self.saver.save(
+                self._weights_only(self.winner, self.best_score),
+                oldest=self.parts.pool.ring.oldest,
+                done=self._note(self.winner.counters),
+            )
         self.saver.flush(timeout_s=600.0)
         yield from self._news()
         yield self._stopped()
@@ -216,32 +242,51 @@ class Driver:
         counters = end.counters if end else self.parts.counters
         weights = end.arrays if end else self.parts.learner.weights()
         return Stopped(
-            counters=counters, reason=self.reason or Reason.FAILED,
-            wall_s=self.meter.wall_s, train_s=end.train_s if end else self.train_s,
-            best_score=self.best_score, solved=end is not None,
-            weights_sha256=fingerprint(weights))
+            counters=counters,
+            reason=self.reason or Reason.FAILED,
+            wall_s=self.meter.wall_s,
+            train_s=end.train_s if end else self.train_s,
+            best_score=self.best_score,
+            solved=end is not None,
+            weights_sha256=fingerprint(weights),
+        )
 
     def _checkpoint(self) -> None:
         """Copies the run's state now; the saver writes it while training goes on."""
         began = time.monotonic()
-        content = capture(self.parts, self.saver, driver=self._state(),
-                          pending=list(self.manager.pending),
-                          interrupted=self.reason in (Reason.INTERRUPTED, Reason.TERMINATED))
-        self.saver.save(content, oldest=self.parts.pool.ring.oldest,
-                        done=self._note(self.parts.counters, time.monotonic() - began))
+        content = capture(
+            self.parts,
+            self.saver,
+            driver=self._state(),
+            pending=list(self.manager.pending),
+            interrupted=self.reason in (Reason.INTERRUPTED, Reason.TERMINATED),
+        )
+        self.saver.save(
+            content,
+            oldest=self.parts.pool.ring.oldest,
+            done=self._note(self.parts.counters, time.monotonic() - began),
+        )
 
     def _note(self, counters: Counters, stall_s: float = 0.0) -> Callable[[Path], None]:
         return lambda folder: self._saved.append(Saved(counters, str(folder), stall_s))
 
     def _weights_only(self, snapshot: Snapshot, score: float | None) -> Content:
-        about = {"counters": asdict(snapshot.counters), "spec": asdict(self.parts.spec),
-                 "score": score}
-        return Content(env_steps=snapshot.counters.env_steps, version=snapshot.version,
-                       exact=True, final=True, about=about, weights=snapshot.arrays)
+        about = {
+            "counters": asdict(snapshot.counters),
+            "spec": asdict(self.parts.spec),
+            "score": score,
+        }
+        return Content(
+            env_steps=snapshot.counters.env_steps,
+            version=snapshot.version,
+            exact=True,
+            final=True,
+            about=about,
+            weights=snapshot.arrays,
+        )
 
     def _state(self) -> dict[str, Any]:
-        return {"meter": self.meter.state(), "best_score": self.best_score,
-                "train_s": self.train_s}
+        return {"meter": self.meter.state(), "best_score": self.best_score, "train_s": self.train_s}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where `_state` was taken."""

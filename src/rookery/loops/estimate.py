@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from rookery.config.schema import Config, Storage
 from rookery.errors import ConfigError
+from rookery.learner import Learner
 from rookery.manage import machine
 from rookery.nets.arrays import arrays_of
-from rookery.learner import Learner
 from rookery.replay.pool import bytes_needed
 from rookery.types import EnvSpec
 
@@ -26,8 +26,10 @@ class Estimate(NamedTuple):
     checkpoints: int  # on disk
 
     def __str__(self) -> str:
-        return (f"memory: replay {_size(self.replay)}, weights {_size(self.weights)}, "
-                f"processes {_size(self.processes)}; disk: checkpoints {_size(self.checkpoints)}")
+        return (
+            f"memory: replay {_size(self.replay)}, weights {_size(self.weights)}, "
+            f"processes {_size(self.processes)}; disk: checkpoints {_size(self.checkpoints)}"
+        )
 
 
 def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
@@ -52,13 +54,15 @@ def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> Non
     if memory > available:
         raise ConfigError(
             f"the run needs {_size(memory)} of memory, {_size(available)} are available; lower "
-            f"replay.capacity ({config.replay.capacity}), or set replay.storage=disk")
+            f"replay.capacity ({config.replay.capacity}), or set replay.storage=disk"
+        )
     disk = need.checkpoints + (need.replay if on_disk else 0)
     free = shutil.disk_usage(run_dir).free
     if disk > free:
         raise ConfigError(
             f"the run needs {_size(disk)} of disk, {run_dir} has {_size(free)} free; lower "
-            "replay.capacity, set checkpoint.replay=false, or choose another --run-dir")
+            "replay.capacity, set checkpoint.replay=false, or choose another --run-dir"
+        )
 
 
 def _size(count: int) -> str:

@@ -1,12 +1,12 @@
 """The front door in Python.
 
-    run = rookery.train("cartpole", env=my_env, callbacks=[...], seed=3)
-    run.policy.act(obs); run.metrics; run.run_dir
+run = rookery.train("cartpole", env=my_env, callbacks=[...], seed=3)
+run.policy.act(obs); run.metrics; run.run_dir
 
-    for event in rookery.events("cartpole"): ...          # the same run as an iterator
+for event in rookery.events("cartpole"): ...          # the same run as an iterator
 
-    policy = rookery.load("runs/a")
-    action, state = policy.act(obs)
+policy = rookery.load("runs/a")
+action, state = policy.act(obs)
 """
 
 from collections.abc import Iterator, Sequence
@@ -78,18 +78,33 @@ class Run:
 
 
 @beartype
-def train(source: Source | None = None, *, env: Any = None, callbacks: Sequence[Callback] = (),
-          seed: int | None = None, overrides: Sequence[str] = (), run_dir: str | Path | None = None,
-          resume: str | Path | None = None, exact: bool = False, init_from: str | None = None,
-          console: bool = False) -> Run:
+def train(
+    source: Source | None = None,
+    *,
+    env: Any = None,
+    callbacks: Sequence[Callback] = (),
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    run_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    exact: bool = False,
+    init_from: str | None = None,
+    console: bool = False,
+) -> Run:
     """Trains to the end of the run and returns it.
 
     `source` is a scenario's name, the path of a YAML file, or a Config; `env` a Gymnasium id, an
     environment class, or a function that makes one. With `resume`, `source` is left out.
     """
     config = _config(source, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume)
-    request = Request(resume=Path(resume) if resume else None, exact=exact, init_from=init_from,
-                      factory=env, callbacks=callbacks, console=console)
+    request = Request(
+        resume=Path(resume) if resume else None,
+        exact=exact,
+        init_from=init_from,
+        factory=env,
+        callbacks=callbacks,
+        console=console,
+    )
     done = finished(config, request)
     answer = done.answer if done else _train(config, request)
     if answer["reason"] == Reason.INTERRUPTED:
@@ -107,14 +122,22 @@ def _train(config: Config, request: Request) -> dict[str, Any]:
 
 
 @beartype
-def events(source: Source | None = None, *, env: Any = None, callbacks: Sequence[Callback] = (),
-           seed: int | None = None, overrides: Sequence[str] = (),
-           run_dir: str | Path | None = None, resume: str | Path | None = None,
-           exact: bool = False) -> Iterator[Event]:
+def events(
+    source: Source | None = None,
+    *,
+    env: Any = None,
+    callbacks: Sequence[Callback] = (),
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    run_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    exact: bool = False,
+) -> Iterator[Event]:
     """Yields a run's events as they happen. Leaving the loop ends the run without a checkpoint."""
     config = _config(source, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume)
-    request = Request(resume=Path(resume) if resume else None, exact=exact, factory=env,
-                      callbacks=callbacks)
+    request = Request(
+        resume=Path(resume) if resume else None, exact=exact, factory=env, callbacks=callbacks
+    )
     with session(config, request) as driver:
         for event in driver.events():
             if isinstance(event, Stopped):
@@ -137,8 +160,14 @@ def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) ->
     return policy
 
 
-def _config(source: Source | None, *, seed: int | None, overrides: Sequence[str],
-            run_dir: str | Path | None, resume: str | Path | None) -> Config:
+def _config(
+    source: Source | None,
+    *,
+    seed: int | None,
+    overrides: Sequence[str],
+    run_dir: str | Path | None,
+    resume: str | Path | None,
+) -> Config:
     changes: dict[str, Any] = {} if seed is None else {"run.seed": seed}
     if run_dir is not None:
         changes["run.run_dir"] = str(run_dir)
@@ -150,5 +179,7 @@ def _config(source: Source | None, *, seed: int | None, overrides: Sequence[str]
 def _remember(state: Any, leaves: dict[str, Any], depth: int) -> dict[str, Any]:
     if state is None:
         return {name: np.concatenate([leaf] * depth, axis=1) for name, leaf in leaves.items()}
-    return {name: np.concatenate([state[name][:, leaf.shape[1]:], leaf], axis=1)
-            for name, leaf in leaves.items()}
+    return {
+        name: np.concatenate([state[name][:, leaf.shape[1] :], leaf], axis=1)
+        for name, leaf in leaves.items()
+    }

@@ -14,9 +14,15 @@ from rookery.loops.wiring import Factory, build_algorithm
 from rookery.nets.arrays import load_arrays
 
 
-def judge(run_dir: Path, *, checkpoint: str = "best", episodes: int = 100,
-          deterministic: bool = True, seed: int = 0, factory: Factory | None = None
-          ) -> dict[str, Any]:
+def judge(
+    run_dir: Path,
+    *,
+    checkpoint: str = "best",
+    episodes: int = 100,
+    deterministic: bool = True,
+    seed: int = 0,
+    factory: Factory | None = None,
+) -> dict[str, Any]:
     """Plays `episodes` episodes with a checkpoint's weights and returns their returns."""
     found = pick_checkpoint(run_dir, checkpoint)
     config = load_run(run_dir)
@@ -25,11 +31,13 @@ def judge(run_dir: Path, *, checkpoint: str = "best", episodes: int = 100,
     algorithm = build_algorithm(config, probe.spec)
     probe.close()
     load_arrays(algorithm.acting, found.weights())
-    evaluator = Evaluator(lambda num: make(config.env, num, factory=factory), algorithm,
-                          episodes=episodes)
+    evaluator = Evaluator(
+        lambda num: make(config.env, num, factory=factory), algorithm, episodes=episodes
+    )
     try:
-        judged = evaluator.run(seed=seed, epsilon=0.0 if deterministic
-                               else config.actor.epsilon_end)
+        judged = evaluator.run(
+            seed=seed, epsilon=0.0 if deterministic else config.actor.epsilon_end
+        )
     finally:
         evaluator.close()
     return {

@@ -49,8 +49,14 @@ class Request(NamedTuple):
     console: bool = False
 
 
-def launch(config: Config, *, resume: Path | None = None, exact: bool = False,
-           init_from: str | None = None, quiet: bool = False) -> Outcome:
+def launch(
+    config: Config,
+    *,
+    resume: Path | None = None,
+    exact: bool = False,
+    init_from: str | None = None,
+    quiet: bool = False,
+) -> Outcome:
     """Runs to the end and returns the answer. A run that is over already answers at once."""
     request = Request(resume=resume, exact=exact, init_from=init_from, console=not quiet)
     if (done := finished(config, request)) is not None:
@@ -66,10 +72,15 @@ def launch(config: Config, *, resume: Path | None = None, exact: bool = False,
 def conclude(driver: Driver, event: Stopped) -> dict[str, Any]:
     """Writes down how a run ended, unless it was interrupted, and returns the answer."""
     answer = {
-        "run_dir": str(driver.run_dir), "env_steps": event.counters.env_steps,
-        "learner_steps": event.counters.learner_steps, "episodes": event.counters.episodes,
-        "wall_s": round(event.wall_s, 3), "train_s": round(event.train_s, 3),
-        "best_score": event.best_score, "solved": event.solved, "reason": str(event.reason),
+        "run_dir": str(driver.run_dir),
+        "env_steps": event.counters.env_steps,
+        "learner_steps": event.counters.learner_steps,
+        "episodes": event.counters.episodes,
+        "wall_s": round(event.wall_s, 3),
+        "train_s": round(event.train_s, 3),
+        "best_score": event.best_score,
+        "solved": event.solved,
+        "reason": str(event.reason),
         "weights_sha256": event.weights_sha256,
     }
     if event.reason not in EXIT_CODES:
@@ -87,8 +98,10 @@ def finished(config: Config, request: Request) -> Outcome | None:
     ended = config.run.episodes is not None and answer["episodes"] >= config.run.episodes
     if not (solved or played or ended):
         return None
-    _say(f"{request.resume} is over ({answer['reason']}); raise --env-steps or --target to go on, "
-         f"or begin a new run with --init-from {request.resume}")
+    _say(
+        f"{request.resume} is over ({answer['reason']}); raise --env-steps or --target to go on, "
+        f"or begin a new run with --init-from {request.resume}"
+    )
     return Outcome(answer, 0)
 
 
@@ -107,11 +120,17 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
         saver = Saver(run_dir, keep=config.checkpoint.keep)
         stack.callback(saver.close)
         resumed_at = _cut_back(run_dir, found) if request.resume else None
-        manager = Manager(Setup(config, str(run_dir), request.factory, resumed_at,
-                                request.console, first_try=True))
+        manager = Manager(
+            Setup(
+                config, str(run_dir), request.factory, resumed_at, request.console, first_try=True
+            )
+        )
         stack.callback(manager.kill)
-        about: dict[str, Any] = {"scenario": config.name, "seed": config.run.seed,
-                                 "device": str(pick_device(config.learner.device))}
+        about: dict[str, Any] = {
+            "scenario": config.name,
+            "seed": config.run.seed,
+            "device": str(pick_device(config.learner.device)),
+        }
 
         def approve(spec: EnvSpec, learner: Learner) -> None:
             need = estimate(config, spec, learner)
@@ -120,13 +139,21 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             if not request.console:
                 _say(str(need))
 
-        parts = wire(config, factory=request.factory, run_dir=run_dir, weights=weights,
-                     approve=approve)
+        parts = wire(
+            config, factory=request.factory, run_dir=run_dir, weights=weights, approve=approve
+        )
         stack.callback(parts.close)
-        driver = Driver(parts, run_dir=run_dir, manager=manager, saver=saver,
-                        meter=Meter(config.report, time.monotonic), interrupts=interrupts,
-                        callbacks=[*map(_callback, config.run.callbacks), *request.callbacks],
-                        resumed=found is not None, about=about)
+        driver = Driver(
+            parts,
+            run_dir=run_dir,
+            manager=manager,
+            saver=saver,
+            meter=Meter(config.report, time.monotonic),
+            interrupts=interrupts,
+            callbacks=[*map(_callback, config.run.callbacks), *request.callbacks],
+            resumed=found is not None,
+            about=about,
+        )
         if found is not None:
             state, pending = put_back(parts, saver, found)
             driver.restore(state)
@@ -160,8 +187,10 @@ def _checkpoint(run_dir: Path, request: Request) -> Found | None:
     if found is None:
         _say(f"{run_dir} has no checkpoint to go on from; beginning again from its seed")
     elif not found.manifest["exact"]:
-        _say(f"going on from {found.folder.name}, made by an interrupt: its environments could not "
-             "be saved, so their episodes were cut; --exact goes back to the last periodic one")
+        _say(
+            f"going on from {found.folder.name}, made by an interrupt: its environments could not "
+            "be saved, so their episodes were cut; --exact goes back to the last periodic one"
+        )
     else:
         _say(f"going on from {found.folder.name}")
     return found
@@ -191,8 +220,10 @@ def pick_checkpoint(run_dir: Path, which: str) -> Found:
     if which in ("best", "last"):
         found, skipped = checkpoint.newest(run_dir / CHECKPOINTS, resumable=False)
         if found is None:
-            raise CheckpointError(f"{run_dir} has no checkpoint that verifies: "
-                                  + ("; ".join(skipped) or "none was written yet"))
+            raise CheckpointError(
+                f"{run_dir} has no checkpoint that verifies: "
+                + ("; ".join(skipped) or "none was written yet")
+            )
         return found
     return _numbered(run_dir, which)
 
@@ -201,8 +232,10 @@ def _numbered(run_dir: Path, which: str) -> Found:
     have = [f for part in (CHECKPOINTS, BEST) for f in checkpoint.folders(run_dir / part)]
     marks = {int(f.name.split("-")[1]): f for f in reversed(have)}
     if not which.isdigit() or int(which) not in marks:
-        raise ConfigError(f"{run_dir} has no checkpoint {which!r}; it has best, last and "
-                          + (", ".join(map(str, sorted(marks))) or "no numbered ones"))
+        raise ConfigError(
+            f"{run_dir} has no checkpoint {which!r}; it has best, last and "
+            + (", ".join(map(str, sorted(marks))) or "no numbered ones")
+        )
     return checkpoint.verify(marks[int(which)])
 
 
@@ -211,8 +244,10 @@ def _callback(name: str) -> Callback:
     try:
         return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"run.callbacks {name!r} cannot be found: {error}; it must be "
-                          "module:function, importable from here") from error
+        raise ConfigError(
+            f"run.callbacks {name!r} cannot be found: {error}; it must be "
+            "module:function, importable from here"
+        ) from error
 
 
 def _say(message: str) -> None:
@@ -220,5 +255,13 @@ def _say(message: str) -> None:
     sys.stderr.flush()
 
 
-__all__ = ["Event", "Outcome", "Request", "conclude", "finished", "launch", "pick_checkpoint",
-           "session"]
+__all__ = [
+    "Event",
+    "Outcome",
+    "Request",
+    "conclude",
+    "finished",
+    "launch",
+    "pick_checkpoint",
+    "session",
+]

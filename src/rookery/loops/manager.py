@@ -107,22 +107,30 @@ class Manager:
         if self._strikes > self._most and self.pending:
             lost = self.pending.popleft()
             self._strikes = 0
-            yield self._warning("evaluation", f"the evaluation at env step "
-                                f"{lost.counters.env_steps} was given up after "
-                                f"{self._most} restarts")
+            yield self._warning(
+                "evaluation",
+                f"the evaluation at env step "
+                f"{lost.counters.env_steps} was given up after "
+                f"{self._most} restarts",
+            )
         if self._strikes <= self._most:
             self._start()
         else:
-            yield self._warning("evaluator", "the manage process does not come up; training goes "
-                                "on without evaluation and reports")
+            yield self._warning(
+                "evaluator",
+                "the manage process does not come up; training goes "
+                "on without evaluation and reports",
+            )
 
     def _trouble(self, child: Child) -> str:
         if not child.alive:
             return f"died (status {child.process.poll()}); it is started again"
         late = time.monotonic() - self._began
         if self.pending and late > self._limit_s + 5.0:
-            return (f"has not answered for {late:.0f} s (eval.timeout_s is {self._limit_s:.0f}); "
-                    "it is started again")
+            return (
+                f"has not answered for {late:.0f} s (eval.timeout_s is {self._limit_s:.0f}); "
+                "it is started again"
+            )
         return ""
 
     def _warning(self, kind: str, message: str) -> Warned:

@@ -13,8 +13,14 @@ from rookery.replay.ring import row_bytes
 from rookery.types import Array
 
 
-def capture(parts: Parts, saver: Saver, *, driver: dict[str, Any], pending: list[Snapshot],
-            interrupted: bool) -> Content:
+def capture(
+    parts: Parts,
+    saver: Saver,
+    *,
+    driver: dict[str, Any],
+    pending: list[Snapshot],
+    interrupted: bool,
+) -> Content:
     """Copies everything a run needs to go on. Environments that cannot be saved are cut first."""
     exact = parts.actor.envs.export_state() is not None
     if not exact:
@@ -22,8 +28,11 @@ def capture(parts: Parts, saver: Saver, *, driver: dict[str, Any], pending: list
         take_in(parts)
     if parts.config.checkpoint.replay:
         _queue_rows(parts, saver)
-    numbers: dict[str, Any] = {"counters": asdict(parts.counters), "driver": driver,
-                               "limiter": parts.limiter.state()}
+    numbers: dict[str, Any] = {
+        "counters": asdict(parts.counters),
+        "driver": driver,
+        "limiter": parts.limiter.state(),
+    }
     arrays: dict[str, Array] = {}
     for role, part in _stateful(parts).items():
         numbers[role], own = part.state()
@@ -31,12 +40,19 @@ def capture(parts: Parts, saver: Saver, *, driver: dict[str, Any], pending: list
     numbers["board"], board = _board_state(parts)
     numbers["pending"], waiting = _pending_state(pending)
     return Content(
-        env_steps=parts.counters.env_steps, version=parts.board.version,
-        exact=exact or not interrupted, final=False,
-        about={"counters": asdict(parts.counters), "spec": asdict(parts.spec),
-               "replay": parts.config.checkpoint.replay},
+        env_steps=parts.counters.env_steps,
+        version=parts.board.version,
+        exact=exact or not interrupted,
+        final=False,
+        about={
+            "counters": asdict(parts.counters),
+            "spec": asdict(parts.spec),
+            "replay": parts.config.checkpoint.replay,
+        },
         weights={name: array.copy() for name, array in parts.learner.weights().items()},
-        state=numbers, arrays=arrays | board | waiting)
+        state=numbers,
+        arrays=arrays | board | waiting,
+    )
 
 
 def put_back(parts: Parts, saver: Saver, found: Found) -> tuple[dict[str, Any], list[Snapshot]]:
@@ -53,8 +69,13 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> tuple[dict[str, Any], 
     parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
     parts.learner.advance(parts.share)
     return numbers["driver"], [
-        Snapshot(Counters(**entry["counters"]), entry["version"], entry["wall_s"],
-                 entry["train_s"], _of(f"pending{i}", arrays))
+        Snapshot(
+            Counters(**entry["counters"]),
+            entry["version"],
+            entry["wall_s"],
+            entry["train_s"],
+            _of(f"pending{i}", arrays),
+        )
         for i, entry in enumerate(numbers["pending"])
     ]
 
@@ -81,18 +102,30 @@ def _stateful(parts: Parts) -> dict[str, Any]:
 def _board_state(parts: Parts) -> tuple[dict[str, int], dict[str, Array]]:
     weights = parts.board.latest(0)
     assert weights is not None, "the wiring publishes before anybody plays"
-    return ({"version": weights.version},
-            {f"board:{name}": array for name, array in weights.arrays.items()})
+    return (
+        {"version": weights.version},
+        {f"board:{name}": array for name, array in weights.arrays.items()},
+    )
 
 
 def _pending_state(pending: list[Snapshot]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    numbers = [{"counters": asdict(s.counters), "version": s.version, "wall_s": s.wall_s,
-                "train_s": s.train_s} for s in pending]
-    arrays = {f"pending{i}:{name}": array
-              for i, s in enumerate(pending) for name, array in s.arrays.items()}
+    numbers = [
+        {
+            "counters": asdict(s.counters),
+            "version": s.version,
+            "wall_s": s.wall_s,
+            "train_s": s.train_s,
+        }
+        for s in pending
+    ]
+    arrays = {
+        f"pending{i}:{name}": array
+        for i, s in enumerate(pending)
+        for name, array in s.arrays.items()
+    }
     return numbers, arrays
 
 
 def _of(role: str, arrays: dict[str, Array]) -> dict[str, Array]:
     prefix = f"{role}:"
-    return {name[len(prefix):]: a for name, a in arrays.items() if name.startswith(prefix)}
+    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}

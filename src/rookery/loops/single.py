@@ -43,8 +43,11 @@ def play(parts: Parts) -> Collected:
     left = config.run.env_steps - counters.env_steps
     played = parts.actor.collect(max(1, min(config.actor.chunk, left)), epsilon)
     take_in(parts)
-    parts.counters = replace(counters, env_steps=counters.env_steps + played.env_steps,
-                             episodes=counters.episodes + len(played.ended))
+    parts.counters = replace(
+        counters,
+        env_steps=counters.env_steps + played.env_steps,
+        episodes=counters.episodes + len(played.ended),
+    )
     parts.learner.advance(parts.share)
     return Collected(parts.counters, played.ended, epsilon, parts.actor.version)
 
@@ -54,5 +57,7 @@ def take_in(parts: Parts) -> None:
     drained = parts.pool.drain()
     parts.limiter.insert(drained.steps)
     if parts.config.env.normalize_obs or parts.config.env.normalize_reward:
-        parts.learner.observe(parts.pool.observations_between(drained.first, drained.count),
-                              parts.pool.returns_between(drained.first, drained.count))
+        parts.learner.observe(
+            parts.pool.observations_between(drained.first, drained.count),
+            parts.pool.returns_between(drained.first, drained.count),
+        )

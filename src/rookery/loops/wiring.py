@@ -58,9 +58,14 @@ class Parts:
         self.board.close()
 
 
-def wire(config: Config, *, factory: Factory | None = None, run_dir: Path | None = None,
-         weights: dict[str, Array] | None = None,
-         approve: Callable[[EnvSpec, Learner], None] | None = None) -> Parts:
+def wire(
+    config: Config,
+    *,
+    factory: Factory | None = None,
+    run_dir: Path | None = None,
+    weights: dict[str, Array] | None = None,
+    approve: Callable[[EnvSpec, Learner], None] | None = None,
+) -> Parts:
     """Builds every role.
 
     `weights` are loaded into all of them (`--init-from`). `approve` may refuse what would not fit,
@@ -75,18 +80,38 @@ def wire(config: Config, *, factory: Factory | None = None, run_dir: Path | None
     learner.algorithm.settle(0)
     if approve is not None:
         approve(envs.spec, learner)
-    actor = Actor(envs, build_algorithm(config, envs.spec), config.actor, config.env,
-                  seed=config.run.seed, info_keys=config.report.info_keys)
+    actor = Actor(
+        envs,
+        build_algorithm(config, envs.spec),
+        config.actor,
+        config.env,
+        seed=config.run.seed,
+        info_keys=config.report.info_keys,
+    )
     board = Board(learner.weights())
     board.publish(learner.weights())
     actor.pull(board)
-    pool = Pool(envs.spec, config.replay, config.algo,
-                rng=seeding.generator(config.run.seed, Role.REPLAY), transports=[actor.ring],
-                envs=envs.num, directory=_replay_directory(config, run_dir))
-    return Parts(config=config, spec=envs.spec, actor=actor, learner=learner, pool=pool,
-                 limiter=build_limiter(config), board=board,
-                 epsilon=Schedule(config.actor.epsilon, config.actor.epsilon_end,
-                                  config.actor.epsilon_decay))
+    pool = Pool(
+        envs.spec,
+        config.replay,
+        config.algo,
+        rng=seeding.generator(config.run.seed, Role.REPLAY),
+        transports=[actor.ring],
+        envs=envs.num,
+        directory=_replay_directory(config, run_dir),
+    )
+    return Parts(
+        config=config,
+        spec=envs.spec,
+        actor=actor,
+        learner=learner,
+        pool=pool,
+        limiter=build_limiter(config),
+        board=board,
+        epsilon=Schedule(
+            config.actor.epsilon, config.actor.epsilon_end, config.actor.epsilon_decay
+        ),
+    )
 
 
 def build_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
@@ -98,9 +123,12 @@ def build_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
 
 def build_limiter(config: Config) -> Limiter:
     """Allows two chunks of slack between actors and learner."""
-    return Limiter(warmup=config.replay.warmup, batch=config.replay.batch,
-                   samples_per_insert=config.replay.samples_per_insert,
-                   slack=2 * (config.actor.chunk + config.actor.envs))
+    return Limiter(
+        warmup=config.replay.warmup,
+        batch=config.replay.batch,
+        samples_per_insert=config.replay.samples_per_insert,
+        slack=2 * (config.actor.chunk + config.actor.envs),
+    )
 
 
 def _replay_directory(config: Config, run_dir: Path | None) -> Path | None:

@@ -32,7 +32,11 @@ from rookery.types import Array
 
 FORMAT = 1
 MANIFEST, STATE, ARRAYS, WEIGHTS = (
-    "MANIFEST.json", "state.json", "arrays.safetensors", "weights.safetensors")
+    "MANIFEST.json",
+    "state.json",
+    "arrays.safetensors",
+    "weights.safetensors",
+)
 MOST_MANIFEST_BYTES = 16 << 20
 TEMPORARY = ".tmp-"
 
@@ -44,7 +48,7 @@ _FOLDER = re.compile(r"ckpt-(\d{12})(?:-(\d+))?")
 class Digest:
     """What a file must look like."""
 
-    bytes: int
+    size: int  # bytes
     sha256: str
 
     @classmethod
@@ -137,9 +141,14 @@ def _fill(scratch: Path, content: Content) -> None:
         _link(segment.path, scratch / segment.path.name)
         files[segment.path.name] = asdict(segment.digest)
     manifest = {
-        "format": FORMAT, "rookery": __version__, "env_steps": content.env_steps,
-        "version": content.version, "exact": content.exact, "final": content.final,
-        "about": content.about, "files": files,
+        "format": FORMAT,
+        "rookery": __version__,
+        "env_steps": content.env_steps,
+        "version": content.version,
+        "exact": content.exact,
+        "final": content.final,
+        "about": content.about,
+        "files": files,
         "segments": [[s.path.name, s.first, s.last] for s in content.segments],
     }
     write_synced(scratch / MANIFEST, json.dumps(manifest, indent=1).encode())
@@ -167,7 +176,7 @@ def verify(folder: Path) -> Found:
     if present != set(listed):
         raise CheckpointError(f"files differ from its manifest: {sorted(present ^ set(listed))}")
     for name, digest in listed.items():
-        _verify_file(folder / name, Digest(int(digest["bytes"]), str(digest["sha256"])))
+        _verify_file(folder / name, Digest(int(digest["size"]), str(digest["sha256"])))
     return Found(folder, manifest)
 
 
@@ -182,9 +191,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"its manifest cannot be read: {error}") from error
     if version != FORMAT:
-        raise CheckpointError(f"it has format {version}, written by Rookery "
-                              f"{manifest.get('rookery')}; Rookery {__version__} reads format "
-                              f"{FORMAT}: use the release that wrote it")
+        raise CheckpointError(
+            f"it has format {version}, written by Rookery "
+            f"{manifest.get('rookery')}; Rookery {__version__} reads format "
+            f"{FORMAT}: use the release that wrote it"
+        )
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         raise CheckpointError(f"its manifest names files outside of it: {names}")
     return dict(manifest)
@@ -193,9 +204,10 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _verify_file(path: Path, wanted: Digest) -> None:
     if path.is_symlink() or not path.is_file():
         raise CheckpointError(f"{path.name} is not a plain file")
-    if path.stat().st_size != wanted.bytes:
-        raise CheckpointError(f"{path.name} has {path.stat().st_size} bytes, "
-                              f"its manifest says {wanted.bytes}")
+    if path.stat().st_size != wanted.size:
+        raise CheckpointError(
+            f"{path.name} has {path.stat().st_size} bytes, its manifest says {wanted.size}"
+        )
     with open(path, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != wanted.sha256:
             raise CheckpointError(f"{path.name} does not match its checksum")
@@ -203,14 +215,18 @@ def _verify_file(path: Path, wanted: Digest) -> None:
 
 def folders(parent: Path) -> list[Path]:
     """Returns a run's checkpoints, newest first."""
-    found = [(match, path) for path in (parent.iterdir() if parent.is_dir() else ())
-             if (match := _FOLDER.fullmatch(path.name))]
+    found = [
+        (match, path)
+        for path in (parent.iterdir() if parent.is_dir() else ())
+        if (match := _FOLDER.fullmatch(path.name))
+    ]
     found.sort(key=lambda f: (int(f[0][1]), int(f[0][2] or 0)), reverse=True)
     return [path for _, path in found]
 
 
-def newest(parent: Path, *, exact: bool = False, resumable: bool = True
-           ) -> tuple[Found | None, list[str]]:
+def newest(
+    parent: Path, *, exact: bool = False, resumable: bool = True
+) -> tuple[Found | None, list[str]]:
     """Returns the newest checkpoint that verifies and is as wanted, and why others were skipped."""
     skipped = []
     for folder in folders(parent):
@@ -222,8 +238,10 @@ def newest(parent: Path, *, exact: bool = False, resumable: bool = True
         if resumable and found.manifest["final"]:
             continue
         if exact and not found.manifest["exact"]:
-            skipped.append(f"{folder.name} skipped: it was made by an interrupt and its "
-                           "environments could not be saved, so it is not exact")
+            skipped.append(
+                f"{folder.name} skipped: it was made by an interrupt and its "
+                "environments could not be saved, so it is not exact"
+            )
             continue
         return found, skipped
     return None, skipped

@@ -35,15 +35,21 @@ class Lock:
             self._file.seek(0)
             holder = self._file.read().strip() or "another process"
             self._file.close()
-            raise ConfigError(f"{self._path.parent} is in use by {holder}; wait for it, stop it, "
-                              "or choose another --run-dir") from error
+            raise ConfigError(
+                f"{self._path.parent} is in use by {holder}; wait for it, stop it, "
+                "or choose another --run-dir"
+            ) from error
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()} on {socket.gethostname()}")
         self._file.flush()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -52,15 +58,18 @@ def create(config: Config) -> Path:
     """Makes the folder of a new run and writes down what it is."""
     run_dir = Path(config.run.run_dir) if config.run.run_dir else _default(config)
     if (run_dir / RUN_FILE).exists():
-        raise ConfigError(f"{run_dir} holds a run already; go on with it by "
-                          f"`rookery train --resume {run_dir}`, or choose another --run-dir")
+        raise ConfigError(
+            f"{run_dir} holds a run already; go on with it by "
+            f"`rookery train --resume {run_dir}`, or choose another --run-dir"
+        )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         (run_dir / RUN_FILE).write_text(dump(config))
         (run_dir / ABOUT).write_text(json.dumps(_about(config), indent=1))
     except OSError as error:
-        raise ConfigError(f"the run folder {run_dir} cannot be written: {error}; "
-                          "choose another --run-dir") from error
+        raise ConfigError(
+            f"the run folder {run_dir} cannot be written: {error}; choose another --run-dir"
+        ) from error
     return run_dir
 
 
@@ -79,8 +88,12 @@ def write_result(run_dir: Path, answer: dict[str, Any]) -> None:
 
 
 def _default(config: Config) -> Path:
-    words = [config.name, config.report.tag, f"seed{config.run.seed}",
-             time.strftime("%Y%m%d-%H%M%S")]
+    words = [
+        config.name,
+        config.report.tag,
+        f"seed{config.run.seed}",
+        time.strftime("%Y%m%d-%H%M%S"),
+    ]
     path = Path("runs") / "-".join(word for word in words if word)
     number = 2
     while path.exists():
@@ -91,9 +104,13 @@ def _default(config: Config) -> Path:
 
 def _about(config: Config) -> dict[str, Any]:
     return {
-        "scenario": config.name, "seed": config.run.seed, "tag": config.report.tag,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": sys.argv,
-        "python": platform.python_version(), "machine": platform.platform(),
+        "scenario": config.name,
+        "seed": config.run.seed,
+        "tag": config.report.tag,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
         "versions": {name: _version(name) for name in VERSIONED},
     }
 

@@ -35,8 +35,12 @@ class Interrupts:
             self._former = {number: signal.signal(number, self._handle) for number in REASONS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
@@ -58,8 +62,9 @@ class Interrupts:
 
 def _arm(code: int) -> None:
     """A hung environment or disk must not keep the user waiting."""
-    late = threading.Timer(PATIENCE_S, _leave, (code, "could not stop in time; "
-                           "the last periodic checkpoint is intact"))
+    late = threading.Timer(
+        PATIENCE_S, _leave, (code, "could not stop in time; the last periodic checkpoint is intact")
+    )
     late.daemon = True
     late.start()
 

@@ -75,8 +75,10 @@ class Saver:
         deadline = time.monotonic() + timeout_s
         self._jobs.put(finished.set, timeout=timeout_s)
         if not finished.wait(max(0.0, deadline - time.monotonic())):
-            raise StalledError(f"the disk of {self.run_dir} did not take a checkpoint within "
-                               f"{timeout_s:.0f} s; the previous one is intact")
+            raise StalledError(
+                f"the disk of {self.run_dir} did not take a checkpoint within "
+                f"{timeout_s:.0f} s; the previous one is intact"
+            )
 
     def close(self) -> None:
         """Finishes what is queued and ends the thread."""
@@ -88,8 +90,10 @@ class Saver:
             try:
                 job()
             except OSError as error:  # disk full, quota, read-only: tell, and go on
-                self.failures.append(f"could not write to {self.run_dir}: {error}; "
-                                     "older checkpoints are intact, the next mark tries again")
+                self.failures.append(
+                    f"could not write to {self.run_dir}: {error}; "
+                    "older checkpoints are intact, the next mark tries again"
+                )
 
     def _write_segments(self, first: int, columns: dict[str, Array]) -> None:
         """Writes these rows after any that an unwilling disk refused before."""
@@ -111,8 +115,9 @@ class Saver:
             raise
         return Segment(path, first, last, Digest.of(raw))
 
-    def _write_checkpoint(self, content: Content, oldest: int,
-                          done: Callable[[Path], None]) -> None:
+    def _write_checkpoint(
+        self, content: Content, oldest: int, done: Callable[[Path], None]
+    ) -> None:
         self._drop(oldest)
         if self._unwritten:
             self._write_segments(*self._unwritten.pop())

@@ -25,11 +25,17 @@ def load_arrays(module: nn.Module, arrays: Mapping[str, Array]) -> None:
     """Loads named arrays into a module in place, refusing any other set of names or shapes."""
     own = module.state_dict()
     wrong = sorted(own.keys() ^ arrays.keys())
-    wrong += [f"{k} {tuple(arrays[k].shape)} for {tuple(v.shape)}" for k, v in own.items()
-              if k in arrays and tuple(arrays[k].shape) != tuple(v.shape)]
+    wrong += [
+        f"{k} {tuple(arrays[k].shape)} for {tuple(v.shape)}"
+        for k, v in own.items()
+        if k in arrays and tuple(arrays[k].shape) != tuple(v.shape)
+    ]
     if wrong:
-        raise CheckpointError("these weights are of another network: " + ", ".join(wrong[:8])
-                              + "; use the config they were trained with")
+        raise CheckpointError(
+            "these weights are of another network: "
+            + ", ".join(wrong[:8])
+            + "; use the config they were trained with"
+        )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])).view(tensor.shape))

@@ -59,6 +59,8 @@ def _custom(config: NetConfig, spec: EnvSpec, outputs: int) -> nn.Module:
             "importable from here, called as Class(spec, outputs, **net.kwargs)"
         ) from error
     if not isinstance(made, nn.Module):
-        raise ConfigError(f"net.custom {config.custom!r} made a {type(made).__name__}; "
-                          "it must be a torch.nn.Module that maps observations to [B, outputs]")
+        raise ConfigError(
+            f"net.custom {config.custom!r} made a {type(made).__name__}; "
+            "it must be a torch.nn.Module that maps observations to [B, outputs]"
+        )
     return made

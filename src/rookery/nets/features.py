@@ -58,7 +58,8 @@ class Vector(nn.Module):
         flat = x.float().flatten(1)
         if self.norm is None:
             return flat
-        return self.norm(flat.view(len(flat), -1, self.frame)).flatten(1)
+        normal: Tensor = self.norm(flat.view(len(flat), -1, self.frame))
+        return normal.flatten(1)
 
 
 class OneHot(nn.Module):
@@ -110,17 +111,17 @@ class Features(nn.Module):
     def __init__(self, spec: EnvSpec, normalize: bool):
         super().__init__()
         self.names = [leaf.name for leaf in spec.obs]
-        self.encoders = nn.ModuleList(
+        encoders = [
             ENCODERS[leaf.kind](leaf, spec.frame_stack, normalize and leaf.kind is Kind.VECTOR)
             for leaf in spec.obs
-        )
-        self.width = sum(int(encoder.width) for encoder in self.encoders)  # type: ignore[arg-type]
+        ]
+        self.encoders = nn.ModuleList(encoders)
+        self.width = sum(encoder.width for encoder in encoders)
 
     def forward(self, obs: Any) -> Tensor:
         if not isinstance(obs, Mapping):
             return self.encoders[0](obs)  # type: ignore[no-any-return]
-        parts = [encode(obs[name]) for name, encode in
-                 zip(self.names, self.encoders, strict=True)]
+        parts = [encode(obs[name]) for name, encode in zip(self.names, self.encoders, strict=True)]
         return torch.cat(parts, 1)
 
     def observe(self, leaves: Mapping[str, Tensor]) -> None:
