@@ -1,0 +1,83 @@
+"""What others may rely on: the public names, what they cost to import, and complete tables."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from beartype.roar import BeartypeCallHintViolation
+
+import rookery
+from rookery.algos import ALGOS
+from rookery.config.schema import ALGORITHMS, Activation, Decay, Draw, Mode, Optimizer
+from rookery.learner import OPTIMIZERS
+from rookery.loops import LOOPS
+from rookery.nets.build import ACTIVATIONS
+from rookery.nets.features import ENCODERS
+from rookery.replay.sampler import SAMPLERS
+from rookery.schedule import SHAPES
+from rookery.types import Kind
+
+PUBLIC = {
+    "Ask",
+    "Config",
+    "Policy",
+    "RookeryError",
+    "Run",
+    "__version__",
+    "events",
+    "load",
+    "train",
+}
+
+
+def test_the_public_names_are_the_ones_we_mean():
+    assert set(rookery.__all__) == PUBLIC
+    assert dir(rookery) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
+def test_a_public_name_is_the_one_of_its_home(name):
+    found = getattr(rookery, name)
+
+    assert found is getattr(import_module(found.__module__), name)
+    assert found.__doc__
+
+
+def test_a_name_that_does_not_exist_is_answered_with_those_that_do():
+    with pytest.raises(AttributeError, match=r"'trian'.*'train'"):
+        _ = rookery.trian
+
+
+def test_importing_rookery_imports_nothing_else():
+    code = "import sys; before = set(sys.modules); import rookery; dir(rookery);"
+    code += "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+
+    imported = set(done.stdout.split())
+    assert imported - sys.stdlib_module_names == {"rookery"}, done.stderr
+
+
+@pytest.mark.parametrize(
+    "call", [rookery.train, rookery.load, lambda source: next(rookery.events(source))]
+)
+def test_the_front_door_refuses_arguments_of_a_wrong_type(call):
+    with pytest.raises(BeartypeCallHintViolation):
+        call(3.5)
+
+
+@pytest.mark.parametrize(
+    ("table", "members"),
+    [
+        (LOOPS, Mode),
+        (SAMPLERS, Draw),
+        (OPTIMIZERS, Optimizer),
+        (SHAPES, Decay),
+        (ACTIVATIONS, Activation),
+        (ENCODERS, Kind),
+        (ALGOS, ALGORITHMS),
+    ],
+    ids=lambda side: getattr(side, "__name__", ""),
+)
+def test_every_choice_has_its_row(table, members):
+    assert set(table) == set(members)
