@@ -4,9 +4,9 @@
 
 The clock runs from the first env step and stands still during evaluations: 20 greedy episodes
 with fresh seeds every 2,500 env steps. Training stops at the first evaluation with a mean of at
-least 475, and 100 more episodes confirm what was found. A run that never passes is given its
-whole 50,000 steps as its time and `"solved": false`: its true time is longer, so a median that
-contains it flatters SB3. One environment and one thread. The last line on stdout is
+least 475; it is solved if 100 more episodes confirm that mean. A run that never passes is given
+its whole 50,000 steps as its time and `"solved": false`: its true time is longer, so a median
+that contains it flatters SB3. One environment and one thread. The last line on stdout is
 `{"value": seconds, "solved", "env_steps", "score", "confirmed"}`.
 """
 
@@ -68,7 +68,7 @@ class Clock(BaseCallback):
         super().__init__()
         self.seed = seed
         self.start = self.excluded_s = self.train_s = self.score = 0.0
-        self.solved = False
+        self.passed = False
 
     def _on_rollout_start(self) -> None:
         self.start = self.start or time.perf_counter()
@@ -76,14 +76,14 @@ class Clock(BaseCallback):
     def _on_step(self) -> bool:
         if self.num_timesteps % PERIOD == 0:
             self.judge()
-        return not self.solved
+        return not self.passed
 
     def judge(self) -> None:
         begun = time.perf_counter()
         self.train_s = begun - self.start - self.excluded_s
         fresh = 1_000_000 * (self.seed + 1) + self.num_timesteps
         self.score = play(self.model, EPISODES, fresh)
-        self.solved = self.score >= TARGET
+        self.passed = self.score >= TARGET
         self.excluded_s += time.perf_counter() - begun
 
 
@@ -95,12 +95,13 @@ def main() -> None:
     torch.set_num_threads(1)
     agent, clock = model(seed), Clock(seed)
     agent.learn(ENV_STEPS, callback=clock)
+    confirmed = play(agent, CONFIRM_EPISODES, CONFIRM_SEED)
     answer = {
         "value": clock.train_s,
-        "solved": clock.solved,
+        "solved": clock.passed and confirmed >= TARGET,
         "env_steps": agent.num_timesteps,
         "score": clock.score,
-        "confirmed": play(agent, CONFIRM_EPISODES, CONFIRM_SEED),
+        "confirmed": confirmed,
     }
     print(json.dumps(answer))
 

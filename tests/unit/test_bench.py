@@ -133,6 +133,13 @@ def test_a_training_that_never_passed_is_named_as_censored():
     assert bench.summary("made-up", MADE_UP, runs, absent=[])["censored"] == {"rival": [1]}
 
 
+def test_rookery_holds_no_bar_by_failing_fast():
+    runs = runs_of(rookery=[70.0], rival=[2.0])
+    runs["rookery"][0]["solved"] = False
+
+    assert not bench.summary("made-up", MADE_UP, runs, absent=[])["bars"]["rival"]["held"]
+
+
 def test_rounds_are_interleaved():
     turns: list[tuple[str, int]] = []
 

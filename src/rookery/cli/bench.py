@@ -198,7 +198,7 @@ def summary(name: str, bench: Bench, runs: Runs, *, absent: Sequence[Contender])
     """Returns the answer, ready for JSON.
 
     `bars` says which hold, `runs` has every trial, `absent` the peers that are not installed, and
-    `censored` the seeds that were never solved: their time is a lower bound.
+    `censored` the seeds that were not solved: their time is a lower bound.
     """
     values = {who: [float(answer["value"]) for answer in answers] for who, answers in runs.items()}
     medians = {who: statistics.median(numbers) for who, numbers in values.items()}
@@ -206,6 +206,7 @@ def summary(name: str, bench: Bench, runs: Runs, *, absent: Sequence[Contender])
     ratios = {
         who.name: medians[who.hero] / medians[who.name] for who in took_part if who.name != who.hero
     }
+    censored = {who: seeds for who in runs if (seeds := unsolved(runs[who]))}
     return {
         "bench": name,
         "unit": bench.unit,
@@ -214,9 +215,9 @@ def summary(name: str, bench: Bench, runs: Runs, *, absent: Sequence[Contender])
             {"name": who, "value": medians[who], "spread": spread(values[who])} for who in values
         ],
         "ratios": ratios,
-        "bars": dict(_bars(took_part, bench.better, medians | ratios)),
+        "bars": dict(_bars(took_part, bench.better, medians | ratios, censored)),
         "absent": {who.name: f"pip install 'rookery[peers]' ({who.package})" for who in absent},
-        "censored": {who: seeds for who in runs if (seeds := unsolved(runs[who]))},
+        "censored": censored,
         "runs": runs,
     }
 
@@ -232,11 +233,15 @@ def unsolved(answers: Sequence[Answer]) -> list[int]:
 
 
 def _bars(
-    contenders: Sequence[Contender], better: Better, found: Mapping[str, float]
+    contenders: Sequence[Contender],
+    better: Better,
+    found: Mapping[str, float],
+    censored: Mapping[str, list[int]],
 ) -> Iterator[tuple[str, Answer]]:
+    """Yields what became of each bar. Trainings that solved nothing hold none, however short."""
     for who in contenders:
         if who.bar is not None:
-            held = HOLDS[better](found[who.name], who.bar)
+            held = HOLDS[better](found[who.name], who.bar) and who.hero not in censored
             yield who.name, {"bar": who.bar, "found": found[who.name], "held": held}
 
 
@@ -314,7 +319,7 @@ def report(answer: Answer) -> list[str]:
         *output.table([heading, *cells]),
         *(f"{name} is absent: {cure}" for name, cure in answer["absent"].items()),
         *(
-            f"{name} never solved seeds {seeds}: their time is a lower bound"
+            f"{name} did not solve seeds {seeds}: their time is a lower bound"
             for name, seeds in answer["censored"].items()
         ),
     ]
