@@ -110,7 +110,7 @@ class Learner:
         if self.normalize.normalize_obs:
             self.algorithm.observe(leaves)
         if self.normalize.normalize_reward:
-            self.scale.observe(torch.from_numpy(returns[:, None]).to(self.device))
+            self.scale.observe(torch.from_numpy(returns[:, None]))
 
     def advance(self, share: float) -> None:
         """Sets what depends on how much of the run is over (0 to 1)."""

@@ -69,7 +69,7 @@ class Dqn:
 
     def settle(self, learner_steps: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""
-        if self.config.target_tau is not None:
+        if self.config.target_tau is not None and learner_steps > 0:
             torch._foreach_lerp_(
                 list(self._target.parameters()),
                 list(self.acting.parameters()),
@@ -86,12 +86,12 @@ class Dqn:
     @torch.inference_mode()
     def act(self, obs: Obs, epsilon: float, rng: np.random.Generator) -> Array:
         """Returns [E] actions, each of them random with probability `epsilon`."""
-        q = self.acting(tensors(obs))
-        action: Array = q.argmax(1).numpy()
-        if epsilon <= 0:
-            return action
-        random = rng.integers(self.spec.action.n, size=len(action))
-        return np.where(rng.random(len(action)) < epsilon, random, action)
+        action: Array = self.acting(tensors(obs)).argmax(1).numpy()
+        if epsilon > 0:
+            chance = rng.random(len(action))
+            explore = np.flatnonzero(chance < epsilon)  # below it, `chance` is still uniform
+            action[explore] = chance[explore] / epsilon * self.spec.action.n
+        return action
 
 
 def tensors(obs: Obs) -> Any:

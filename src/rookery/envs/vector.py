@@ -95,6 +95,8 @@ class Envs:
         info = steps.info
         if self._mode is AutoresetMode.SAME_STEP:
             info = info.get("final_info", {})
+        if not info:
+            return {}
         found = {key: _number(_entry(info, index, key)) for key in (*keys, "is_success")}
         return {key: number for key, number in found.items() if number is not None}
 

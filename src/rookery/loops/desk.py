@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rookery import seeding
 from rookery.config.schema import Config
 from rookery.engines.processes import receive, send
+from rookery.errors import ClosedError
 from rookery.event import Counters, Event, Warned
 from rookery.seeding import Role
 from rookery.types import Array
@@ -69,16 +70,29 @@ def serve(connection: Connection, setup: Setup) -> None:
     """Works until told to close, or until the parent is gone."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # rendering needs no screen
     desk = _Desk(connection, setup)
-    listener = threading.Thread(target=desk.listen, name="listener", daemon=True)
-    listener.start()
+    threading.Thread(target=_until_the_end, args=(desk,), name="listener", daemon=True).start()
     desk.work()
+
+
+def _until_the_end(desk: "_Desk") -> None:
+    """Ends the process with the listener: nobody waits for an evaluation any more."""
+    status = 1
+    try:
+        desk.listen()
+        status = 0
+    except (EOFError, ClosedError):  # the parent is gone
+        status = 0
+    finally:
+        if status:
+            traceback.print_exc()
+        os._exit(status)
 
 
 class _Desk:
     def __init__(self, connection: Connection, setup: Setup):
         self._connection, self._setup = connection, setup
         self._sending = threading.Lock()
-        self._tasks: queue.Queue[Snapshot | None] = queue.Queue()
+        self._tasks: queue.Queue[Snapshot] = queue.Queue()
         self._best = float("-inf")
 
     def listen(self) -> None:
@@ -93,21 +107,18 @@ class _Desk:
             stream=sys.stdout if setup.console else None,
             terminal=setup.console and _is_terminal(),
         )
-        try:
-            while not isinstance(message := receive(self._connection), Close):
-                if isinstance(message, Write):
-                    self._tell(*sinks.write(message.event), message.number)
-                else:
-                    self._tasks.put(message)
-            self._tell(*sinks.close())
-        except EOFError:
-            os._exit(0)  # the parent is gone: nobody waits for a farewell
-        self._tasks.put(None)
+        while not isinstance(message := receive(self._connection), Close):
+            if isinstance(message, Write):
+                self._tell(*sinks.write(message.event), message.number)
+            else:
+                self._tasks.put(message)
+        self._tell(*sinks.close(), Close())
 
     def work(self) -> None:
-        """Judges snapshots in the order of their marks."""
+        """Judges snapshots in the order of their marks, until the listener ends the process."""
         evaluator: Any = None
-        while (snapshot := self._tasks.get()) is not None:
+        while True:
+            snapshot = self._tasks.get()
             try:
                 evaluator = evaluator or self._evaluator()
                 judged = self._judge(evaluator, snapshot)
@@ -117,7 +128,6 @@ class _Desk:
                 )
                 evaluator = None
             self._tell(judged)
-        self._tell(Close())
 
     def _evaluator(self) -> Any:
         import torch

@@ -125,7 +125,7 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
                 config, str(run_dir), request.factory, resumed_at, request.console, first_try=True
             )
         )
-        stack.callback(manager.kill)
+        stack.callback(manager.close)
         about: dict[str, Any] = {
             "scenario": config.name,
             "seed": config.run.seed,
@@ -161,7 +161,6 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
                 manager.submit(snapshot)
         interrupts.begin()
         yield driver
-        manager.close()
 
 
 def _check_environment(config: Config, factory: Factory | None) -> None:

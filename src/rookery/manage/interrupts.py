@@ -29,6 +29,7 @@ class Interrupts:
         self.reason: Reason | None = None
         self._gentle = False
         self._former: dict[int, Any] = {}
+        self._late: threading.Timer | None = None  # ends the process if we do not
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
@@ -43,6 +44,8 @@ class Interrupts:
     ) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
+        if self._late is not None:
+            self._late.cancel()
 
     def begin(self) -> None:
         """From now on there is something worth saving."""
@@ -53,20 +56,21 @@ class Interrupts:
         if self.reason is not None:
             _leave(EXIT_CODES[reason], "interrupted twice: leaving without a last checkpoint")
         self.reason = reason
-        _arm(EXIT_CODES[reason])
+        self._late = _arm(EXIT_CODES[reason])
         if not self._gentle:
             if reason is Reason.INTERRUPTED:
                 raise KeyboardInterrupt
             raise SystemExit(EXIT_CODES[reason])
 
 
-def _arm(code: int) -> None:
+def _arm(code: int) -> threading.Timer:
     """A hung environment or disk must not keep the user waiting."""
     late = threading.Timer(
         PATIENCE_S, _leave, (code, "could not stop in time; the last periodic checkpoint is intact")
     )
     late.daemon = True
     late.start()
+    return late
 
 
 def _leave(code: int, message: str) -> None:

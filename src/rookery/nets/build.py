@@ -5,19 +5,21 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rookery.config.schema import Activation, NetConfig
 from rookery.errors import ConfigError
 from rookery.nets.features import Features
 from rookery.types import EnvSpec
 
-ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
-    Activation.RELU: nn.ReLU,
-    Activation.TANH: nn.Tanh,
-    Activation.ELU: nn.ELU,
-    Activation.GELU: nn.GELU,
-    Activation.SILU: nn.SiLU,
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.RELU: torch.relu,
+    Activation.TANH: torch.tanh,
+    Activation.ELU: F.elu,
+    Activation.GELU: F.gelu,
+    Activation.SILU: F.silu,
 }
 
 
@@ -28,13 +30,16 @@ class Perceptron(nn.Module):
         super().__init__()
         self.features = Features(spec, normalize)
         widths = [self.features.width, *config.hidden]
-        layers: list[nn.Module] = []
-        for before, after in pairwise(widths):
-            layers += [nn.Linear(before, after), ACTIVATIONS[config.activation]()]
-        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.out = nn.Linear(widths[-1], outputs)
+        self.activate = ACTIVATIONS[config.activation]
 
     def forward(self, obs: Any) -> Tensor:
-        return self.layers(self.features(obs))  # type: ignore[no-any-return]
+        """Calls functions rather than modules: for small layers the calls are half the cost."""
+        x = self.features(obs)
+        for layer in self.hidden:
+            x = self.activate(F.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]
+        return F.linear(x, self.out.weight, self.out.bias)
 
 
 def build(config: NetConfig, spec: EnvSpec, outputs: int, *, normalize: bool = False) -> nn.Module:

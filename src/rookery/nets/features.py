@@ -37,6 +37,7 @@ class Normalize(nn.Module):
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
         """Takes [N, width] new observations into account."""
+        x = x.to(self.mean.device)
         total = self.count + len(x)
         delta = x.mean(0) - self.mean
         spread = self.variance * self.count + x.var(0, unbiased=False) * len(x)
@@ -116,9 +117,14 @@ class Features(nn.Module):
             for leaf in spec.obs
         ]
         self.encoders = nn.ModuleList(encoders)
+        self.plain = not normalize and [  # nothing to do: a flat vector of floats
+            (leaf.name, leaf.kind, len(leaf.shape), leaf.dtype) for leaf in spec.obs
+        ] == [("", Kind.VECTOR, 1, "float32")]
         self.width = sum(encoder.width for encoder in encoders)
 
     def forward(self, obs: Any) -> Tensor:
+        if self.plain:
+            return obs  # type: ignore[no-any-return]
         if not isinstance(obs, Mapping):
             return self.encoders[0](obs)  # type: ignore[no-any-return]
         parts = [encode(obs[name]) for name, encode in zip(self.names, self.encoders, strict=True)]
