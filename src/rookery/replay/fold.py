@@ -267,7 +267,7 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
         before = lane[_LAST]
         if (
             before >= oldest
-            and True
+            and lane[_INCARNATION] == incarnation[slot]
             and lane[_EPISODE] == episode[slot]
         ):
             nxt[before % capacity] = row - before
