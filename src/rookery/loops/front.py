@@ -107,8 +107,6 @@ def train(
     )
     done = finished(config, request)
     answer = done.answer if done else _train(config, request)
-    if answer["reason"] == Reason.INTERRUPTED:
-        raise KeyboardInterrupt
     return Run(Path(answer["run_dir"]), answer, load(answer["run_dir"], env=env))
 
 
@@ -118,6 +116,10 @@ def _train(config: Config, request: Request) -> dict[str, Any]:
         for event in driver.events():
             if isinstance(event, Stopped):
                 answer = conclude(driver, event)
+    if driver.interrupts.reason is Reason.INTERRUPTED:
+        raise KeyboardInterrupt
+    if driver.interrupts.reason is Reason.TERMINATED:
+        raise SystemExit(driver.interrupts.exit_code)
     return answer
 
 

@@ -13,7 +13,7 @@ from rookery.config.load import differences, load_run
 from rookery.config.schema import Config
 from rookery.envs.make import check
 from rookery.errors import CheckpointError, ConfigError
-from rookery.event import Event, Reason, Stopped
+from rookery.event import Event, Stopped
 from rookery.learner import Learner, pick_device
 from rookery.loops.desk import Setup
 from rookery.loops.driver import Callback, Driver
@@ -66,7 +66,7 @@ def launch(
         for event in driver.events():
             if isinstance(event, Stopped):
                 answer = conclude(driver, event)
-    return Outcome(answer, EXIT_CODES.get(Reason(answer["reason"]), 0))
+    return Outcome(answer, driver.interrupts.exit_code)  # also where it came at the very end
 
 
 def conclude(driver: Driver, event: Stopped) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import os
 import signal
-import sys
+import socket
 import threading
+from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,6 +17,8 @@ REASONS: dict[int, Reason] = {
 }
 EXIT_CODES: dict[Reason, int] = {Reason.INTERRUPTED: 130, Reason.TERMINATED: 143}
 PATIENCE_S = 9.0  # from the first signal to the end, whatever hangs
+TWICE = "interrupted twice: leaving without a last checkpoint"
+LATE = "could not stop in time; the last periodic checkpoint is intact"
 
 
 class Interrupts:
@@ -29,11 +32,19 @@ class Interrupts:
         self.reason: Reason | None = None
         self._gentle = False
         self._former: dict[int, Any] = {}
-        self._late: threading.Timer | None = None  # ends the process if we do not
+        self._watch: _Watch | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal that came, or 0."""
+        return EXIT_CODES[self.reason] if self.reason else 0
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            self._former = {number: signal.signal(number, self._handle) for number in REASONS}
+            _mind_forks()
+            self._watch = _Watch()
+            self._former = {n: signal.signal(n, self._handle) for n in REASONS if not _nohup(n)}
+            _entered.append(self)
         return self
 
     def __exit__(
@@ -42,38 +53,94 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-        if self._late is not None:
-            self._late.cancel()
+        if self._watch is None:
+            return
+        _entered.remove(self)
+        self._let_go()
+        self._watch.close()
 
     def begin(self) -> None:
         """From now on there is something worth saving."""
         self._gentle = True
 
+    def _let_go(self) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        if self._watch is not None:
+            self._watch.let_go()
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         reason = REASONS[number]
         if self.reason is not None:
-            _leave(EXIT_CODES[reason], "interrupted twice: leaving without a last checkpoint")
+            _leave(EXIT_CODES[reason], TWICE)
         self.reason = reason
-        self._late = _arm(EXIT_CODES[reason])
         if not self._gentle:
             if reason is Reason.INTERRUPTED:
                 raise KeyboardInterrupt
             raise SystemExit(EXIT_CODES[reason])
 
 
-def _arm(code: int) -> threading.Timer:
-    """A hung environment or disk must not keep the user waiting."""
-    late = threading.Timer(
-        PATIENCE_S, _leave, (code, "could not stop in time; the last periodic checkpoint is intact")
-    )
-    late.daemon = True
-    late.start()
-    return late
+class _Watch:
+    """Ends the process where the main thread does not.
+
+    Python runs a handler when the main thread next runs Python; an environment that hangs in
+    compiled code never does. The kernel's side of a signal arrives here all the same.
+    """
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        self._former = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._work, name="signals", daemon=True)
+        self._thread.start()
+
+    def let_go(self) -> None:
+        signal.set_wakeup_fd(self._former)
+
+    def close(self) -> None:
+        self._theirs.close()
+        self._thread.join()
+        self._ours.close()
+
+    def _work(self) -> None:
+        first = self._next(None)
+        if first is None:
+            return
+        try:
+            second = self._next(PATIENCE_S)
+        except TimeoutError:
+            _leave(EXIT_CODES[REASONS[first]], LATE)
+        else:
+            if second is not None:
+                _leave(EXIT_CODES[REASONS[second]], TWICE)
+
+    def _next(self, timeout_s: float | None) -> int | None:
+        """Returns the next signal that asks for an end, None once nobody watches any more."""
+        self._ours.settimeout(timeout_s)
+        while byte := self._ours.recv(1):
+            if byte[0] in REASONS:
+                return byte[0]
+        return None
+
+
+def _nohup(number: int) -> bool:
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+
+
+_entered: list[Interrupts] = []
+
+
+@cache
+def _mind_forks() -> None:
+    """A fork of ours, such as an environment's worker, is not the run: signals may end it."""
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    for interrupts in _entered:
+        interrupts._let_go()
 
 
 def _leave(code: int, message: str) -> None:
-    sys.stderr.write(f"rookery: {message}\n")
-    sys.stderr.flush()
+    os.write(2, f"rookery: {message}\n".encode())  # sys.stderr may be in the middle of a line
     os._exit(code)
