@@ -180,15 +180,20 @@ def _folder(config: Config, request: Request) -> Path:
 
 
 def _checkpoint(run_dir: Path, request: Request) -> Found | None:
-    found, skipped = checkpoint.newest(run_dir / CHECKPOINTS, exact=request.exact)
-    for reason in skipped:
+    found, broken, unfit = checkpoint.newest(run_dir / CHECKPOINTS, exact=request.exact)
+    for reason in (*broken, *unfit):
         _say(reason)
+    if found is None and broken:
+        raise CheckpointError(
+            f"no checkpoint of {run_dir} that this run could go on from is whole; put one back "
+            f"from a copy, or begin a new run with --init-from {run_dir} or from its seed"
+        )
     if found is None:
         _say(f"{run_dir} has no checkpoint to go on from; beginning again from its seed")
     elif not found.manifest["exact"]:
         _say(
-            f"going on from {found.folder.name}, made by an interrupt: its environments could not "
-            "be saved, so their episodes were cut; --exact goes back to the last periodic one"
+            f"going on from {found.folder.name}, which is not exact: made by an interrupt whose "
+            "environments were cut, or without replay; --exact goes back to one that is"
         )
     else:
         _say(f"going on from {found.folder.name}")
@@ -213,17 +218,19 @@ def pick_checkpoint(run_dir: Path, which: str) -> Found:
     if not run_dir.is_dir():
         raise ConfigError(f"there is no run folder {run_dir}; `ls runs` shows what is there")
     if which == "best":
-        found, _ = checkpoint.newest(run_dir / BEST, resumable=False)
-        if found is not None:
-            return found
+        best = checkpoint.newest(run_dir / BEST, resumable=False)
+        for reason in best.broken:
+            _say(f"best/{reason}")
+        if best.found is not None:
+            return best.found
     if which in ("best", "last"):
-        found, skipped = checkpoint.newest(run_dir / CHECKPOINTS, resumable=False)
-        if found is None:
+        last = checkpoint.newest(run_dir / CHECKPOINTS, resumable=False)
+        if last.found is None:
             raise CheckpointError(
                 f"{run_dir} has no checkpoint that verifies: "
-                + ("; ".join(skipped) or "none was written yet")
+                + ("; ".join(last.broken) or "none was written yet")
             )
-        return found
+        return last.found
     return _numbered(run_dir, which)
 
 

@@ -42,7 +42,7 @@ def capture(
     return Content(
         env_steps=parts.counters.env_steps,
         version=parts.board.version,
-        exact=exact or not interrupted,
+        exact=(exact or not interrupted) and parts.config.checkpoint.replay,
         final=False,
         about={
             "counters": asdict(parts.counters),

@@ -1,7 +1,7 @@
 """Checkpoints on disk: a folder each, complete or not there at all.
 
     ckpt-000000010000/
-        MANIFEST.json         written last: format, counters, size and SHA-256 of every other file
+        MANIFEST.json         written last: format, counters, SHA-256 of every file and of itself
         state.json            numbers of every role
         arrays.safetensors    networks, optimizer, priorities
         weights.safetensors   what acts: all that `rookery.load` needs
@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -38,6 +38,7 @@ MANIFEST, STATE, ARRAYS, WEIGHTS = (
     "weights.safetensors",
 )
 MOST_MANIFEST_BYTES = 16 << 20
+KEYS = ("env_steps", "version", "exact", "final", "about", "files", "segments")
 TEMPORARY = ".tmp-"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -108,6 +109,14 @@ class Found:
         ]
 
 
+class Search(NamedTuple):
+    """What a look for a checkpoint came to; the reasons begin with the folder's name."""
+
+    found: Found | None
+    broken: list[str]  # do not verify
+    unfit: list[str]  # verify, but are not what was asked for
+
+
 def name_of(env_steps: int) -> str:
     """Names the checkpoint of a mark, so that names sort as marks do."""
     return f"ckpt-{env_steps:012d}"
@@ -117,7 +126,7 @@ def write(parent: Path, name: str, content: Content) -> Path:
     """Writes a checkpoint; when this returns it is on the disk, whole and under its name."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = _free_name(parent, name)
-    scratch = parent / f"{folder.name}{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    scratch = scratch_name(folder)
     try:
         scratch.mkdir()
         _fill(scratch, content)
@@ -151,6 +160,7 @@ def _fill(scratch: Path, content: Content) -> None:
         "files": files,
         "segments": [[s.path.name, s.first, s.last] for s in content.segments],
     }
+    manifest["sha256"] = _seal(manifest)
     write_synced(scratch / MANIFEST, json.dumps(manifest, indent=1).encode())
     _sync(scratch)
 
@@ -168,42 +178,56 @@ def write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
 def verify(folder: Path) -> Found:
     """Checks every byte of a checkpoint; raises CheckpointError with the reason."""
-    manifest = _manifest(folder)
-    listed = manifest["files"]
-    present = {path.name for path in folder.iterdir()} - {MANIFEST}
-    if present != set(listed):
-        raise CheckpointError(f"files differ from its manifest: {sorted(present ^ set(listed))}")
-    for name, digest in listed.items():
-        _verify_file(folder / name, Digest(int(digest["size"]), str(digest["sha256"])))
+    try:
+        manifest = _manifest(folder)
+        listed = {
+            name: Digest(int(d["size"]), d["sha256"]) for name, d in manifest["files"].items()
+        }
+        present = {path.name for path in folder.iterdir()} - {MANIFEST}
+        if present != set(listed):
+            raise CheckpointError(
+                f"its files differ from its manifest: {sorted(present ^ set(listed))}"
+            )
+        for name, digest in listed.items():
+            _verify_file(folder / name, digest)
+    # RecursionError: a manifest of ten thousand brackets
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"it cannot be read as a checkpoint ({type(error).__name__}: {error})"
+        ) from error
     return Found(folder, manifest)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
-    try:
-        if path.stat().st_size > MOST_MANIFEST_BYTES:
-            raise CheckpointError("its manifest is too large to be one")
-        manifest = json.loads(path.read_bytes())
-        version, files = manifest["format"], manifest["files"]
-        names = [*files, *(name for name, _, _ in manifest["segments"])]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"its manifest cannot be read: {error}") from error
-    if version != FORMAT:
+    _refuse_special(path)
+    if path.stat().st_size > MOST_MANIFEST_BYTES:
+        raise CheckpointError("its manifest is too large to be one")
+    manifest: dict[str, Any] = json.loads(path.read_bytes())
+    if manifest["format"] != FORMAT:
         raise CheckpointError(
-            f"it has format {version}, written by Rookery "
+            f"it has format {manifest['format']}, written by Rookery "
             f"{manifest.get('rookery')}; Rookery {__version__} reads format "
             f"{FORMAT}: use the release that wrote it"
         )
+    if manifest.pop("sha256") != _seal(manifest):
+        raise CheckpointError("its manifest does not match its own checksum")
+    names = [*manifest["files"], *(name for name, _, _ in manifest["segments"])]
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         raise CheckpointError(f"its manifest names files outside of it: {names}")
-    return dict(manifest)
+    if missing := [key for key in KEYS if key not in manifest]:
+        raise CheckpointError(f"its manifest lacks {missing}")
+    return manifest
 
 
 def _verify_file(path: Path, wanted: Digest) -> None:
-    if path.is_symlink() or not path.is_file():
-        raise CheckpointError(f"{path.name} is not a plain file")
+    _refuse_special(path)
     if path.stat().st_size != wanted.size:
         raise CheckpointError(
             f"{path.name} has {path.stat().st_size} bytes, its manifest says {wanted.size}"
@@ -211,6 +235,14 @@ def _verify_file(path: Path, wanted: Digest) -> None:
     with open(path, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != wanted.sha256:
             raise CheckpointError(f"{path.name} does not match its checksum")
+
+
+def _refuse_special(path: Path) -> None:
+    """A link may lead anywhere, and a pipe or device may never end."""
+    if path.is_symlink() or not path.is_file():
+        raise CheckpointError(
+            f"{path.name} is {'a link' if path.is_symlink() else 'no plain file'}"
+        )
 
 
 def folders(parent: Path) -> list[Path]:
@@ -224,27 +256,26 @@ def folders(parent: Path) -> list[Path]:
     return [path for _, path in found]
 
 
-def newest(
-    parent: Path, *, exact: bool = False, resumable: bool = True
-) -> tuple[Found | None, list[str]]:
-    """Returns the newest checkpoint that verifies and is as wanted, and why others were skipped."""
-    skipped = []
+def newest(parent: Path, *, exact: bool = False, resumable: bool = True) -> Search:
+    """Looks for the newest checkpoint that verifies and is as wanted."""
+    broken: list[str] = []
+    unfit: list[str] = []
     for folder in folders(parent):
         try:
             found = verify(folder)
         except CheckpointError as error:
-            skipped.append(f"{folder.name} skipped: {error}")
+            broken.append(f"{folder.name} skipped: {error}")
             continue
         if resumable and found.manifest["final"]:
-            continue
-        if exact and not found.manifest["exact"]:
-            skipped.append(
-                f"{folder.name} skipped: it was made by an interrupt and its "
-                "environments could not be saved, so it is not exact"
+            unfit.append(f"{folder.name} skipped: it holds the weights of a run that was over")
+        elif exact and not found.manifest["exact"]:
+            unfit.append(
+                f"{folder.name} skipped: it is not exact (made by an interrupt whose environments "
+                "could not be saved, or without replay)"
             )
-            continue
-        return found, skipped
-    return None, skipped
+        else:
+            return Search(found, broken, unfit)
+    return Search(None, broken, unfit)
 
 
 def prune(parent: Path, keep: int) -> None:
@@ -263,7 +294,7 @@ def remove_beyond(parent: Path, env_steps: int) -> None:
 
 def remove(folder: Path) -> None:
     """Deletes a checkpoint so that no half of it can be mistaken for one."""
-    doomed = folder.with_name(f"{folder.name}{TEMPORARY}{os.getpid()}-gone")
+    doomed = scratch_name(folder)
     os.rename(folder, doomed)
     shutil.rmtree(doomed)
 
@@ -281,10 +312,16 @@ def _load_arrays(path: Path) -> dict[str, Array]:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
+def scratch_name(path: Path) -> Path:
+    """Returns a name beside `path` that nobody has and `rookery clean` knows as litter."""
+    return path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
 def _free_name(parent: Path, name: str) -> Path:
     """A mark may be saved again by a resumed run; the older folder stays until it is pruned."""
-    taken = [path for path in folders(parent) if path.name.startswith(name)]
-    return parent / (f"{name}-{len(taken)}" if taken else name)
+    matches = [m for path in folders(parent) if (m := _FOLDER.fullmatch(path.name))]
+    taken = [int(match[2] or 0) for match in matches if f"ckpt-{match[1]}" == name]
+    return parent / (f"{name}-{max(taken) + 1}" if taken else name)
 
 
 def _link(source: Path, target: Path) -> None:
