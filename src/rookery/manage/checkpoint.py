@@ -131,7 +131,7 @@ def write(parent: Path, name: str, content: Content) -> Path:
         scratch.mkdir()
         _fill(scratch, content)
         os.rename(scratch, folder)
-    except OSError:
+    except BaseException:  # whatever it was, half a checkpoint must not stay; it is raised again
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     _sync(parent)

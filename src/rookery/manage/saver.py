@@ -5,12 +5,15 @@ consecutive rows that later checkpoints link. A disk that is full or broken is r
 stops a run; the old checkpoints stay.
 """
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from rookery.errors import StalledError
 from rookery.manage import checkpoint
@@ -32,15 +35,16 @@ class Saver:
         self.saved_rows = 0  # every row below is in a segment, or queued to be
         self.failures: list[str] = []  # taken by `complaints`
         self._segments: list[Segment] = []  # touched by the thread only, once it runs
-        self._unwritten: list[tuple[int, dict[str, Array]]] = []
+        self._unwritten: list[tuple[int, dict[str, Array]]] = []  # refused by the disk
+        self._unkept: Content | None = None  # a best model that the disk refused
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(BACKLOG)
         self._thread = threading.Thread(target=self._work, name="saver", daemon=True)
         self._thread.start()
 
     def adopt(self, segments: list[Segment]) -> None:
-        """Takes over the segments of the checkpoint a run resumes from."""
+        """Takes over the segments of the checkpoint a run resumes from, and forgets all others."""
         folder = self.run_dir / SEGMENTS
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
         self._segments = [self._adopted(folder, segment) for segment in segments]
@@ -89,7 +93,8 @@ class Saver:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except OSError as error:  # disk full, quota, read-only: tell, and go on
+            # A disk that is full or read-only, or no memory to write from: tell, and go on.
+            except (OSError, MemoryError, SafetensorError) as error:
                 self.failures.append(
                     f"could not write to {self.run_dir}: {error}; "
                     "older checkpoints are intact, the next mark tries again"
@@ -108,10 +113,12 @@ class Saver:
         last = first + len(columns["end"])
         raw = checkpoint.save_bytes(columns)
         path = folder / f"rows-{first:012d}-{last:012d}.safetensors"
+        scratch = checkpoint.scratch_name(path)  # never into a file that a checkpoint may share
         try:
-            checkpoint.write_synced(path, raw)
+            checkpoint.write_synced(scratch, raw)
+            os.replace(scratch, path)
         except OSError:
-            path.unlink(missing_ok=True)
+            scratch.unlink(missing_ok=True)
             raise
         return Segment(path, first, last, Digest.of(raw))
 
@@ -127,16 +134,27 @@ class Saver:
         else:
             content = replace(content, segments=tuple(self._segments))
         folder = checkpoint.write(parent, checkpoint.name_of(content.env_steps), content)
-        checkpoint.prune(parent, self.keep)
         done(folder)
+        checkpoint.prune(parent, self.keep)
+        if self._unkept is not None:
+            self._write_best(self._unkept)
 
     def _drop(self, oldest: int) -> None:
-        """Forgets segments all of whose rows have been overwritten in the ring."""
+        """Forgets rows that have been overwritten in the ring."""
+        self._unwritten = [
+            (first, columns)
+            for first, columns in self._unwritten
+            if first + len(columns["end"]) > oldest
+        ]
         for segment in [s for s in self._segments if s.last <= oldest]:
             segment.path.unlink(missing_ok=True)
             self._segments.remove(segment)
 
     def _write_best(self, content: Content) -> None:
+        self._unkept = content
         parent = self.run_dir / BEST
-        checkpoint.write(parent, checkpoint.name_of(content.env_steps), content)
-        checkpoint.prune(parent, 1)
+        kept = checkpoint.write(parent, checkpoint.name_of(content.env_steps), content)
+        self._unkept = None
+        for folder in checkpoint.folders(parent):  # not by mark: a resumed run may be behind it
+            if folder != kept:
+                checkpoint.remove(folder)
