@@ -1,0 +1,218 @@
+"""For all experience, however it is interleaved, cut, restarted and overwritten: what is drawn is
+what the definition says, and a row may be drawn exactly when its window is known."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experience import IMAGE, MIXED, VECTOR, Move, Step, Told, acted, feed, play
+from rookery.replay import fold
+from rookery.replay.fold import Chains
+from rookery.replay.ring import Ring, schema_of
+from rookery.types import Array, EnvSpec
+
+ACTORS, ENVS = 2, 2
+GAMMA = 0.5  # sums of its powers are exact
+
+MOVES = st.sampled_from([Move.RUN] * 8 + [move for move in Move if move is not Move.RUN])
+LANE_MOVES = st.tuples(st.integers(0, ACTORS - 1), st.integers(0, ENVS - 1), MOVES)
+EXPERIENCE = st.one_of(
+    st.lists(LANE_MOVES, max_size=10), st.lists(LANE_MOVES, min_size=25, max_size=80)
+).map(play)
+SIZES = st.lists(st.integers(1, 20), max_size=10)
+CAPACITIES = st.integers(1, 40)
+WINDOWS = st.integers(1, 6)
+
+
+@contextmanager
+def told(
+    spec: EnvSpec,
+    steps: list[Step],
+    capacity: int,
+    sizes: list[int],
+    *,
+    window: int,
+    stride: int = 1,
+) -> Iterator[tuple[Ring, Chains, Told]]:
+    """Gives the same steps to a ring and to the definition."""
+    with closing(Ring.create(schema_of(spec), capacity)) as ring:
+        lanes = ACTORS * ENVS
+        chains = Chains(lanes, ENVS, window=window, stride=stride, capacity=capacity)
+        feed(ring, chains, spec, steps, sizes)
+        yield ring, chains, Told(steps, capacity)
+
+
+@given(EXPERIENCE, CAPACITIES, SIZES, WINDOWS, st.integers(1, 3))
+def test_a_row_is_closed_exactly_when_its_window_is_known(
+    steps: list[Step], capacity: int, sizes: list[int], window: int, stride: int
+) -> None:
+    with told(VECTOR, steps, capacity, sizes, window=window, stride=stride) as (
+        ring,
+        chains,
+        plain,
+    ):
+        rows = np.array(plain.rows(), dtype=np.int64)
+
+        expected = [plain.may_begin(row, window, stride) for row in plain.rows()]
+        assert chains.closed[rows % capacity].tolist() == expected
+
+        expected = [plain.may_begin(row, window) for row in plain.rows()]
+        assert fold.is_closed(ring, rows, window).tolist() == expected
+
+
+@given(EXPERIENCE, SIZES, WINDOWS)
+def test_link_reports_every_row_once_when_it_closes(
+    steps: list[Step], sizes: list[int], window: int
+) -> None:
+    capacity = max(1, len(steps))
+    with closing(Ring.create(schema_of(VECTOR), capacity)) as ring:
+        chains = Chains(ACTORS * ENVS, ENVS, window=window, stride=1, capacity=capacity)
+
+        closed = feed(ring, chains, VECTOR, steps, sizes)
+
+    plain = Told(steps, capacity)
+    assert sorted(closed) == [row for row in plain.rows() if plain.may_begin(row, window)]
+
+
+@given(EXPERIENCE, CAPACITIES, SIZES, WINDOWS)
+def test_transitions_equal_the_definition(
+    steps: list[Step], capacity: int, sizes: list[int], n: int
+) -> None:
+    with told(VECTOR, steps, capacity, sizes, window=n) as (ring, _, plain):
+        rows = np.array([row for row in plain.rows() if plain.may_begin(row, n)], dtype=np.int64)
+
+        folded = fold.fold(ring, rows, n_step=n, gamma=GAMMA)
+
+    expected = [plain.transition(row, n, GAMMA) for row in rows.tolist()]
+    assert list(zip(*(field.tolist() for field in folded), strict=True)) == expected
+
+
+@given(EXPERIENCE, CAPACITIES, SIZES, st.integers(1, 5))
+def test_stacks_hold_the_frames_of_one_episode_or_the_row_is_not_whole(
+    steps: list[Step], capacity: int, sizes: list[int], depth: int
+) -> None:
+    with told(VECTOR, steps, capacity, sizes, window=1) as (ring, _, plain):
+        rows = np.array(plain.rows(), dtype=np.int64)
+        expected = {row: plain.stack(row, depth) for row in plain.rows()}
+
+        whole = fold.is_whole(ring, rows, depth, plain.oldest)
+        assert whole.tolist() == [expected[row] is not None for row in plain.rows()]
+
+        found = fold.stacks(ring, rows[whole], depth, plain.oldest)
+        assert found.tolist() == [expected[row] for row in rows[whole].tolist()]
+
+
+@given(EXPERIENCE, CAPACITIES, SIZES, WINDOWS)
+def test_sequences_equal_the_definition(
+    steps: list[Step], capacity: int, sizes: list[int], length: int
+) -> None:
+    with told(VECTOR, steps, capacity, sizes, window=length) as (ring, _, plain):
+        starts = [row for row in plain.rows() if plain.may_begin(row, length)]
+
+        found = fold.sequences(ring, np.array(starts, dtype=np.int64), length=length, gamma=GAMMA)
+
+    for b, row in enumerate(starts):
+        walked = plain.walk(row, length)
+        taken = len(walked) - 1
+        padding = [walked[-1]] * (length - taken)
+        discounts = [plain.transition(r, 1, GAMMA)[1] for r in walked[:-1]]
+        assert found.rows[b].tolist() == walked + padding
+        assert found.mask[b].tolist() == [1.0] * taken + [0.0] * len(padding)
+        assert found.discount[b].tolist() == discounts + [0.0] * len(padding)
+
+
+@pytest.mark.parametrize("spec", [VECTOR, IMAGE, MIXED], ids=lambda spec: spec.name)
+@given(steps=EXPERIENCE, capacity=CAPACITIES, sizes=SIZES, n=st.integers(1, 4))
+def test_a_batch_holds_what_the_policy_saw_and_did(
+    spec: EnvSpec, steps: list[Step], capacity: int, sizes: list[int], n: int
+) -> None:
+    with told(spec, steps, capacity, sizes, window=n) as (ring, _, plain):
+        rows = drawable(plain, spec, n)
+        if rows.size == 0:
+            return
+        batch = fold.gather(
+            ring,
+            spec,
+            rows,
+            np.ones(rows.size, dtype=np.float32),
+            n_step=n,
+            gamma=GAMMA,
+            sequence=0,
+            oldest=plain.oldest,
+        )
+
+    last = [plain.transition(row, n, GAMMA)[2] for row in rows.tolist()]
+    assert_seen(spec, batch.obs, [plain.seen(spec, row) for row in rows.tolist()])
+    assert_seen(spec, batch.next_obs, [plain.seen(spec, row) for row in last])
+    assert np.array_equal(batch.action, acted(spec, rows))
+    assert batch.action.dtype == spec.action.dtype
+
+
+@pytest.mark.parametrize("spec", [IMAGE, MIXED], ids=lambda spec: spec.name)
+@given(steps=EXPERIENCE, capacity=CAPACITIES, length=st.integers(1, 4))
+def test_a_batch_of_sequences_holds_what_the_policy_saw_and_did(
+    spec: EnvSpec, steps: list[Step], capacity: int, length: int
+) -> None:
+    with told(spec, steps, capacity, [], window=length) as (ring, _, plain):
+        rows = drawable(plain, spec, length)
+        if rows.size == 0:
+            return
+        batch = fold.gather(
+            ring,
+            spec,
+            rows,
+            np.ones(rows.size, dtype=np.float32),
+            n_step=1,
+            gamma=GAMMA,
+            sequence=length,
+            oldest=plain.oldest,
+        )
+
+    for b, row in enumerate(rows.tolist()):
+        walked = plain.walk(row, length)
+        taken = len(walked) - 1
+        seen = [plain.seen(spec, r) for r in walked + [walked[-1]] * (length - taken)]
+        obs = {name: leaf[b] for name, leaf in spec.unpack(batch.obs).items()}
+        assert_seen(spec, spec.pack(obs), seen)
+        assert np.array_equal(batch.action[b, :taken], acted(spec, np.array(walked[:-1])))
+        rewards = [plain.steps[r].reward for r in walked[:-1]]
+        assert batch.reward[b].tolist() == rewards + [0.0] * (length - taken)
+
+
+@given(EXPERIENCE, SIZES)
+def test_returns_so_far_begin_anew_with_every_episode(steps: list[Step], sizes: list[int]) -> None:
+    capacity = max(1, len(steps))
+    with told(VECTOR, steps, capacity, sizes, window=1) as (ring, _, plain):
+        running = np.zeros(ACTORS * ENVS)
+        found = fold.returns(ring, 0, len(steps), envs=ENVS, gamma=GAMMA, running=running)
+
+    expected: list[float] = []
+    for row, step in enumerate(steps):
+        so_far = expected[plain.before[row]] if row in plain.before else 0.0
+        expected.append(0.0 if step.end else so_far * GAMMA + step.reward)
+    assert found.tolist() == expected
+
+
+def drawable(plain: Told, spec: EnvSpec, window: int) -> Array:
+    return np.array(
+        [
+            row
+            for row in plain.rows()
+            if plain.may_begin(row, window) and plain.stack(row, spec.frame_stack) is not None
+        ],
+        dtype=np.int64,
+    )
+
+
+def assert_seen(spec: EnvSpec, found: Any, expected: list[Any]) -> None:
+    """Compares observations leaf by leaf, dtypes included."""
+    for leaf in spec.obs:
+        stacked = np.stack([spec.unpack(obs)[leaf.name] for obs in expected])
+        leaves = spec.unpack(found)[leaf.name]
+        assert leaves.dtype == leaf.dtype
+        assert np.array_equal(leaves, stacked)
