@@ -12,6 +12,8 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
+from rookery.errors import ClosedError
+
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
@@ -27,7 +29,7 @@ def main(target: str, fd: int, parent: int, name: str) -> None:
 
     module, _, function = target.partition(":")
     work = getattr(importlib.import_module(module), function)
-    with contextlib.suppress(EOFError):  # the parent is gone: so are we
+    with contextlib.suppress(EOFError, ClosedError):  # the parent is gone: so are we
         work(connection, cloudpickle.loads(first["setup"]))
 
 

@@ -9,6 +9,7 @@ value). It leads its own process group, dies with its parent, and notices when t
 Spawn from the main thread: the kernel's death signal fires when the spawning *thread* ends.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -73,18 +74,15 @@ class Child:
         while self.process.poll() is None and time.monotonic() < deadline:
             if self.receive(0.05) is None and self._broken:
                 break
-        if self.process.poll() is None:
-            self.kill()
+        self.kill()  # also what a child that has ended left in its group
         status = self.process.wait(timeout=GRACE_S)
         self._hang_up()
         return status
 
     def kill(self) -> None:
         """Kills the child and everything in its group, now."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            self.process.kill()
 
     def _hang_up(self) -> None:
         with self._wake:

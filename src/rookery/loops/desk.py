@@ -22,6 +22,8 @@ from rookery.event import Counters, Event, Warned
 from rookery.seeding import Role
 from rookery.types import Array
 
+TIDY_S = 1.0  # for environments to close what they opened
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -55,11 +57,18 @@ class Judgement(NamedTuple):
     error: str | None = None
 
 
+class Begun(NamedTuple):
+    """Child → parent: the evaluator is up and plays with the snapshot of this mark."""
+
+    env_steps: int
+
+
 class Write(NamedTuple):
     """Parent → child: put this into the record. Answered by its number."""
 
     number: int
     event: Event
+    again: bool = False  # it may be in the record already
 
 
 class Close(NamedTuple):
@@ -92,7 +101,9 @@ class _Desk:
     def __init__(self, connection: Connection, setup: Setup):
         self._connection, self._setup = connection, setup
         self._sending = threading.Lock()
-        self._tasks: queue.Queue[Snapshot] = queue.Queue()
+        self._tasks: queue.Queue[Snapshot | None] = queue.Queue()
+        self._judging = False
+        self._tidied = threading.Event()
         self._best = float("-inf")
 
     def listen(self) -> None:
@@ -108,17 +119,29 @@ class _Desk:
             terminal=setup.console and _is_terminal(),
         )
         while not isinstance(message := receive(self._connection), Close):
-            if isinstance(message, Write):
-                self._tell(*sinks.write(message.event), message.number)
-            else:
+            if not isinstance(message, Write):
                 self._tasks.put(message)
-        self._tell(*sinks.close(), Close())
+            elif message.again and self._recorded(message.event):
+                self._tell(message.number)
+            else:
+                self._tell(*sinks.write(message.event), message.number)
+        farewell = sinks.close()
+        self._tasks.put(None)
+        if not self._judging:  # an evaluation nobody waits for any more is not waited for
+            self._tidied.wait(TIDY_S)
+        self._tell(*farewell, Close())
+
+    def _recorded(self, event: Event) -> bool:
+        """Was this written by a process that died before it could say so?"""
+        from rookery.report import jsonl, lines
+
+        return jsonl.line(event) in lines.read(Path(self._setup.run_dir) / jsonl.NAME)
 
     def work(self) -> None:
-        """Judges snapshots in the order of their marks, until the listener ends the process."""
+        """Judges snapshots in the order of their marks; the listener ends the process."""
         evaluator: Any = None
-        while True:
-            snapshot = self._tasks.get()
+        while (snapshot := self._tasks.get()) is not None:
+            self._judging = True
             try:
                 evaluator = evaluator or self._evaluator()
                 judged = self._judge(evaluator, snapshot)
@@ -127,7 +150,12 @@ class _Desk:
                     snapshot.counters.env_steps, (), (), None, traceback.format_exc()
                 )
                 evaluator = None
+            self._judging = False
             self._tell(judged)
+        if evaluator is not None:
+            evaluator.close()
+        self._tidied.set()
+        threading.Event().wait()  # the listener has the last word
 
     def _evaluator(self) -> Any:
         import torch
@@ -151,6 +179,7 @@ class _Desk:
         from rookery.nets.arrays import load_arrays
 
         config = self._setup.config
+        self._tell(Begun(snapshot.counters.env_steps))
         load_arrays(evaluator.algorithm.acting, snapshot.arrays)
         judged = evaluator.run(
             seed=seeding.integer(
@@ -176,7 +205,7 @@ class _Desk:
         folder.mkdir(exist_ok=True)
         write_gif(folder / f"best-{snapshot.counters.env_steps:012d}.gif", judged.frames, fps=30)
 
-    def _tell(self, *messages: int | Judgement | Warned | Close) -> None:
+    def _tell(self, *messages: int | Begun | Judgement | Warned | Close) -> None:
         with self._sending:
             for message in messages:
                 send(self._connection, message)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.config.schema import Config
+from rookery.errors import CheckpointError
 from rookery.event import (
     Ask,
     Counters,
@@ -79,12 +80,15 @@ class Driver:
         self.train_s_before = 0.0  # in earlier sessions
         self._first_step: float | None = None
         self._asked: set[Ask] = set()
-        env_steps, config = parts.counters.env_steps, parts.config
+        self._set_marks(0)
+        self._submitted = self._written = Counters()  # of the last snapshot and log line
+        self._saved: list[Saved] = []  # by the saver's thread
+
+    def _set_marks(self, env_steps: int) -> None:
+        config, self._looked = self.config, env_steps
         self._log = Mark(config.report.log_period, env_steps)
         self._eval = Mark(config.eval.period, env_steps)
         self._save = Mark(config.checkpoint.period, env_steps)
-        self._submitted = self._written = Counters()  # of the last snapshot and log line
-        self._saved: list[Saved] = []  # by the saver's thread
 
     @property
     def config(self) -> Config:
@@ -122,6 +126,7 @@ class Driver:
 
     def _turn(self) -> Iterator[Event]:
         counters = self.manager.counters = self.parts.counters
+        self._looked = counters.env_steps
         if self._first_step is None:
             self._first_step = time.monotonic()
         yield from self._news()
@@ -174,6 +179,9 @@ class Driver:
                 yield news
             else:
                 yield from self._judged(*news)
+        yield from self._saver_news()
+
+    def _saver_news(self) -> Iterator[Event]:
         for complaint in self.saver.complaints():
             yield Warned(self.parts.counters, "checkpoint", complaint)
         while self._saved:
@@ -225,17 +233,28 @@ class Driver:
             if self._submitted != self.parts.counters:
                 yield from self._submit()
             yield from self._wait(lambda: not self.manager.pending)
+        yield from self._save_the_end()
+        yield self._stopped()
+
+    def _save_the_end(self) -> Iterator[Event]:
+        end = self.winner.counters if self.winner else self.parts.counters
         if self.winner is None:
             self._checkpoint()
         else:
             self.saver.save(
                 self._weights_only(self.winner, self.best_score),
                 oldest=self.parts.pool.ring.oldest,
-                done=self._note(self.winner.counters),
+                done=self._note(end),
             )
         self.saver.flush(timeout_s=600.0)
-        yield from self._news()
-        yield self._stopped()
+        news = list(self._saver_news())
+        yield from news
+        saved = any(isinstance(event, Saved) and event.counters == end for event in news)
+        if not saved and not self.interrupts.reason:
+            raise CheckpointError(
+                f"the last checkpoint of {self.run_dir} could not be written; make room, then "
+                f"`rookery train --resume {self.run_dir}` goes on from the one before"
+            )
 
     def _stopped(self) -> Stopped:
         end = self.winner
@@ -258,7 +277,8 @@ class Driver:
             self.parts,
             self.saver,
             driver=self._state(),
-            pending=list(self.manager.pending),
+            pending=self.manager.pending,
+            unwritten=self.manager.unwritten,
             interrupted=self.reason in (Reason.INTERRUPTED, Reason.TERMINATED),
         )
         self.saver.save(
@@ -286,9 +306,19 @@ class Driver:
         )
 
     def _state(self) -> dict[str, Any]:
-        return {"meter": self.meter.state(), "best_score": self.best_score, "train_s": self.train_s}
+        return {
+            "meter": self.meter.state(),
+            "best_score": self.best_score,
+            "train_s": self.train_s,
+            "looked": self._looked,
+            "submitted": asdict(self._submitted),
+            "written": asdict(self._written),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on where `_state` was taken."""
         self.meter.restore(state["meter"])
         self.best_score, self.train_s_before = state["best_score"], state["train_s"]
+        self._set_marks(state["looked"])  # not where the run is: it may have stopped before a look
+        self._submitted = Counters(**state["submitted"])
+        self._written = Counters(**state["written"])

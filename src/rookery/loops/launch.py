@@ -155,10 +155,13 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             about=about,
         )
         if found is not None:
-            state, pending = put_back(parts, saver, found)
-            driver.restore(state)
-            for snapshot in pending:
+            rest = put_back(parts, saver, found)
+            driver.restore(rest.driver)
+            manager.rewrite(rest.unwritten)
+            for snapshot in rest.pending:
                 manager.submit(snapshot)
+        elif request.resume:
+            saver.adopt([])
         interrupts.begin()
         yield driver
 

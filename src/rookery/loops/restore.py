@@ -1,9 +1,10 @@
 """A run's whole state: captured into a checkpoint's content, and put back from one."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
-from rookery.event import Counters
+from rookery.event import Counters, Evaluated, Event, Logged, Saved, Started, Stopped, Warned
 from rookery.loops.desk import Snapshot
 from rookery.loops.single import take_in
 from rookery.loops.wiring import Parts
@@ -12,13 +13,18 @@ from rookery.manage.saver import SEGMENT_BYTES, Saver
 from rookery.replay.ring import row_bytes
 from rookery.types import Array
 
+RECORDED: dict[str, Any] = {
+    kind.__name__: kind for kind in (Started, Logged, Evaluated, Saved, Warned, Stopped)
+}
+
 
 def capture(
     parts: Parts,
     saver: Saver,
     *,
     driver: dict[str, Any],
-    pending: list[Snapshot],
+    pending: Iterable[Snapshot],
+    unwritten: Iterable[Event],
     interrupted: bool,
 ) -> Content:
     """Copies everything a run needs to go on. Environments that cannot be saved are cut first."""
@@ -38,7 +44,8 @@ def capture(
         numbers[role], own = part.state()
         arrays |= {f"{role}:{name}": array for name, array in own.items()}
     numbers["board"], board = _board_state(parts)
-    numbers["pending"], waiting = _pending_state(pending)
+    numbers["pending"], waiting = _pending_state(list(pending))
+    numbers["unwritten"] = [[type(event).__name__, asdict(event)] for event in unwritten]
     return Content(
         env_steps=parts.counters.env_steps,
         version=parts.board.version,
@@ -55,8 +62,16 @@ def capture(
     )
 
 
-def put_back(parts: Parts, saver: Saver, found: Found) -> tuple[dict[str, Any], list[Snapshot]]:
-    """Restores every part; returns the driver's state and the snapshots not judged yet."""
+class Rest(NamedTuple):
+    """What a checkpoint holds for those who drive the parts."""
+
+    driver: dict[str, Any]
+    pending: list[Snapshot]  # not judged yet
+    unwritten: list[Event]  # perhaps not in the record
+
+
+def put_back(parts: Parts, saver: Saver, found: Found) -> Rest:
+    """Restores every part; returns the rest."""
     numbers, arrays = found.state(), found.arrays()
     parts.counters = Counters(**numbers["counters"])
     parts.learner.restore(numbers["learner"], _of("learner", arrays))
@@ -68,7 +83,7 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> tuple[dict[str, Any], 
         saver.adopt(segments)
     parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
     parts.learner.advance(parts.share)
-    return numbers["driver"], [
+    pending = [
         Snapshot(
             Counters(**entry["counters"]),
             entry["version"],
@@ -78,6 +93,7 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> tuple[dict[str, Any], 
         )
         for i, entry in enumerate(numbers["pending"])
     ]
+    return Rest(numbers["driver"], pending, [_event(*saved) for saved in numbers["unwritten"]])
 
 
 def flush_rows(parts: Parts, saver: Saver) -> None:
@@ -124,6 +140,11 @@ def _pending_state(pending: list[Snapshot]) -> tuple[list[dict[str, Any]], dict[
         for name, array in s.arrays.items()
     }
     return numbers, arrays
+
+
+def _event(kind: str, fields: dict[str, Any]) -> Event:
+    event: Event = RECORDED[kind](**fields | {"counters": Counters(**fields["counters"])})
+    return event
 
 
 def _of(role: str, arrays: dict[str, Array]) -> dict[str, Array]:

@@ -129,11 +129,11 @@ class Saver:
         if self._unwritten:
             self._write_segments(*self._unwritten.pop())
         parent = self.run_dir / CHECKPOINTS
-        if content.final:  # the run ended at this mark: what it did afterwards does not count
-            checkpoint.remove_beyond(parent, content.env_steps)
-        else:
+        if not content.final:
             content = replace(content, segments=tuple(self._segments))
         folder = checkpoint.write(parent, checkpoint.name_of(content.env_steps), content)
+        if content.final:  # the run ended at this mark: what it did afterwards does not count
+            checkpoint.remove_beyond(parent, content.env_steps)
         done(folder)
         checkpoint.prune(parent, self.keep)
         if self._unkept is not None:

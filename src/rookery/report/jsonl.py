@@ -28,10 +28,15 @@ class Jsonl:
 
     def write(self, event: Event) -> None:
         if isinstance(event, KEPT):
-            self._lines.append(json.dumps(_finite(record(event)), allow_nan=False, default=_plain))
+            self._lines.append(line(event))
 
     def close(self) -> None:
         self._lines.close()
+
+
+def line(event: Event) -> str:
+    """Returns an event as one line of JSON."""
+    return json.dumps(_finite(record(event)), allow_nan=False, default=_plain)
 
 
 def record(event: Event) -> dict[str, Any]:
@@ -44,14 +49,14 @@ def record(event: Event) -> dict[str, Any]:
 
 def read(run_dir: Path) -> list[dict[str, Any]]:
     """Returns a run's record so far; what cannot be read is left out."""
-    found = [parse(line) for line in lines.read(run_dir / NAME)]
+    found = [parse(text) for text in lines.read(run_dir / NAME)]
     return [entry for entry in found if entry is not None]
 
 
-def parse(line: str) -> dict[str, Any] | None:
+def parse(text: str) -> dict[str, Any] | None:
     """Reads one line; none where it is no entry of ours."""
     try:
-        entry = json.loads(line)
+        entry = json.loads(text)
     except ValueError:
         return None
     whole = isinstance(entry, dict) and isinstance(entry.get("env_steps"), int)
