@@ -4,15 +4,14 @@ import contextlib
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.config.load import differences, load_run
 from rookery.config.schema import Config
 from rookery.envs.make import check
-from rookery.errors import CheckpointError, ConfigError
+from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.event import Event, Stopped
 from rookery.learner import Learner, pick_device
 from rookery.loops.desk import Setup
@@ -20,10 +19,11 @@ from rookery.loops.driver import Callback, Driver
 from rookery.loops.estimate import estimate, refuse_what_cannot_fit
 from rookery.loops.manager import Manager
 from rookery.loops.restore import put_back
-from rookery.loops.wiring import Factory, wire
+from rookery.loops.wiring import Factory, Parts, wire
 from rookery.manage import checkpoint, folder
 from rookery.manage.checkpoint import Found
 from rookery.manage.interrupts import EXIT_CODES, Interrupts
+from rookery.manage.litter import tidy
 from rookery.manage.saver import BEST, CHECKPOINTS, Saver
 from rookery.report.cut import cut
 from rookery.report.meter import Meter
@@ -108,13 +108,11 @@ def finished(config: Config, request: Request) -> Outcome | None:
 @contextlib.contextmanager
 def session(config: Config, request: Request) -> Iterator[Driver]:
     """Everything a run needs while it runs, and nothing left of it afterwards."""
-    config = replace(config, run=replace(config.run, run_dir=None)) if request.resume else config
     pick_device(config.learner.device)
     check_sinks(config)
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         _check_environment(config, request.factory)
-        run_dir = _folder(config, request)
-        stack.enter_context(folder.Lock(run_dir))
+        run_dir = _claim(config, request, stack)
         found = _checkpoint(run_dir, request) if request.resume else None
         weights = _initial_weights(request.init_from)
         saver = Saver(run_dir, keep=config.checkpoint.keep)
@@ -142,7 +140,7 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
         parts = wire(
             config, factory=request.factory, run_dir=run_dir, weights=weights, approve=approve
         )
-        stack.callback(parts.close)
+        stack.callback(_close, parts)
         driver = Driver(
             parts,
             run_dir=run_dir,
@@ -162,6 +160,8 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
                 manager.submit(snapshot)
         elif request.resume:
             saver.adopt([])
+        if request.resume:
+            folder.write_config(run_dir, config)  # not before it was known to fit the checkpoint
         interrupts.begin()
         yield driver
 
@@ -172,14 +172,36 @@ def _check_environment(config: Config, factory: Factory | None) -> None:
             _say(f"environment check: {warning}")
 
 
-def _folder(config: Config, request: Request) -> Path:
+def _claim(config: Config, request: Request, stack: contextlib.ExitStack) -> Path:
+    """Makes or finds the run's folder, and keeps everybody else out of it."""
+    run_dir = request.resume or folder.make(config)
+    stack.enter_context(folder.Lock(run_dir))
+    tidy(run_dir)
     if request.resume is None:
-        return folder.create(config)
-    before = load_run(request.resume)
-    for change in differences(before, config):
-        if change.key != "run.run_dir":
-            _say(f"changed: {change.key} {change.before!r} -> {change.after!r}")
-    return request.resume
+        folder.describe(run_dir, config)
+        stack.push(_forget(run_dir))
+        return run_dir
+    for change in differences(load_run(run_dir), config):
+        _say(f"changed: {change.key} {change.before!r} -> {change.after!r}")
+    return run_dir
+
+
+def _forget(run_dir: Path) -> Callable[..., None]:
+    """Makes a run undone that was refused before it began, for an exit stack."""
+
+    def leave(kind: type[BaseException] | None, *_: object) -> None:
+        began = (run_dir / CHECKPOINTS).exists()
+        if kind is not None and issubclass(kind, ConfigError) and not began:
+            folder.forget(run_dir)
+
+    return leave
+
+
+def _close(parts: Parts) -> None:
+    try:
+        parts.close()
+    except EnvError as error:  # the run is over: what it came to stands
+        _say(f"closing the environments failed: {error}")
 
 
 def _checkpoint(run_dir: Path, request: Request) -> Found | None:

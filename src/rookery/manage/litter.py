@@ -1,8 +1,10 @@
 """Litter: what killed runs may leave behind under a name, and how to tell it from live things."""
 
+import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +13,8 @@ from rookery.errors import ProtocolError
 from rookery.manage.checkpoint import TEMPORARY
 from rookery.manage.folder import LOCK
 from rookery.replay.ring import Ring, default_directory
+
+UNFINISHED_S = 3600.0  # a ring without a readable header this long after it was made is litter
 
 
 class Removed(NamedTuple):
@@ -37,14 +41,27 @@ def sweep(runs: Path, dry_run: bool) -> list[Removed]:
 
 def _rings(directory: Path) -> Iterator[Removed]:
     for path in sorted(directory.rglob("*.ring")) if directory.is_dir() else ():
-        try:
-            ring = Ring.open(path)
-        except (OSError, ProtocolError, ValueError):
-            continue  # not a ring we can read: not ours to judge
-        owner, size = ring.owner, path.stat().st_size
-        ring.close()
-        if not owner.alive:
-            yield Removed(str(path), size, f"its owner (pid {owner.pid}) is gone")
+        with contextlib.suppress(OSError):  # it may go while it is looked at
+            if reason := _dead(path):
+                yield Removed(str(path), path.stat().st_size, reason)
+
+
+def _dead(path: Path) -> str:
+    """Says why nobody needs a ring any more; nothing where somebody may."""
+    try:
+        ring = Ring.open(path)
+    except (ProtocolError, ValueError):  # its maker may be about to fill it, but not for ever
+        old = time.time() - path.stat().st_mtime > UNFINISHED_S
+        return "it was never finished" if old else ""
+    owner = ring.owner
+    ring.close()
+    return "" if owner.alive else f"its owner (pid {owner.pid}) is gone"
+
+
+def tidy(run_dir: Path) -> None:
+    """Removes what an earlier session of this run left half-written. Its lock must be held."""
+    for path in sorted(run_dir.rglob(f"*{TEMPORARY}*")):
+        _delete(path)
 
 
 def _scratch(runs: Path) -> Iterator[Removed]:

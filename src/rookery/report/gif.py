@@ -33,7 +33,7 @@ def write_gif(path: Path, frames: Sequence[Array], fps: float) -> None:
     _check(frames)
     stride = int(np.ceil(fps / FASTEST))
     first, *rest = [Image.fromarray(frame) for frame in frames[::stride]]
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    fresh = path.with_name(f"{path.name}.tmp-{os.getpid()}")  # `rookery clean` knows the name
     with fresh.open("wb") as file:
         first.save(
             file,

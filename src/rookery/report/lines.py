@@ -50,7 +50,7 @@ def read(path: Path) -> list[str]:
 
 def replace(path: Path, lines: list[str]) -> None:
     """Writes a file in one step: a reader, or a crash, sees the old one or the new one."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    fresh = path.with_name(f"{path.name}.tmp-{os.getpid()}")  # `rookery clean` knows the name
     try:
         with fresh.open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
