@@ -1,12 +1,17 @@
-"""Parts of a replay small enough to look at: a ring that is only numbers, noise that is chosen."""
+"""Replays small enough to look at: a ring that is only numbers, noise that is chosen, a pool."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from experience import Step, columns
+from rookery.config.schema import AlgoConfig, Draw, ReplayConfig
 from rookery.replay.fold import Chains
+from rookery.replay.pool import Pool
+from rookery.replay.ring import Ring, schema_of
 from rookery.replay.sampler import Prioritized, Uniform
-from rookery.types import Array
+from rookery.types import Array, EnvSpec
 
 
 class Numbers:
@@ -52,3 +57,48 @@ def admit(sampler: Prioritized, priorities: dict[int, float]) -> None:
 def uniform(capacity: int, committed: int) -> tuple[Uniform, Chains]:
     chains = Chains(1, 1, window=1, stride=1, capacity=capacity)
     return Uniform(Numbers(capacity, committed), chains, 0.0), chains  # type: ignore[arg-type]
+
+
+def pool(
+    spec: EnvSpec,
+    *,
+    capacity: int = 32,
+    draw: Draw = Draw.UNIFORM,
+    n_step: int = 1,
+    sequence: int = 0,
+    actors: int = 2,
+    envs: int = 2,
+    transport: int = 64,
+    alpha: float = 0.6,
+) -> Pool:
+    """Returns an empty pool with a transport ring for each actor."""
+    config = ReplayConfig(capacity=capacity, warmup=1, batch=1, draw=draw, alpha=alpha)
+    return Pool(
+        spec,
+        config,
+        AlgoConfig(n_step=n_step, gamma=0.5),  # sums of its powers are exact
+        rng=np.random.default_rng(0),
+        transports=[Ring.create(schema_of(spec), transport) for _ in range(actors)],
+        envs=envs,
+        sequence=sequence,
+    )
+
+
+def write(replay: Pool, steps: Sequence[Step]) -> list[Step]:
+    """Writes steps into their actors' transport rings; returns them in the order of draining.
+
+    Observations tell which row they will be in replay.
+    """
+    first = replay.ring.committed
+    ordered: list[Step] = []
+    for actor, transport in enumerate(replay.transports):
+        own = [step for step in steps if step.actor == actor]
+        if own:
+            transport.append(columns(replay.spec, own, first + len(ordered)))
+            ordered += own
+    return ordered
+
+
+def shut(replay: Pool) -> None:
+    for ring in (*replay.transports, replay.ring):
+        ring.close()

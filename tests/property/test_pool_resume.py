@@ -1,0 +1,189 @@
+"""For all experience: a pool draws what the definition allows, and a pool restored from its rows,
+TD errors and generator goes on bit for bit where the saved one was."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experience import IMAGE, MIXED, VECTOR, Move, Step, Told, acted, play
+from replaying import pool, shut, write
+from rookery.config.schema import Draw
+from rookery.errors import EmptyReplayError
+from rookery.replay.pool import Pool
+from rookery.types import Array, Batch, EnvSpec
+
+ACTORS, ENVS, N_STEP, GAMMA = 2, 2, 3, 0.5
+MOVES = st.tuples(
+    st.integers(0, ACTORS - 1),
+    st.integers(0, ENVS - 1),
+    st.sampled_from([Move.RUN] * 10 + [move for move in Move if move is not Move.RUN]),
+)
+ROUNDS = st.lists(st.lists(MOVES, min_size=5, max_size=30), min_size=2, max_size=7)
+WAYS = [
+    pytest.param(VECTOR, Draw.UNIFORM, 0, id="uniform"),
+    pytest.param(VECTOR, Draw.PRIORITIZED, 0, id="prioritized"),
+    pytest.param(IMAGE, Draw.UNIFORM, 0, id="uniform frames"),
+    pytest.param(MIXED, Draw.PRIORITIZED, 0, id="prioritized frames"),
+    pytest.param(MIXED, Draw.PRIORITIZED, 4, id="sequences"),
+]
+
+
+def rounds_of(moves: list[list[tuple[int, int, Move]]]) -> list[list[Step]]:
+    """Cuts one experience where the rounds were cut."""
+    played = play(move for round_ in moves for move in round_)
+    lengths = [sum(move[2] not in (Move.DIE, Move.LOSE) for move in round_) for round_ in moves]
+    ends = np.cumsum([0, *lengths])
+    return [played[a:b] for a, b in pairwise(ends)]
+
+
+@contextmanager
+def pools(count: int, *args: Any, **kwargs: Any) -> Iterator[list[Pool]]:
+    made = [pool(*args, actors=ACTORS, envs=ENVS, **kwargs) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for one in made:
+            shut(one)
+
+
+def draw(replay: Pool, batch: int = 7) -> Batch | None:
+    try:
+        return replay.draw(batch, beta=0.5)
+    except EmptyReplayError:
+        return None
+
+
+def learn(replay: Pool, batch: Batch) -> None:
+    """Reranks by something that depends on the batch, as a learner would."""
+    error = np.abs(batch.reward).reshape(batch.rows.size, -1).sum(1) + batch.rows % 5
+    replay.rerank(batch.rows, error)
+
+
+class Saver:
+    """Keeps segments as checkpoints do: rows once written are never written again."""
+
+    def __init__(self) -> None:
+        self.segments: list[tuple[int, dict[str, Array]]] = []
+        self.saved = 0
+
+    def save(self, replay: Pool) -> tuple[dict[str, Any], dict[str, Array]]:
+        first = max(self.saved, replay.ring.oldest)
+        self.segments.append((first, replay.rows_between(first, replay.ring.committed)))
+        self.saved = replay.ring.committed
+        numbers, arrays = replay.state()
+        return json.loads(json.dumps(numbers)), arrays
+
+
+@pytest.mark.parametrize(("spec", "how", "sequence"), WAYS)
+@settings(max_examples=40)
+@given(moves=ROUNDS, capacity=st.integers(5, 40))
+def test_a_restored_pool_goes_on_bit_for_bit(
+    spec: EnvSpec,
+    how: Draw,
+    sequence: int,
+    moves: list[list[tuple[int, int, Move]]],
+    capacity: int,
+) -> None:
+    rounds = rounds_of(moves)
+    half = len(rounds) // 2
+    options = {"capacity": capacity, "draw": how, "n_step": N_STEP, "sequence": sequence}
+    with pools(2, spec, **options) as (live, again):
+        saver = Saver()
+        for steps in rounds[:half]:
+            play_round(live, steps)
+            numbers, arrays = saver.save(live)
+        newest = [s for s in saver.segments if s[0] + s[1]["end"].size > numbers["first"]]
+
+        again.restore(numbers, arrays, newest)
+
+        assert_same(live, again)
+        for steps in rounds[half:]:
+            assert_equal(play_round(live, steps), play_round(again, steps))
+            assert_same(live, again)
+
+
+def play_round(replay: Pool, steps: list[Step]) -> list[Batch | None]:
+    """Drains a round, then learns a little."""
+    write(replay, steps)
+    replay.drain()
+    batches = []
+    for _ in range(2):
+        batches.append(draw(replay))
+        if batches[-1] is not None:
+            learn(replay, batches[-1])
+    return batches
+
+
+def assert_same(one: Pool, other: Pool) -> None:
+    assert one.chains.closed.tolist() == other.chains.closed.tolist()
+    (numbers, arrays), (same, alike) = one.state(), other.state()
+    assert numbers == same
+    assert arrays.keys() == alike.keys()
+    for name, array in arrays.items():
+        assert array.tobytes() == alike[name].tobytes()
+
+
+def assert_equal(some: list[Batch | None], others: list[Batch | None]) -> None:
+    for batch, other in zip(some, others, strict=True):
+        assert (batch is None) == (other is None)
+        if batch is not None and other is not None:
+            for field, same in zip(leaves(batch), leaves(other), strict=True):
+                assert field.tobytes() == same.tobytes()
+
+
+def leaves(batch: Batch) -> Iterator[Array]:
+    for field in batch:
+        yield from field.values() if isinstance(field, dict) else [np.asarray(field)]
+
+
+@pytest.mark.parametrize(("spec", "how", "sequence"), WAYS[:4])
+@settings(max_examples=40)
+@given(moves=ROUNDS, capacity=st.integers(5, 40))
+def test_every_draw_is_what_the_definition_allows(
+    spec: EnvSpec,
+    how: Draw,
+    sequence: int,
+    moves: list[list[tuple[int, int, Move]]],
+    capacity: int,
+) -> None:
+    options = {"capacity": capacity, "draw": how, "n_step": N_STEP}
+    with pools(1, spec, **options) as (replay,):
+        arrived: list[Step] = []
+        for steps in rounds_of(moves):
+            ordered = write(replay, steps)
+            drained = replay.drain()
+            assert drained[:2] == (len(arrived), len(ordered))
+            assert drained.steps == sum(not step.end for step in ordered)
+            arrived += ordered
+            plain = Told(arrived, capacity)
+
+            batch = draw(replay)
+
+            may = [
+                row
+                for row in plain.rows()
+                if plain.may_begin(row, N_STEP) and plain.stack(row, spec.frame_stack)
+            ]
+            assert (batch is None) == (not may)
+            if batch is not None:
+                assert set(batch.rows.tolist()) <= set(may)
+                assert_folded(spec, plain, batch)
+                learn(replay, batch)
+
+
+def assert_folded(spec: EnvSpec, plain: Told, batch: Batch) -> None:
+    for b, row in enumerate(batch.rows.tolist()):
+        reward, discount, last = plain.transition(row, N_STEP, GAMMA)
+        assert (batch.reward[b], batch.discount[b]) == (reward, discount)
+        assert np.array_equal(batch.action[b], acted(spec, np.array([row]))[0])
+        for found, seen in ((batch.obs, row), (batch.next_obs, last)):
+            for name, leaf in spec.unpack(plain.seen(spec, seen)).items():
+                assert np.array_equal(spec.unpack(found)[name][b], leaf)
+    assert batch.weight.max() == 1.0
