@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ring_follower
 import ring_writer
 from eventually import eventually
 from ring_writer import LANES, LENGTH, SPEC, STACK
@@ -91,6 +92,18 @@ def test_a_reader_never_gets_a_bad_row_whatever_happens_to_the_writer(seed: int)
     assert drawn > 1000
     assert reader.overtaken > 0  # the second look was needed
     assert gaps.size > 0  # and some writers died in the middle of a row
+
+
+def test_a_process_that_polls_in_compiled_code_sees_every_change() -> None:
+    last = 200
+    with closing(Ring.create(schema_of(SPEC), 8)) as ring:
+        command = [sys.executable, str(Path(ring_follower.__file__)), str(ring.fd), str(last)]
+        with subprocess.Popen(command, pass_fds=(ring.fd,)) as follower:
+            for value in range(1, last + 1):
+                ring.restart_at(value)
+                assert eventually(lambda value=value: ring.consumed == value, within_s=60)
+
+        assert follower.returncode == 0
 
 
 def check(reader: Reader, rng: np.random.Generator, gaps: Array) -> int:

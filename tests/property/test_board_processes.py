@@ -1,0 +1,70 @@
+"""One process publishes as fast as it can and is killed; another one reads. It never gets a
+version that is mixed from two, nor one older than what it has."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import board_publisher
+from board_publisher import LAYERS
+from eventually import eventually
+from rookery.board import Board
+from rookery.types import Weights
+
+VERSIONS = 2000
+
+
+@contextmanager
+def publisher(board: Board) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, str(Path(board_publisher.__file__)), str(board.fd)]
+    with subprocess.Popen(command, pass_fds=(board.fd,)) as process:
+        try:
+            before = board.version
+            assert eventually(lambda: board.version > before, within_s=60)
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def check(found: Weights, than: int) -> None:
+    assert found.version > than
+    for name, array in found.arrays.items():
+        assert array.shape == LAYERS[name].shape
+        assert (array == found.version).all(), f"version {found.version} is mixed in {name}"
+
+
+def test_a_reader_never_gets_a_mixed_or_older_version() -> None:
+    with closing(Board(LAYERS)) as board:
+        seen = 0
+        with publisher(board):
+            deadline, arrived = time.monotonic() + 30, 0
+            while arrived < VERSIONS and time.monotonic() < deadline:
+                found = board.latest(seen)
+                if found is not None:
+                    check(found, seen)
+                    seen, arrived = found.version, arrived + 1
+
+        assert arrived == VERSIONS
+        last = board.latest(0)  # killed at any moment: the newest complete version is there
+        assert last is not None
+        check(last, 0)
+        assert last.version >= seen
+
+
+def test_another_publisher_goes_on_where_a_killed_one_was() -> None:
+    with closing(Board(LAYERS)) as board:
+        with publisher(board):
+            pass
+        before = board.version
+
+        board.publish({name: np.full_like(array, before + 1) for name, array in LAYERS.items()})
+
+        found = board.latest(before)
+        assert found is not None
+        check(found, before)
