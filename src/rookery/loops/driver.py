@@ -233,6 +233,8 @@ class Driver:
             if self._submitted != self.parts.counters:
                 yield from self._submit()
             yield from self._wait(lambda: not self.manager.pending)
+            if self.manager.pending and self.winner is None:
+                self.reason = self.interrupts.reason  # it is not over: a resumed run judges them
         yield from self._save_the_end()
         yield self._stopped()
 

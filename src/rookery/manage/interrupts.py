@@ -66,8 +66,6 @@ class Interrupts:
     def _let_go(self) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
-        if self._watch is not None:
-            self._watch.let_go()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         reason = REASONS[number]
@@ -90,14 +88,19 @@ class _Watch:
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
-        self._former = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+        self._former = signal.set_wakeup_fd(-1)
+        self.look()
         self._thread = threading.Thread(target=self._work, name="signals", daemon=True)
         self._thread.start()
 
-    def let_go(self) -> None:
+    def look(self) -> None:
+        signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
+
+    def look_away(self) -> None:
         signal.set_wakeup_fd(self._former)
 
     def close(self) -> None:
+        self.look_away()
         self._theirs.close()
         self._thread.join()
         self._ours.close()
@@ -133,10 +136,26 @@ _entered: list[Interrupts] = []
 @cache
 def _mind_forks() -> None:
     """A fork of ours, such as an environment's worker, is not the run: signals may end it."""
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(before=_look_away, after_in_parent=_look, after_in_child=_let_go)
 
 
-def _forget() -> None:
+def _watches() -> list[_Watch]:
+    """Returns whom a fork concerns; only the main thread may touch what they hold."""
+    here = threading.current_thread() is threading.main_thread()
+    return [one._watch for one in _entered if here and one._watch is not None]
+
+
+def _look_away() -> None:
+    for watch in _watches():
+        watch.look_away()
+
+
+def _look() -> None:
+    for watch in _watches():
+        watch.look()
+
+
+def _let_go() -> None:
     for interrupts in _entered:
         interrupts._let_go()
 

@@ -1,0 +1,237 @@
+"""Ctrl+C and SIGTERM, in every phase of a run."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM, Signals
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from rookery.manage import checkpoint
+from running import ALONE, SMALL, TESTS, Nursery, Started, clock, members, settled, words
+
+CODES = {SIGINT: 130, SIGTERM: 143, SIGHUP: 143}
+LONG = SMALL | {"run.env_steps": 10_000_000}
+ENDLESS_WARM_UP = LONG | {
+    "replay.capacity": 5_000_000,
+    "replay.warmup": 5_000_000,
+    "checkpoint.replay": "false",
+    "checkpoint.period": 5_000,
+}
+WITHIN_S = 10.0
+
+
+def staged(stage: str, reached: Path) -> dict[str, Any]:
+    """Settings of a run that hangs at a stage."""
+    kwargs = f"{{reached: '{reached}', at: {stage}}}"
+    return LONG | {"env.id": "strange_envs:Staged", "env.kwargs": kwargs, "run.env_steps": 1_000}
+
+
+def saved(run_dir: Path) -> bool:
+    return bool(checkpoint.folders(run_dir / "checkpoints"))
+
+
+def writing(run_dir: Path) -> bool:
+    return any((run_dir / "checkpoints").glob("*.tmp-*"))
+
+
+def train(nursery: Nursery, cwd: Path, settings: dict[str, Any]) -> Started:
+    argv = ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(settings)]
+    return nursery.start(argv, cwd)
+
+
+def stop(run: Started, number: Signals) -> float:
+    """Sends a signal and returns how long the run took to end as it should."""
+    began = clock()
+    run.send(number)
+    assert run.wait() == CODES[number], run.said
+    took = clock() - began
+    assert settled(run.pid)
+    assert "Traceback" not in run.said
+    return took
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+@pytest.mark.parametrize("stage", ["check", "wire"])
+def test_before_training_a_signal_ends_the_run_at_once(stage, number, nursery, tmp_path):
+    run = train(nursery, tmp_path, staged(stage, tmp_path / "reached"))
+    assert eventually((tmp_path / "reached").exists, 30.0), run.said
+
+    assert stop(run, number) < WITHIN_S / 2
+
+
+PHASES: dict[str, tuple[dict[str, Any], Callable[[Path], bool]]] = {
+    "warm-up": (ENDLESS_WARM_UP, saved),
+    "training": (LONG, saved),
+    "a checkpoint's write": (LONG, writing),
+}
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+@pytest.mark.parametrize("phase", PHASES)
+def test_in_training_a_signal_leaves_a_checkpoint_that_verifies(phase, number, nursery, tmp_path):
+    settings, when = PHASES[phase]
+    run = train(nursery, tmp_path, settings)
+    assert eventually(lambda: when(tmp_path / "run"), 30.0), run.said
+
+    assert stop(run, number) < WITHIN_S
+
+    search = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert search.broken == []
+    assert search.found is not None
+    assert search.found.env_steps == run.answer["env_steps"]
+    assert not list((tmp_path / "run").rglob("*.tmp-*"))
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGHUP])
+def test_while_the_last_evaluation_is_waited_for_a_signal_leaves_it_to_the_resumed_run(
+    number, nursery, tmp_path
+):
+    run = train(nursery, tmp_path, staged("judge", tmp_path / "reached") | {"eval.queue": 100})
+    assert eventually((tmp_path / "reached").exists, 30.0), run.said
+    assert eventually(lambda: saved(tmp_path / "run"), 30.0), run.said
+
+    assert stop(run, number) < WITHIN_S
+
+    found = checkpoint.newest(tmp_path / "run" / "checkpoints").found
+    assert found is not None
+    assert run.answer["reason"] == ("interrupted" if number == SIGINT else "terminated")
+    assert [entry["counters"]["env_steps"] for entry in found.state()["pending"]] == [1_000]
+
+
+def test_a_run_stopped_by_sigterm_goes_on(nursery, tmp_path):
+    run = train(nursery, tmp_path, LONG)
+    assert eventually(lambda: saved(tmp_path / "run"), 30.0), run.said
+    stop(run, SIGTERM)
+
+    more = str(run.answer["env_steps"] + 1_000)
+    again = nursery.start(
+        ["train", "--resume", "run", "--json", "--quiet", "--env-steps", more], tmp_path
+    )
+
+    assert again.wait() == 0, again.said
+    assert again.answer["env_steps"] >= int(more)
+    assert "going on from ckpt-" in again.said
+
+
+def test_whatever_hangs_the_run_ends_within_ten_seconds(nursery, tmp_path):
+    runs = {}
+    for stage in ("play", "compiled", "close"):
+        folder = tmp_path / stage
+        folder.mkdir()
+        settings = staged(stage, folder / "reached")
+        if stage == "close":
+            settings |= {"eval.episodes": 1}
+        runs[stage] = train(nursery, folder, settings)
+    for stage, run in runs.items():
+        assert eventually((tmp_path / stage / "reached").exists, 60.0), run.said
+
+    began = clock()
+    for run in runs.values():
+        run.send(SIGINT)
+    for run in runs.values():
+        assert run.wait() == 130, run.said
+        assert clock() - began < WITHIN_S
+        assert settled(run.pid)
+        assert "could not stop in time" in run.said
+
+
+@pytest.mark.parametrize("stage", ["play", "compiled"])
+def test_a_second_signal_ends_the_run_at_once(stage, nursery, tmp_path):
+    run = train(nursery, tmp_path, staged(stage, tmp_path / "reached"))
+    assert eventually((tmp_path / "reached").exists, 30.0), run.said
+    began = clock()
+
+    run.send(SIGINT)
+    while run.poll() is None and clock() - began < 5.0:  # two that come together may merge
+        run.send(SIGINT)
+
+    assert run.wait() == 130
+    assert clock() - began < 5.0
+    assert settled(run.pid)
+
+
+def test_a_closed_terminal_does_not_end_a_run_under_nohup():
+    script = """
+import signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from rookery.manage.interrupts import Interrupts
+with Interrupts() as interrupts:
+    interrupts.begin()
+    signal.raise_signal(signal.SIGHUP)
+    assert interrupts.reason is None
+    signal.raise_signal(signal.SIGTERM)
+    assert interrupts.exit_code == 143
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_that_an_environment_forks_dies_of_a_signal_and_the_run_does_not():
+    script = """
+import os, signal, time
+from rookery.manage import interrupts
+interrupts.PATIENCE_S = 0.2
+with interrupts.Interrupts() as watched:
+    watched.begin()
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(tell, b"!")
+        signal.alarm(60)
+        signal.pause()
+    os.read(ready, 1)
+    os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, status
+    time.sleep(0.5)  # longer than its patience
+    assert watched.reason is None
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def mapped(pid: int, library: str) -> bool:
+    try:
+        return library in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+@pytest.mark.parametrize("library", ["python", "libtorch"])
+def test_while_it_is_imported_a_signal_ends_it_too(library, number, tmp_path):
+    """A signal that comes before our first line runs ends Python by itself: -2 or -15."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "rookery", "train", "corridor", "--run-dir", "run"],
+        cwd=tmp_path,
+        env=os.environ | ALONE | {"PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        assert eventually(lambda: mapped(run.pid, library), 30.0)
+        began = clock()
+        run.send_signal(number)
+        run.communicate(timeout=30.0)
+
+        assert run.returncode in (
+            {CODES[number]} if library == "libtorch" else {CODES[number], -number}
+        )
+        assert clock() - began < WITHIN_S
+        assert not members(run.pid)
+    finally:
+        for pid in members(run.pid):
+            os.kill(pid, 9)
+        run.communicate()
