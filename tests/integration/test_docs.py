@@ -1,0 +1,286 @@
+"""The documentation, followed word by word in an empty folder.
+
+* A block whose first line is a comment with a file's name (`# my_env.py`) is that file.
+* A python block without one is a script, given to Python on standard input.
+* Of a bash block the lines that begin with rookery or python are run. `# exit 2` at a line's end
+  names the exit code that is expected; without it 0 is.
+* A text block after one of these is what it prints, `...` standing for anything.
+* `<!-- not run: reason -->` on the line before a block leaves that block alone.
+"""
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from rookery.cli.arguments import Parser
+from rookery.cli.main import VERBS
+from rookery.config.parse import keys
+
+TREE = Path(__file__).parents[2]
+PAGES = [TREE / "README.md", *sorted((TREE / "docs").glob("*.md"))]
+EXAMPLES = sorted((TREE / "examples").glob("*.py"))
+TROUBLE = TREE / "docs" / "troubleshooting.md"
+ROOTS = (TREE, TREE / "src" / "rookery")
+DEADLINE_S = 120.0
+
+BLOCK = re.compile(
+    r"^(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S
+)
+FILE = re.compile(r"# ([\w/-]+\.\w+)\n")
+EXIT = re.compile(r"#.*\bexit (\d+)")
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"")
+SETTINGS = set(keys())
+SECTIONS = "|".join(sorted({key.partition(".")[0] for key in SETTINGS if "." in key}))
+ATTRIBUTES = {"env.step", "env.reset", "run.policy", "run.metrics", "run.answer", "learner.learn"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    kind: str
+    body: str
+    line: int  # in the page, where its code begins
+    heading: str
+    skipped: bool
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file it is, if it is one."""
+        match = FILE.match(self.body)
+        return match[1] if match else None
+
+
+@by_name
+def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path):
+    blocks = [block for block in _blocks(page) if not block.skipped]
+    for block in blocks:
+        if block.file:
+            (tmp_path / block.file).write_text(block.body)
+
+    printed = ""
+    for block in blocks:
+        if block.kind in RUN and not block.file:
+            printed = RUN[block.kind](block, tmp_path)
+        elif block.kind == "text":
+            assert _quoted(block.body, printed), f"line {block.line}: not in\n{printed}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_every_example_runs_in_an_empty_folder(example, tmp_path):
+    printed = _ran([sys.executable, str(example)], tmp_path)
+
+    assert printed.strip()
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+@by_name
+def test_every_link_leads_somewhere(page):
+    links = [match[1] or match[2] for match in LINK.finditer(page.read_text())]
+
+    for link in links:
+        path, _, anchor = link.partition("#")
+        if path.startswith(("http://", "https://")):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+@by_name
+def test_a_page_names_only_settings_that_exist(page):
+    text = page.read_text()
+    prose = BLOCK.sub("", text)
+    spans = [span.partition("=")[0] for span in INLINE.findall(prose)]
+    named = {span for span in spans if re.fullmatch(rf"(?:{SECTIONS})\.[a-z_]+", span)}
+    meant = "\n".join(line for line in text.splitlines() if not EXIT.search(line))
+    named |= set(re.findall(rf"(?<![\w.])((?:{SECTIONS})\.[a-z_]+)=", meant))
+
+    files = {name for name in named if name.endswith((".py", ".json", ".yaml"))}
+    assert named - files - ATTRIBUTES <= SETTINGS
+
+
+@by_name
+def test_a_page_names_only_flags_that_exist(page):
+    spans = INLINE.findall(BLOCK.sub("", page.read_text()))
+    named = {span.split()[0].partition("=")[0] for span in spans if span.startswith("--")}
+
+    assert named - {"--shm-size"} <= _flags()
+
+
+@by_name
+def test_a_page_names_only_source_files_that_exist(page):
+    made = {block.file for block in _blocks(page)}
+    spans = INLINE.findall(BLOCK.sub("", page.read_text()))
+    named = {span for span in spans if re.fullmatch(r"[\w/]+\.py", span)} - made
+
+    assert [name for name in named if not any((r / name).exists() for r in ROOTS)] == []
+
+
+def test_little_is_left_alone():
+    left = [block for page in PAGES for block in _blocks(page) if block.skipped]
+    code = [block for block in left if block.kind in RUN]
+
+    assert len(code) <= 8
+
+
+def test_every_message_of_the_troubleshooting_page_is_provoked(tmp_path, monkeypatch):
+    quoted = {b.heading: b.body for b in _blocks(TROUBLE) if b.skipped and b.kind == "text"}
+
+    assert set(quoted) == set(PROVOKE)
+    for heading, provoke in PROVOKE.items():
+        with monkeypatch.context() as patch:
+            assert _quoted(quoted[heading], provoke(tmp_path, patch)), heading
+
+
+def test_a_quotation_matches_line_by_line_and_in_order():
+    printed = "a 1 b\nsecond\nthird line\n"
+
+    assert _quoted("a ... b\nthird", printed)
+    assert not _quoted("third\na ... b", printed)
+    assert not _quoted("a ... c", printed)
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        before = text[: match.start()]
+        heading = (re.findall(r"^#+ (.+)$", BLOCK.sub("", before), re.M) or [""])[-1]
+        line = text[: match.start("body")].count("\n") + 1
+        yield Block(match["kind"], match["body"], line, heading, match["why"] is not None)
+
+
+def _python(block: Block, folder: Path) -> str:
+    return _ran([sys.executable, "-"], folder, given=block.body)
+
+
+def _bash(block: Block, folder: Path) -> str:
+    commands = block.body.replace("\\\n", " ").splitlines()
+    return "".join(
+        _ran(["bash", "-c", command], folder, code=int((EXIT.search(command) or [0, 0])[1]))
+        for command in commands
+        if command.startswith(("rookery ", "python "))
+    )
+
+
+RUN: dict[str, Callable[[Block, Path], str]] = {"python": _python, "bash": _bash}
+
+
+def _ran(command: list[str], folder: Path, *, given: str = "", code: int = 0) -> str:
+    """Returns what a program prints, on either stream, in this environment but not this tree."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environ,
+        input=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == code, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+def _quoted(text: str, printed: str) -> bool:
+    """Says whether the lines of `text` are printed, in their order; `...` is anything."""
+    lines = [re.escape(line.strip()) for line in text.splitlines() if line.strip()]
+    pattern = r"(?s:.*)\n?.*".join(line.replace(re.escape("..."), ".*") for line in lines)
+    return re.search(pattern, printed) is not None
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _flags() -> set[str]:
+    from importlib import import_module
+
+    found = {"--help", "--version"}
+    for verb, (module, _) in VERBS.items():
+        parser = Parser(prog=verb, description=None)
+        import_module(module).add_arguments(parser)
+        found |= set(parser.flags)
+    return found
+
+
+# What it takes to see a message that no command on the page brings about.
+
+
+def _small_shm(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.errors import ConfigError
+    from rookery.replay.ring import BOOKKEEPING, Ring
+
+    def full(*args: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    patch.setattr("os.posix_fallocate", full)
+    with pytest.raises(ConfigError) as refused:
+        Ring.create(BOOKKEEPING, 1_000)
+    return str(refused.value)
+
+
+def _few_descriptors(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.cli import doctor, output
+
+    return "\n".join(output.table([doctor._row(doctor.descriptors(1024, 65536))], indent=""))
+
+
+def _bad_checkpoint(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.manage import checkpoint
+
+    weights = {"w": np.arange(4.0)}
+    content = checkpoint.Content(7, 1, True, True, {}, weights)
+    whole = checkpoint.write(folder / "checkpoints", checkpoint.name_of(7), content)
+    file = whole / checkpoint.WEIGHTS
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    return "\n".join(f"rookery: {text}" for text in checkpoint.newest(whole.parent).broken)
+
+
+def _full_disk(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.manage import checkpoint
+    from rookery.manage.saver import Saver
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patch.setattr(checkpoint, "write", full)
+    saver = Saver(folder, keep=1)
+    saver.best(checkpoint.Content(7, 1, True, True, {}, {"w": np.arange(4.0)}))
+    saver.flush(timeout_s=10.0)
+    saver.close()
+    return f"warning (checkpoint): {saver.complaints()[0]}"
+
+
+def _folder_in_use(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.errors import ConfigError
+    from rookery.manage.folder import Lock
+
+    with Lock(folder), pytest.raises(ConfigError) as refused:
+        Lock(folder).__enter__()
+    return f"rookery: error: {refused.value}"
+
+
+PROVOKE: dict[str, Callable[[Path, pytest.MonkeyPatch], str]] = {
+    '"Too many open files"': _few_descriptors,
+    "`/dev/shm` is too small (docker)": _small_shm,
+    '"is in use by pid ..."': _folder_in_use,
+    "A checkpoint is skipped": _bad_checkpoint,
+    '"could not write to ..."': _full_disk,
+}
