@@ -97,7 +97,10 @@ class Found:
         return _load_arrays(self.folder / WEIGHTS)
 
     def state(self) -> dict[str, Any]:
-        return dict(json.loads((self.folder / STATE).read_text()))
+        try:
+            return dict(json.loads((self.folder / STATE).read_bytes()))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{self.folder / STATE} cannot be read: {error}") from error
 
     def arrays(self) -> dict[str, Array]:
         return _load_arrays(self.folder / ARRAYS)

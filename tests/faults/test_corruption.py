@@ -1,0 +1,289 @@
+"""A damaged checkpoint is never loaded: the one before it is, and it is said which was skipped."""
+
+import json
+import os
+import pickle
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inline import Inline, begin, finish, resume, stop_at
+from rookery.errors import CheckpointError
+from rookery.loops import launch
+from rookery.manage import checkpoint
+from rookery.manage.checkpoint import ARRAYS, MANIFEST, STATE, WEIGHTS, Digest
+
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a run that was interrupted, with three checkpoints."""
+    run_dir = tmp_path_factory.mktemp("original") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "Manager", Inline)
+        with begin(run_dir, {"checkpoint.keep": 3}) as driver:
+            assert finish(driver, stop_at(180))["reason"] == "interrupted"
+    assert len(checkpoint.folders(run_dir / "checkpoints")) == 3
+    return run_dir
+
+
+@pytest.fixture
+def run_dir(original: Path, tmp_path: Path) -> Path:
+    """Returns a copy of it to be damaged."""
+    return Path(shutil.copytree(original, tmp_path / "run"))
+
+
+def newest(run_dir: Path) -> Path:
+    return checkpoint.folders(run_dir / "checkpoints")[0]
+
+
+def assert_falls_back(run_dir: Path) -> str:
+    """The newest checkpoint is skipped, the one before it taken; returns why."""
+    first, second, *_ = checkpoint.folders(run_dir / "checkpoints")
+    search = checkpoint.newest(run_dir / "checkpoints")
+
+    assert search.found is not None
+    assert search.found.folder == second
+    (why,) = search.broken
+    assert why.startswith(f"{first.name} skipped: ")
+    return why
+
+
+def segment(folder: Path) -> Path:
+    return sorted(folder.glob("rows-*"))[-1]
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes a manifest and makes its checksum fit again, as an attacker would."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["sha256"]
+    change(manifest)
+    manifest["sha256"] = checkpoint._seal(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_an_undamaged_run_has_nothing_to_skip(run_dir):
+    search = checkpoint.newest(run_dir / "checkpoints")
+
+    assert search.found is not None
+    assert search.found.folder == newest(run_dir)
+    assert (search.broken, search.unfit) == ([], [])
+
+
+@pytest.mark.parametrize("name", [MANIFEST, STATE, ARRAYS, WEIGHTS, "rows"])
+def test_a_file_of_any_other_length_is_noticed(run_dir, name):
+    path = segment(newest(run_dir)) if name == "rows" else newest(run_dir) / name
+    whole = path.read_bytes()
+
+    for size in {0, 1, 7, len(whole) // 3, len(whole) // 2, len(whole) - 1, len(whole) + 1}:
+        path.unlink()  # a segment is shared with its neighbours
+        path.write_bytes((whole + b"\0")[:size])
+        assert_falls_back(run_dir)
+
+
+def test_a_manifest_cut_anywhere_is_noticed(run_dir):
+    path = newest(run_dir) / MANIFEST
+    whole = path.read_bytes()
+
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError):
+            checkpoint.verify(path.parent)
+
+
+def test_a_bit_that_flips_anywhere_in_a_manifest_is_noticed(run_dir):
+    path, rng = newest(run_dir) / MANIFEST, random.Random(0)
+    whole = path.read_bytes()
+
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError):
+            checkpoint.verify(path.parent)
+
+
+@pytest.mark.parametrize("name", [STATE, ARRAYS, WEIGHTS, "rows"])
+def test_a_bit_that_flips_in_a_file_is_noticed(run_dir, name):
+    path = segment(newest(run_dir)) if name == "rows" else newest(run_dir) / name
+    whole, rng = path.read_bytes(), random.Random(name)
+
+    for at in {0, 8, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(20))}:
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << rng.randrange(8)
+        path.unlink()
+        path.write_bytes(damaged)
+        assert f"{path.name} does not match its checksum" in assert_falls_back(run_dir)
+
+
+def _missing(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
+
+
+def _extra(folder: Path) -> None:
+    (folder / "more.safetensors").write_bytes(b"")
+
+
+def _link(folder: Path) -> None:
+    path = folder / WEIGHTS
+    path.rename(folder.parent.parent / "elsewhere")
+    path.symlink_to(folder.parent.parent / "elsewhere")
+
+
+def _manifest_link(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    (folder / MANIFEST).symlink_to("/dev/zero")
+
+
+def _folder_as_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+
+
+def _other_manifest(folder: Path) -> None:
+    other = checkpoint.folders(folder.parent)[-1]
+    shutil.copy(other / MANIFEST, folder / MANIFEST)
+
+
+def _outside(name: str) -> Damage:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"][name] = {"size": 0, "sha256": Digest.of(b"").sha256}
+
+    return lambda folder: forge(folder, change)
+
+
+def _segment_outside(folder: Path) -> None:
+    forge(folder, lambda manifest: manifest["segments"].append(["../../config.yaml", 0, 1]))
+
+
+def _newer(folder: Path) -> None:
+    forge(folder, lambda manifest: manifest.update(format=2, rookery="9.9.9"))
+
+
+def _without(key: str) -> Damage:
+    return lambda folder: forge(folder, lambda manifest: manifest.pop(key) and None)
+
+
+def _nonsense(folder: Path) -> None:
+    forge(folder, lambda manifest: manifest.update(files=[1, 2, 3]))
+
+
+def _brackets(folder: Path) -> None:
+    (folder / MANIFEST).write_text("[" * 1_000_000)
+
+
+def _huge(folder: Path) -> None:
+    os.truncate(folder / MANIFEST, 200 << 30)  # a hole: it takes no space
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no manifest": (_missing(MANIFEST), "MANIFEST.json is no plain file"),
+    "no weights": (_missing(WEIGHTS), "files differ"),
+    "no state": (_missing(STATE), "files differ"),
+    "one file more": (_extra, "more.safetensors"),
+    "a link": (_link, "is a link"),
+    "a link to a device": (_manifest_link, "MANIFEST.json is a link"),
+    "a file in its place": (_folder_as_file, "MANIFEST.json is no plain file"),
+    "the manifest of another": (_other_manifest, "skipped: "),
+    "a path that climbs": (_outside("../../config.yaml"), "files outside of it"),
+    "an absolute path": (_outside("/etc/hostname"), "files outside of it"),
+    "a segment that climbs": (_segment_outside, "files outside of it"),
+    "a newer format": (_newer, "format 2, written by Rookery 9.9.9"),
+    "no list of files": (_without("files"), "cannot be read"),
+    "no counters": (_without("env_steps"), "lacks ['env_steps']"),
+    "nonsense": (_nonsense, "skipped: "),
+    "a million brackets": (_brackets, "cannot be read"),
+    "a manifest of 200 GB": (_huge, "too large"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_is_not_one_is_skipped_with_the_reason(run_dir, damage):
+    spoil, reason = DAMAGES[damage]
+    began = time.monotonic()
+
+    spoil(newest(run_dir))
+
+    assert reason in assert_falls_back(run_dir)
+    assert time.monotonic() - began < 5.0
+
+
+class Canary:
+    """What an attacker would send: unpickling it makes a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, ARRAYS, STATE, "rows"])
+def test_a_pickle_is_never_opened_even_where_every_checksum_fits(
+    run_dir, name, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(launch, "Manager", Inline)
+    canary = tmp_path / "canary"
+    path = segment(newest(run_dir)) if name == "rows" else newest(run_dir) / name
+    payload = pickle.dumps(Canary(canary))
+    path.unlink()
+    path.write_bytes(payload)
+    assert_falls_back(run_dir)
+    digest = {"size": len(payload), "sha256": Digest.of(payload).sha256}
+    forge(newest(run_dir), lambda manifest: manifest["files"].update({path.name: digest}))
+
+    with pytest.raises(CheckpointError):
+        checkpoint.verify(newest(run_dir)).weights() if name == WEIGHTS else _resumed(run_dir)
+
+    assert not canary.exists()
+
+
+def _resumed(run_dir: Path) -> None:
+    with resume(run_dir):
+        pass
+
+
+def test_a_resumed_run_goes_on_from_the_one_before_and_says_so(run_dir, monkeypatch, capfd):
+    monkeypatch.setattr(launch, "Manager", Inline)
+    first, second, *_ = checkpoint.folders(run_dir / "checkpoints")
+    os.truncate(first / STATE, 10)
+
+    with resume(run_dir) as driver:
+        answer = finish(driver)
+
+    said = capfd.readouterr().err
+    assert f"{first.name} skipped: {STATE} has 10 bytes" in said
+    assert f"going on from {second.name}" in said
+    assert answer["env_steps"] == 1_200
+
+
+def test_when_every_checkpoint_is_broken_the_run_is_not_begun_again_in_silence(
+    run_dir, monkeypatch
+):
+    monkeypatch.setattr(launch, "Manager", Inline)
+    metrics = (run_dir / "metrics.jsonl").read_bytes()
+    for folder in checkpoint.folders(run_dir / "checkpoints"):
+        (folder / WEIGHTS).unlink()
+
+    with pytest.raises(CheckpointError, match="is whole") as refused, resume(run_dir):
+        pass
+
+    assert refused.value.exit_code == 3
+    assert (run_dir / "metrics.jsonl").read_bytes() == metrics
+    assert len(checkpoint.folders(run_dir / "checkpoints")) == 3
+
+
+def test_a_broken_best_model_is_not_loaded_either(run_dir, capfd):
+    (best,) = checkpoint.folders(run_dir / "best")
+    os.truncate(best / WEIGHTS, 3)
+
+    found = launch.pick_checkpoint(run_dir, "best")
+
+    assert found.folder == newest(run_dir)
+    assert f"best/{best.name} skipped" in capfd.readouterr().err
