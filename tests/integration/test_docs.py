@@ -277,10 +277,57 @@ def _folder_in_use(folder: Path, patch: pytest.MonkeyPatch) -> str:
     return f"rookery: error: {refused.value}"
 
 
+def _missing_device(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.errors import ConfigError
+    from rookery.learner import pick_device
+
+    with pytest.raises(ConfigError) as refused:
+        pick_device("cuda:99")
+    return f"rookery: error: {refused.value}"
+
+
+def _too_much_memory(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.config.schema import Config
+    from rookery.errors import ConfigError
+    from rookery.loops.estimate import Estimate, refuse_what_cannot_fit
+
+    with pytest.raises(ConfigError) as refused:
+        refuse_what_cannot_fit(Estimate(1 << 60, 0, 0, 0), Config(), folder)
+    return f"rookery: error: {refused.value}"
+
+
+def _second_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.config.schema import Config
+    from rookery.errors import ConfigError
+    from rookery.manage.folder import describe
+
+    describe(folder, Config())
+    with pytest.raises(ConfigError) as refused:
+        describe(folder, Config())
+    return f"rookery: error: {refused.value}"
+
+
+def _finished_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.config.schema import Config
+    from rookery.loops.launch import Request, finished
+    from rookery.manage.folder import write_result
+
+    said: list[str] = []
+    patch.setattr("rookery.loops.launch._say", said.append)
+    answer = {"solved": False, "env_steps": 50_000, "episodes": 9, "reason": "env_steps"}
+    write_result(folder, answer)
+    assert finished(Config(), Request(resume=folder)) is not None
+    return f"rookery: {said[0]}"
+
+
 PROVOKE: dict[str, Callable[[Path, pytest.MonkeyPatch], str]] = {
     '"Too many open files"': _few_descriptors,
     "`/dev/shm` is too small (docker)": _small_shm,
     '"is in use by pid ..."': _folder_in_use,
     "A checkpoint is skipped": _bad_checkpoint,
+    "GPU out of memory": _missing_device,
+    "High memory usage": _too_much_memory,
+    '"holds a run already"': _second_run,
+    '"is over"': _finished_run,
     '"could not write to ..."': _full_disk,
 }
