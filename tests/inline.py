@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,10 @@ class Inline:
         self.pending: deque[Snapshot] = deque()
         self.unwritten: list[Event] = []
         self.counters = Counters()
-        self.slow = 0  # looks that find nothing before a judgement arrives
 
     def write(self, event: Event) -> None:
-        self._jsonl.write(event)
+        with suppress(OSError):  # a full disk stops no sink
+            self._jsonl.write(event)
 
     def rewrite(self, events: Sequence[Event]) -> None:
         assert not events, "nothing is ever unwritten here"

@@ -1,0 +1,152 @@
+"""Whenever the writer of a checkpoint dies, and whatever its disk says, a whole one is there."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inline import begin, finish, inline, resume
+from rookery.errors import CheckpointError
+from rookery.event import Event, Saved, Warned
+from rookery.loops.driver import Driver
+from rookery.manage import checkpoint
+from running import ALONE, TESTS
+
+__all__ = ["inline"]  # a fixture
+
+
+def test_a_writer_killed_at_any_call_to_the_kernel_leaves_a_whole_checkpoint(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "fused_writer.py"), str(tmp_path)],
+        env=os.environ | ALONE,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert len(found) > 60  # calls
+    assert [each["status"] for each in found] == [9] * (len(found) - 1) + [0]
+    for each in found:
+        assert each["broken"] == [], each
+        assert each["last"] in (300, 400), each
+        assert each["best"] in (300, 400), each
+        assert each["rows"][-1][1] == (30 if each["last"] == 300 else 40), each
+        assert each["scratch"] == [], each
+    assert [each["last"] for each in found] == sorted(each["last"] for each in found)
+    assert (found[-1]["last"], found[-1]["best"]) == (400, 400)
+
+
+def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(tmp_path, monkeypatch):
+    calls: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        calls.append(("sync", Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+        fsync(fd)
+
+    def renamed(source: Path, target: Path) -> None:
+        calls.append(("rename", Path(target).name))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    content = checkpoint.Content(1, 1, True, False, {}, {}, {"state": 1}, {})
+    checkpoint.write(tmp_path / "checkpoints", "ckpt-000000000001", content)
+
+    *files, manifest, scratch, named, parent = calls
+    assert {name for kind, name in files if kind == "sync"} == {
+        checkpoint.STATE,
+        checkpoint.ARRAYS,
+        checkpoint.WEIGHTS,
+    }
+    assert manifest == ("sync", checkpoint.MANIFEST)
+    assert ".tmp-" in scratch[1]
+    assert named == ("rename", "ckpt-000000000001")
+    assert parent == ("sync", "checkpoints")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Returns a disk of two megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk here: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+class Ballast:
+    """Takes all space between two env steps."""
+
+    def __init__(self, disk: Path, since: int, until: int):
+        self.path, self.since, self.until = disk / "ballast", since, until
+        self.events: list[Event] = []
+        self.seen_while_full: list[checkpoint.Search] = []
+
+    def __call__(self, driver: Driver, event: Event) -> None:
+        self.events.append(event)
+        env_steps = driver.parts.counters.env_steps
+        if self.since <= env_steps < self.until and not self.path.exists():
+            driver.saver.flush(10.0)
+            self._fill()
+        if isinstance(event, Warned):
+            self.seen_while_full.append(checkpoint.newest(driver.run_dir / "checkpoints"))
+        if env_steps >= self.until:
+            self.path.unlink(missing_ok=True)
+
+    def _fill(self) -> None:
+        with open(self.path, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                return
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_full_disk_is_told_and_outlived(small_disk, tmp_path):
+    with begin(tmp_path / "whole") as driver:
+        whole = finish(driver)
+    ballast = Ballast(small_disk, 400, 800)
+
+    with begin(small_disk / "run") as driver:
+        answer = finish(driver, ballast)
+
+    warned = [event for event in ballast.events if isinstance(event, Warned)]
+    saved = [e.counters.env_steps // 300 for e in ballast.events if isinstance(e, Saved)]
+    assert {event.kind for event in warned} == {"checkpoint"}
+    assert "No space left" in warned[0].message
+    assert all(each.found and not each.broken for each in ballast.seen_while_full)
+    assert saved == [1, 3, 4, 4]  # the second had no room
+    assert answer["weights_sha256"] == whole["weights_sha256"]
+    assert checkpoint.newest(small_disk / "run" / "checkpoints").broken == []
+    assert not list((small_disk / "run").rglob("*.tmp-*"))
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_run_whose_last_checkpoint_has_no_room_does_not_say_that_it_is_done(small_disk, tmp_path):
+    with begin(tmp_path / "whole") as driver:
+        whole = finish(driver)
+    run_dir, ballast = small_disk / "run", Ballast(small_disk, 1_000, 10_000)
+
+    with (
+        pytest.raises(CheckpointError, match=r"last checkpoint .* could not be written"),
+        begin(run_dir) as driver,
+    ):
+        finish(driver, ballast)
+    ballast.path.unlink()
+    assert not (run_dir / "result.json").exists()
+    with resume(run_dir, exact=True) as driver:
+        answer = finish(driver)
+
+    assert answer["weights_sha256"] == whole["weights_sha256"]
+    assert answer["best_score"] == whole["best_score"]

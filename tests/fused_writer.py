@@ -1,0 +1,142 @@
+"""Writes a checkpoint and dies at its n-th request to the kernel, for every n.
+
+python fused_writer.py FOLDER       → one line of JSON for each n: what a reader finds afterwards
+"""
+
+import builtins
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rookery.manage import checkpoint, litter
+from rookery.manage.checkpoint import Content
+from rookery.manage.saver import BEST, CHECKPOINTS, Saver
+
+DIED = 9
+CALLS = ("mkdir", "rename", "replace", "link", "unlink", "rmdir", "fsync", "open")
+
+
+class Fuse:
+    """Counts calls; the last one is not made."""
+
+    def __init__(self, calls: int):
+        self.left, self.made = calls, 0
+
+    def burn(self) -> None:
+        if self.made == self.left:
+            os._exit(DIED)
+        self.made += 1
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def fused(*args: Any, **kwargs: Any) -> Any:
+            self.burn()
+            return call(*args, **kwargs)
+
+        return fused
+
+    def opening(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def fused(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if "w" not in mode:
+                return call(path, mode, *args, **kwargs)
+            self.burn()
+            return Halved(call(path, mode, *args, **kwargs), self)
+
+        return fused
+
+
+class Halved:
+    """A file that is written in two halves."""
+
+    def __init__(self, file: Any, fuse: Fuse):
+        self._file, self._fuse = file, fuse
+
+    def __enter__(self) -> "Halved":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, data: bytes) -> None:
+        for half in (data[: len(data) // 2], data[len(data) // 2 :]):
+            self._fuse.burn()
+            self._file.write(half)
+            self._file.flush()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def fileno(self) -> int:
+        return int(self._file.fileno())
+
+
+def rows(first: int) -> dict[str, Any]:
+    return {"end": np.zeros(10, np.int8), "obs": np.full((10, 4), first, np.float32)}
+
+
+def content(mark: int, *, final: bool = False) -> Content:
+    weights = {"w": np.full(100, mark, np.float32)}
+    state: dict[str, Any] = {} if final else {"mark": mark}
+    return Content(mark, mark, True, final, {}, weights, state, {"a": np.arange(mark)})
+
+
+def write(run_dir: Path, mark: int) -> None:
+    """Does what a run does at a mark: new rows, a checkpoint, a best model, the old ones gone."""
+    saver = Saver(run_dir, keep=2)
+    found = checkpoint.newest(run_dir / CHECKPOINTS).found
+    saver.adopt(found.segments() if found else [])
+    saver.rows(saver.saved_rows, rows(saver.saved_rows))
+    saver.save(content(mark), oldest=saver.saved_rows - 20, done=lambda folder: None)
+    saver.best(content(mark, final=True))
+    saver.flush(60.0)
+    saver.close()
+    assert saver.failures == [], saver.failures
+
+
+def fused(run_dir: Path, calls: int) -> None:
+    fuse = Fuse(calls)
+    for name in CALLS:
+        setattr(os, name, fuse.around(getattr(os, name)))
+    builtins.open = fuse.opening(builtins.open)  # type: ignore[assignment]
+    write(run_dir, 400)
+    os._exit(0)
+
+
+def look(run_dir: Path) -> dict[str, Any]:
+    """What whoever comes next will find."""
+    last, best = (
+        checkpoint.newest(run_dir / CHECKPOINTS),
+        checkpoint.newest(run_dir / BEST, resumable=False),
+    )
+    litter.tidy(run_dir)
+    return {
+        "last": last.found.env_steps if last.found else None,
+        "rows": [[s.first, s.last] for s in last.found.segments()] if last.found else [],
+        "best": best.found.env_steps if best.found else None,
+        "broken": last.broken + best.broken,
+        "scratch": [str(path) for path in run_dir.rglob("*.tmp-*")],
+    }
+
+
+def main(folder: Path) -> None:
+    for mark in (100, 200, 300):
+        write(folder / "before", mark)
+    calls, status = 0, DIED
+    while status == DIED:
+        run_dir = Path(shutil.copytree(folder / "before", folder / "run"))
+        pid = os.fork()
+        if pid == 0:
+            fused(run_dir, calls)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(json.dumps({"calls": calls, "status": status, **look(run_dir)}))
+        shutil.rmtree(run_dir)
+        calls += 1
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
