@@ -18,7 +18,7 @@ from eventually import eventually
 from rookery.board import SLOTS, Board
 from rookery.types import Weights
 
-VERSIONS, MISSES = 200, 50
+VERSIONS, MISSES = 100, 30
 
 
 class Dawdler(Board):
@@ -59,7 +59,7 @@ def test_a_reader_never_gets_a_mixed_or_older_version() -> None:
     with closing(Board(LAYERS)) as board, closing(Dawdler(LAYERS, fd=os.dup(board.fd))) as slow:
         seen, arrived = {board: 0, slow: 0}, 0
         with publisher(board):
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 90
             while arrived < VERSIONS or slow.misses < MISSES:
                 assert time.monotonic() < deadline, (arrived, slow.misses)
                 for reader, than in seen.items():
