@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rookery import seeding
 from rookery.config.load import load, load_run
 from rookery.envs.make import make
 from rookery.evaluator import Evaluator
@@ -19,6 +20,7 @@ from rookery.loops.launch import Request, conclude, session
 from rookery.loops.wiring import build_algorithm
 from rookery.nets.arrays import load_arrays
 from rookery.report.jsonl import Jsonl
+from rookery.seeding import Role
 
 TINY: dict[str, Any] = {
     "run.env_steps": 1_200,
@@ -77,8 +79,9 @@ class Inline:
             )
             envs.close()
         load_arrays(self._evaluator.algorithm.acting, snapshot.arrays)
-        judged = self._evaluator.run(seed=snapshot.counters.env_steps)
         mark = snapshot.counters.env_steps
+        seed = seeding.integer(config.run.seed, Role.EVALUATOR, index=mark)
+        judged = self._evaluator.run(seed=seed)
         return Judgement(mark, judged.returns, judged.lengths, judged.success_rate)
 
 

@@ -38,10 +38,11 @@ class Manager:
         self._began = 0.0  # when the oldest pending snapshot could first be worked on
         self._strikes = 0  # deaths since a snapshot was last judged
         self._lost = 0  # marks given up since then
-        self._next_try: float | None = None  # when to start again; None: not to be
+        self._next_try: float | None = 0.0  # when to start again; None: not to be
         self.pending: deque[Snapshot] = deque()
         self.counters = Counters()
-        self._start()
+        with contextlib.suppress(OSError):  # told, and tried again, when news are asked for
+            self._start()
 
     @property
     def pid(self) -> int | None:
@@ -66,7 +67,7 @@ class Manager:
             return
         self._number += 1
         message = Write(self._number, event, again)
-        self._unwritten.append(message)
+        self._unwritten.append(message._replace(again=again or self._child is not None))
         self._send(message)
 
     def submit(self, snapshot: Snapshot) -> None:
@@ -124,11 +125,13 @@ class Manager:
             self._note(message)
         return False
 
-    def kill(self) -> None:
-        """Ends the process now."""
-        if self._child:
-            self._child.stop(grace_s=0.0)
-            self._child = None
+    def kill(self) -> int | None:
+        """Ends the process now; returns its exit status, none where there is no process."""
+        if self._child is None:
+            return None
+        status = self._child.stop(grace_s=0.0)
+        self._child = None
+        return status
 
     @property
     def _gone(self) -> bool:
@@ -143,15 +146,15 @@ class Manager:
         self._child = spawn("rookery.loops.desk:serve", self._setup, name="manage")
         self._next_try = None
         self._began = time.monotonic() + START_S
-        self._unwritten = deque(message._replace(again=True) for message in self._unwritten)
         for message in (*self._unwritten, *self.pending):
             self._send(message)
+        self._unwritten = deque(message._replace(again=True) for message in self._unwritten)
         self._setup = replace(self._setup, first_try=False)
 
     def _repair(self) -> Iterator[Warned]:
         if self._child is not None and (trouble := self._trouble(self._child)):
-            self.kill()
-            yield from self._count(trouble)
+            status = self.kill()
+            yield from self._count(trouble.format(status=status))
         if self._next_try is not None and time.monotonic() >= self._next_try:
             try:
                 self._start()
@@ -196,7 +199,7 @@ class Manager:
 
     def _trouble(self, child: Child) -> str:
         if not child.alive:
-            return f"died (status {child.process.poll()}); it is started again"
+            return "died (status {status}); it is started again"
         late = time.monotonic() - self._began
         if self.pending and late > self._limit_s + MARGIN_S:
             return (
