@@ -170,6 +170,11 @@ def shared() -> set[str]:
     return {str(path) for path in SHM.rglob("*")}
 
 
+def nothing_new(before: set[str]) -> bool:
+    """Is nothing in shared memory that was not there before? Others may be passing by."""
+    return eventually(lambda: shared() <= before, 5.0)
+
+
 def record(run_dir: Path, event: str) -> list[dict[str, Any]]:
     """Returns the lines of metrics.jsonl of one kind."""
     text = (run_dir / "metrics.jsonl").read_text()

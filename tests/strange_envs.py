@@ -1,6 +1,7 @@
 """Environments that misbehave on purpose, by name: `--env strange_envs:Wander`."""
 
 import ctypes
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,15 @@ class Staged(Wander):
         if stage == self._at:
             self._reached.touch()
             deadlock() if stage == "compiled" else time.sleep(FOREVER_S)
+
+
+class Brood(Wander):
+    """Starts a process of its own where it is judged, and never ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if judging():
+            subprocess.Popen(["sleep", "600"])
 
 
 class Moody(Wander):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from running import Nursery, shared
+from running import Nursery, nothing_new, shared
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,4 +28,4 @@ def nursery(_nursery: Nursery) -> Iterator[Nursery]:
     before = shared()
     yield _nursery
     _nursery.end_all()
-    assert shared() - before == set()
+    assert nothing_new(before)

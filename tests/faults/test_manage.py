@@ -13,7 +13,7 @@ from rookery.loops import launch, manager
 from rookery.loops.desk import Setup
 from rookery.loops.driver import Driver
 from rookery.loops.manager import Manager
-from running import record, shared
+from running import nothing_new, record, shared
 
 MOODY = {"env.id": "strange_envs:Moody"}
 ONE_MARK = {"eval.period": 10_000}
@@ -64,7 +64,7 @@ def test_a_manage_process_killed_twice_costs_nothing_but_two_warnings(tmp_path, 
     assert [e["message"] for e in record(tmp_path / "run", "warned")] == [died[1]] * 2
     assert len(record(tmp_path / "run", "stopped")) == 1
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert shared() == before
+    assert nothing_new(before)
 
 
 def test_an_evaluation_that_hangs_is_killed_tried_again_and_given_up(tmp_path, monkeypatch):
