@@ -115,23 +115,26 @@ class Actor:
         return reward
 
     def _rows(self, who: Rows, obs: Obs, end: Any, *, action: Any = 0, reward: Any = 0.0) -> None:
-        ring, columns = self.ring, self.ring.columns
+        ring = self.ring
         if ring.free < len(who):
             raise ProtocolError(
                 f"actor {self.index}: its transport ring of {ring.capacity} rows is full; "
                 "drain it before the next collect"
             )
-        slots = ring.slots(ring.reserve(len(who)), len(who))
-        for name, leaf in self.envs.spec.unpack(obs).items():
-            columns[obs_column(name)][slots] = leaf
-        columns["action"][slots] = action
-        columns["reward"][slots] = reward
-        columns["end"][slots] = end
-        columns["env"][slots] = who
-        columns["episode"][slots] = self.episode[who]
-        columns["t"][slots] = self.t[who]
-        columns["version"][slots] = self.version
-        ring.commit()
+        leaves = {obs_column(k): leaf for k, leaf in self.envs.spec.unpack(obs).items()}
+        ring.put(
+            len(who),
+            {
+                **leaves,
+                "action": action,
+                "reward": reward,
+                "end": end,
+                "env": who,
+                "episode": self.episode[who],
+                "t": self.t[who],
+                "version": self.version,
+            },
+        )
 
     def _finish(self, steps: Steps) -> list[Episode]:
         """Writes final observations and starts new episodes where old ones ended."""

@@ -4,6 +4,7 @@ learned = learner.learn(batch)     # one gradient step on each of the algorithm'
 learner.due()                      # is it time to publish?
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +39,8 @@ class Learner:
         self.scale = Normalize(1)  # of returns; divides rewards where env.normalize_reward asks
         algorithm.networks["return_scale"] = self.scale
         algorithm.networks.to(device)
+        self._on_cpu = device.type == "cpu"
+        self._views = arrays_of(algorithm.acting) if self._on_cpu else None  # updated in place
         self.learner_steps = 0
         self.bad_steps = 0  # in a row
         self.skipped = 0  # in the whole run
@@ -51,12 +54,18 @@ class Learner:
         """Takes one gradient step on each loss. A step that is not finite is skipped, not taken."""
         td_error: Tensor | None = None
         metrics: dict[str, Tensor] = {}
-        for loss in self.algorithm.losses(self._here(batch)):
-            if not self._step(loss.group, loss.value):
-                return self._skip(batch)
-            td_error = loss.td_error if loss.td_error is not None else td_error
-            metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
-            metrics.update(loss.metrics)
+        try:
+            for loss in self.algorithm.losses(self._here(batch)):
+                if not self._step(loss.group, loss.value):
+                    return self._skip()
+                td_error = loss.td_error if loss.td_error is not None else td_error
+                metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
+                metrics.update(loss.metrics)
+        except torch.OutOfMemoryError as error:
+            raise LostError(
+                f"{self.device} ran out of memory in a learner step; lower replay.batch or "
+                "net.hidden, or go on with learner.device=cpu from the last checkpoint"
+            ) from error
         self.bad_steps = 0
         self.learner_steps += 1
         self.algorithm.settle(self.learner_steps)
@@ -68,12 +77,12 @@ class Learner:
         loss.backward()  # type: ignore[no-untyped-call]
         limit = self.config.max_grad_norm
         size = loss if limit is None else nn.utils.clip_grad_norm_(parameters, limit)
-        if not torch.isfinite(size).item():  # a sync point; rows are reranked on the host anyway
+        if not math.isfinite(size.item()):  # a sync point; rows are reranked on the host anyway
             return False
         optimizer.step()
         return True
 
-    def _skip(self, batch: Batch) -> Learned:
+    def _skip(self) -> Learned:
         self.bad_steps += 1
         self.skipped += 1
         if self.bad_steps >= self.config.max_bad_steps:
@@ -86,22 +95,28 @@ class Learner:
 
     def _here(self, batch: Batch) -> Batch:
         """Gives a batch's arrays to torch, on the learner's device."""
-        here = batch._replace(
-            **{
-                name: self._tensor(value)
-                for name, value in zip(batch._fields, batch, strict=True)
-                if name != "rows" and value is not None
-            }
+        to = self._tensor
+        here = Batch(
+            obs=to(batch.obs),
+            action=to(batch.action),
+            reward=to(batch.reward),
+            discount=to(batch.discount),
+            next_obs=to(batch.next_obs),
+            weight=to(batch.weight),
+            rows=batch.rows,
+            mask=to(batch.mask),
         )
         if not self.normalize.normalize_reward:
             return here
         return here._replace(reward=here.reward / torch.sqrt(self.scale.variance + EPSILON))
 
     def _tensor(self, value: Any) -> Any:
+        if value is None:
+            return None
         if isinstance(value, dict):
             return {name: self._tensor(leaf) for name, leaf in value.items()}
         tensor = torch.from_numpy(value)
-        return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
+        return tensor if self._on_cpu else tensor.to(self.device, non_blocking=True)
 
     def observe(self, leaves: dict[str, Array], returns: Array) -> None:
         """Updates running statistics from rows just drained."""
@@ -126,7 +141,7 @@ class Learner:
 
     def weights(self) -> dict[str, Array]:
         """Returns what actors need, as views where the learner is on the CPU."""
-        return arrays_of(self.algorithm.acting)
+        return self._views or arrays_of(self.algorithm.acting)
 
     def weights_sha256(self) -> str:
         """Returns a fingerprint of the weights that act."""

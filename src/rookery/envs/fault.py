@@ -4,6 +4,8 @@ Whoever looks at one answer (a codec, a guard) raises a `Fault`; the door that k
 counts the steps turns it into an `EnvError` that says where it happened.
 """
 
+import traceback
+
 from rookery.errors import EnvError
 
 STEP_FORM = (
@@ -34,7 +36,15 @@ class Fault(EnvError):
 
 
 def raised(call: str, error: Exception) -> str:
-    """Says that `call` raised `error`, and what to do where the error is a known one."""
+    """Says that `call` raised `error` and where, and what to do where the error is a known one."""
     text = f"{call} raised {type(error).__name__}: {error}"
     advice = next((advice for part, advice in ADVICE if part in str(error)), "")
-    return f"{text}; {advice}" if advice else f"{text}; its own traceback is above"
+    return f"{text}; {advice or _place(error)}"
+
+
+def _place(error: Exception) -> str:
+    """Names the line that raised: whoever reads a message may never see the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        f"look at {frames[-1].filename}, line {frames[-1].lineno}" if frames else "look at its code"
+    )

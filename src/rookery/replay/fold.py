@@ -27,6 +27,7 @@ from rookery.types import Array, Batch, EnvSpec, Floats, Rows
 _LAST, _INCARNATION, _EPISODE, _DEPTH, _RECENT = range(5)
 
 _U1, _I4, _I8 = np.dtype("uint8"), np.dtype("int32"), np.dtype("int64")
+_F4 = np.dtype("float32")
 
 
 class Linked(NamedTuple):
@@ -87,6 +88,8 @@ def gather(
     """
     if sequence:
         return _stretches(ring, spec, rows, weight, gamma=gamma, length=sequence, oldest=oldest)
+    if spec.frame_stack == 1:
+        return _transitions(ring, spec, rows, weight, n_step=n_step, gamma=gamma)
     reward, discount, last = fold(ring, rows, n_step=n_step, gamma=gamma)
     return Batch(
         obs=observations(ring, spec, rows, oldest),
@@ -97,6 +100,50 @@ def gather(
         weight=weight,
         rows=rows,
     )
+
+
+def _transitions(
+    ring: Ring, spec: EnvSpec, rows: Rows, weight: Floats, *, n_step: int, gamma: float
+) -> Batch:
+    """Folds and copies in one compiled call: what `gather` does where no frames are stacked."""
+    batch, leaves = rows.size, len(spec.obs)
+    obs, next_obs, action = (
+        np.empty(batch * int(width), dtype=np.uint8)
+        for width in (ring.widths[:leaves].sum(), ring.widths[:leaves].sum(), ring.widths[leaves])
+    )
+    reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
+    _gather(
+        ring.bytes,
+        ring.layout,
+        leaves,
+        rows,
+        n_step,
+        gamma,
+        obs,
+        next_obs,
+        action,
+        reward,
+        discount,
+    )
+    return Batch(
+        obs=_leaves(spec, obs, batch),
+        action=action.view(spec.action.dtype).reshape(batch, *spec.action.shape),
+        reward=reward,
+        discount=discount,
+        next_obs=_leaves(spec, next_obs, batch),
+        weight=weight,
+        rows=rows,
+    )
+
+
+def _leaves(spec: EnvSpec, raw: Array, batch: int) -> Any:
+    """Cuts leaves that lie one after another, [B, *leaf] each, out of one buffer."""
+    leaves, at = {}, 0
+    for leaf in spec.obs:
+        size = batch * int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize
+        leaves[leaf.name] = raw[at : at + size].view(leaf.dtype).reshape(batch, *leaf.shape)
+        at += size
+    return spec.pack(leaves)
 
 
 def _stretches(
@@ -248,6 +295,12 @@ def _view(raw, layout, column, size, dtype):  # type: ignore[no-untyped-def]
     return raw[layout[index] : layout[index] + layout[0] * size].view(dtype)
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _back(slot, distance, capacity):  # type: ignore[no-untyped-def]
+    """Returns the slot `distance` rows, less than a capacity, before `slot`."""
+    return slot - distance if slot >= distance else slot - distance + capacity
+
+
 @njit(cache=True, nogil=True)
 def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # type: ignore[no-untyped-def]
     """Commits last of all: whoever sees a row sees the links between it and the rows before it."""
@@ -259,8 +312,9 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
     nxt, prev = _view(raw, layout, 9, 4, _I4), _view(raw, layout, 10, 4, _I4)
     total, steps = 0, 0
     oldest = max(0, first + count - capacity)
+    slot = first % capacity - 1
     for row in range(first, first + count):
-        slot = row % capacity
+        slot = slot + 1 if slot + 1 < capacity else 0  # divisions would be half of the work
         lane = lanes[actor[slot] * envs + env[slot]]
         closed[slot] = 0
         nxt[slot] = 0
@@ -270,7 +324,7 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
             and lane[_INCARNATION] == incarnation[slot]
             and lane[_EPISODE] == episode[slot]
         ):
-            nxt[before % capacity] = row - before
+            nxt[_back(slot, row - before, capacity)] = row - before
             prev[slot] = row - before
             lane[_DEPTH] += 1
         else:
@@ -282,12 +336,13 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
         ended = end[slot] != 0
         steps += not ended
         for back in range(1 if ended else window, min(depth, window) + 1):
-            candidate = lane[_RECENT + (depth - back) % window]
-            if candidate >= oldest and t[candidate % capacity] % stride == 0:
-                closed[candidate % capacity] = 1
+            candidate = lane[_RECENT + (depth - back) % window] if window > 1 else before
+            at = _back(slot, row - candidate, capacity)
+            if candidate >= oldest and (stride == 1 or t[at] % stride == 0):
+                closed[at] = 1
                 found[total] = candidate
                 total += 1
-        lane[_RECENT + depth % window] = row
+        lane[_RECENT + (depth % window if window > 1 else 0)] = row
         lane[_LAST] = -1 if ended else row
     store(raw[:WORDS].view(_I8), COMMITTED, first + count)
     return total, steps
@@ -311,6 +366,36 @@ def _fold(rows, capacity, n, gamma, reward, end, nxt, out_reward, out_discount, 
         out_reward[b] = total
         out_discount[b] = factor
         out_last[b] = row
+
+
+@njit(cache=True, nogil=True)
+def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, discount):  # type: ignore[no-untyped-def]
+    """The leaves are the first columns of every schema, and the action comes after them."""
+    capacity, columns, batch = layout[0], layout.size // 2, rows.size
+    last = np.empty(batch, dtype=np.int64)
+    _fold(
+        rows,
+        capacity,
+        n,
+        gamma,
+        _view(raw, layout, 0, 4, _F4),
+        _view(raw, layout, 1, 1, _U1),
+        _view(raw, layout, 9, 4, _I4),
+        reward,
+        discount,
+        last,
+    )
+    done = 0
+    for c in range(leaves):
+        offset, width = layout[1 + c], layout[1 + columns + c]
+        for b in range(batch):
+            to = done + b * width
+            copy(obs, to, raw, offset + (rows[b] % capacity) * width, width)
+            copy(next_obs, to, raw, offset + (last[b] % capacity) * width, width)
+        done += batch * width
+    offset, width = layout[1 + leaves], layout[1 + columns + leaves]
+    for b in range(batch):
+        copy(action, b * width, raw, offset + (rows[b] % capacity) * width, width)
 
 
 @njit(cache=True, nogil=True)

@@ -68,10 +68,9 @@ class Pool:
         """Moves every finished row of the transport rings into replay, in the actors' order."""
         begin, rows, steps = self.ring.committed, 0, 0
         for transport in self.transports:
-            while True:
+            count = self.ring.capacity
+            while count == self.ring.capacity:  # a full ring's worth: there may be more
                 first, count = self.ring.drain_from(transport)
-                if not count:
-                    break
                 steps += self._settle(first, count)
                 rows += count
         return Drained(begin, rows, steps)

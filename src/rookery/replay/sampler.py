@@ -334,5 +334,5 @@ def _draw(tree, starts, noise, beta, committed, capacity, rows, weight):  # type
         lowest = min(lowest, mass[b])
     newest = committed - 1
     for b in range(batch):  # (p_i / p_min) ** -beta: the largest weight is 1
-        weight[b] = (mass[b] / lowest) ** -beta
+        weight[b] = np.float32(mass[b] / lowest) ** np.float32(-beta)
         rows[b] = newest - (newest - rows[b]) % capacity
