@@ -62,7 +62,7 @@ def append(seed: int) -> Callable[[], int]:
     transport = replay.transports[0]
 
     def work() -> int:
-        transport.append(given)
+        transport.put(rows.CHUNK, given)  # as actors do
         replay.drain()
         return rows.CHUNK
 

@@ -4,10 +4,11 @@ Only the verb that was asked for is imported, and its heavy parts only once it r
 `--help` answers at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
-from rookery.errors import ConfigError, RookeryError
+from rookery.errors import ConfigError, EnvError, RookeryError
 
 VERBS: dict[str, tuple[str, str]] = {
     "train": ("rookery.cli.train", "train an agent, or go on with a run"),
@@ -46,6 +47,7 @@ def _answer(argv: list[str]) -> int:
     try:
         return _dispatch(argv)
     except RookeryError as error:
+        _show_cause(error)
         return _complain(f"error: {error}", error.exit_code)
     except SystemExit as left:  # argparse after --help
         return left.code if isinstance(left.code, int) else int(left.code is not None)
@@ -62,8 +64,19 @@ def _dispatch(argv: list[str]) -> int:
     module = import_module(VERBS[verb][0])
     parser = Parser(prog=f"rookery {verb}", description=module.__doc__)
     module.add_arguments(parser)
-    code: int = module.run(parse(parser, argv[1:]))
+    args = parse(parser, argv[1:])
+    if os.getcwd() not in sys.path:  # `module:Class` means the user's own files first of all
+        sys.path.insert(0, os.getcwd())
+    code: int = module.run(args)
     return code
+
+
+def _show_cause(error: RookeryError) -> None:
+    """Shows where a user's own code failed; for everything else the message says enough."""
+    if isinstance(error, EnvError) and error.__cause__ is not None:
+        import traceback
+
+        traceback.print_exception(error.__cause__)
 
 
 def _without_verb(given: str) -> int:

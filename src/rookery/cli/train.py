@@ -38,6 +38,18 @@ examples:
 """
 
 
+UNFINISHED = ("interrupted", "terminated", "callback", "minutes")
+VERDICTS = {
+    "target": "solved",
+    "env_steps": "all its env steps played",
+    "episodes": "all its episodes played",
+    "minutes": "its time was up",
+    "callback": "stopped by a callback",
+    "interrupted": "interrupted",
+    "terminated": "terminated",
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
@@ -153,12 +165,12 @@ def summary(answer: dict[str, Any]) -> list[str]:
     """Says in three lines what a run came to and how to go on with it."""
     run_dir, score = answer["run_dir"], answer["best_score"]
     scored = "never evaluated" if score is None else f"best score {score:.2f}"
-    verdict = "solved" if answer["solved"] else f"stopped by {answer['reason']}"
+    verdict = VERDICTS[answer["reason"]]
     return [
         f"{run_dir}: {scored}, {verdict} after {answer['env_steps']:,} env steps "
         f"and {answer['train_s']:.1f} s of training",
         f"  rookery evaluate {run_dir}",
-        f"  rookery train --resume {run_dir}",
+        *([f"  rookery train --resume {run_dir}"] if answer["reason"] in UNFINISHED else []),
     ]
 
 

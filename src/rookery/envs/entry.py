@@ -45,6 +45,7 @@ def find(config: EnvConfig, given: Given | None = None, *, render: bool = False)
     wrap = _wrapping(config.wrappers)
     given = config.id if given is None else given
     if isinstance(given, str):
+        _refuse_unnamed(given)
         found = _thing(given)
         if found is None:
             return _registered(_spec(given), config, wrap, render)
@@ -57,6 +58,24 @@ def find(config: EnvConfig, given: Given | None = None, *, render: bool = False)
             "returns an environment"
         )
     return _callable(_label(given), given, config, wrap, render)
+
+
+def name_of(given: Given) -> str:
+    """Returns what a run's config calls an environment that was given from Python."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, gym.Env):
+        return given.spec.id if given.spec else _label(type(given))
+    return f"{getattr(given, '__module__', '__main__')}:{getattr(given, '__qualname__', '?')}"
+
+
+def _refuse_unnamed(given: str) -> None:
+    module, _, name = given.partition(":")
+    if module == "__main__" or "<" in name:
+        raise ConfigError(
+            f"the environment {given!r} was given from Python and cannot be found by its name; "
+            "hand it over again: rookery.load(run, env=...), rookery.train(resume=run, env=...)"
+        )
 
 
 def load(path: str, setting: str) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.config.schema import Config
-from rookery.errors import CheckpointError
+from rookery.errors import CheckpointError, ConfigError
 from rookery.event import (
     Ask,
     Counters,
@@ -109,7 +109,7 @@ class Driver:
                 self.manager.write(event)
             for callback in self.callbacks:
                 if ask := callback(event):
-                    self._asked.add(Ask(ask))
+                    self._asked.add(_understood(ask))
             yield event
 
     def _events(self) -> Iterator[Event]:
@@ -324,3 +324,13 @@ class Driver:
         self._set_marks(state["looked"])  # not where the run is: it may have stopped before a look
         self._submitted = Counters(**state["submitted"])
         self._written = Counters(**state["written"])
+
+
+def _understood(ask: Ask | str) -> Ask:
+    try:
+        return Ask(ask)
+    except ValueError as error:
+        allowed = ", ".join(Ask)
+        raise ConfigError(
+            f"a callback returned {ask!r}; it may return None or one of {allowed}"
+        ) from error

@@ -5,11 +5,13 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.config.load import differences, load_run
 from rookery.config.schema import Config
+from rookery.envs.entry import name_of
 from rookery.envs.make import check
 from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.event import Event, Stopped
@@ -99,8 +101,8 @@ def finished(config: Config, request: Request) -> Outcome | None:
     if not (solved or played or ended):
         return None
     _say(
-        f"{request.resume} is over ({answer['reason']}); raise --env-steps or --target to go on, "
-        f"or begin a new run with --init-from {request.resume}"
+        f"{request.resume} is over ({answer['reason']}); to learn on from its weights begin a new "
+        f"run with --init-from {request.resume}, or change the limit that ended it"
     )
     return Outcome(answer, 0)
 
@@ -110,6 +112,9 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
     """Everything a run needs while it runs, and nothing left of it afterwards."""
     pick_device(config.learner.device)
     check_sinks(config)
+    if request.factory is not None:
+        config = replace(config, env=replace(config.env, id=name_of(request.factory)))
+    _say(f"starting {config.name}, seed {config.run.seed}")
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         _check_environment(config, request.factory)
         run_dir = _claim(config, request, stack)
@@ -133,9 +138,7 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
         def approve(spec: EnvSpec, learner: Learner) -> None:
             need = estimate(config, spec, learner)
             refuse_what_cannot_fit(need, config, run_dir)
-            about["estimate"] = str(need)
-            if not request.console:
-                _say(str(need))
+            _say(str(need))
 
         parts = wire(
             config, factory=request.factory, run_dir=run_dir, weights=weights, approve=approve

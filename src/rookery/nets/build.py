@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rookery.config.schema import Activation, NetConfig
 from rookery.errors import ConfigError
-from rookery.nets.features import Features
+from rookery.nets.features import Features, Normalize
 from rookery.types import EnvSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -46,12 +46,14 @@ def build(config: NetConfig, spec: EnvSpec, outputs: int, *, normalize: bool = F
     """Returns a module that maps a batch of observations to [B, outputs]."""
     if config.custom is None:
         return Perceptron(spec, outputs, config, normalize=normalize)
-    if normalize:
+    made = _custom(config, spec, outputs)
+    if normalize and not any(isinstance(part, Normalize) for part in made.modules()):
         raise ConfigError(
-            f"env.normalize_obs needs a network of ours, but net.custom is {config.custom!r}; "
-            "use rookery.nets.features.Features in your module, or switch normalisation off"
+            f"env.normalize_obs is true, but net.custom {config.custom!r} does not normalise; "
+            "begin it with rookery.nets.features.Features(spec, normalize=True), or switch "
+            "normalisation off"
         )
-    return _custom(config, spec, outputs)
+    return made
 
 
 def _custom(config: NetConfig, spec: EnvSpec, outputs: int) -> nn.Module:
