@@ -77,7 +77,8 @@ class Learner:
         loss.backward()  # type: ignore[no-untyped-call]
         limit = self.config.max_grad_norm
         size = loss if limit is None else nn.utils.clip_grad_norm_(parameters, limit)
-        if not math.isfinite(size.item()):  # a sync point; rows are reranked on the host anyway
+        whole = size + loss.detach()  # Huber's gradient is finite where its loss is not
+        if not math.isfinite(whole.item()):  # a sync point; rows are reranked on the host anyway
             return False
         optimizer.step()
         return True

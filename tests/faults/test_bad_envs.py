@@ -1,0 +1,134 @@
+"""Environments and settings that go wrong in the middle of a run."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eventually import eventually
+from inline import begin, finish, inline, resume
+from rookery.errors import EnvError, LostError
+from rookery.event import Event, Learned, Logged
+from rookery.loops.driver import Driver
+from rookery.manage import checkpoint
+from running import SMALL, Nursery, record, words
+
+__all__ = ["inline"]  # a fixture
+
+
+def moody(mood: str, at: int = 60) -> dict[str, Any]:
+    return {"env.id": "strange_envs:Moody", "env.kwargs": {"mood": mood, "at": at}}
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_environment_that_raises_is_named_with_its_step_and_the_line(tmp_path):
+    with pytest.raises(EnvError) as raised, begin(tmp_path, moody("raise")) as driver:
+        finish(driver)
+
+    message = str(raised.value)
+    assert message.startswith("strange_envs:Moody, environment 0, step 60: step raised")
+    assert "RuntimeError: the motor is on fire" in message
+    assert "strange_envs.py, line " in message
+    assert raised.value.exit_code == 3
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_value_that_is_not_finite_is_named_and_never_stored(tmp_path):
+    with begin(tmp_path, moody("nan")) as driver:
+        with pytest.raises(EnvError) as raised:
+            finish(driver)
+        parts = driver.parts
+        stored = [ring.columns["obs"].copy() for ring in (parts.pool.ring, parts.actor.ring)]
+        rows = parts.pool.ring.committed
+
+    assert "strange_envs:Moody, environment 0, step 60: observation[0] is nan" in str(raised.value)
+    assert rows > 300
+    assert all(np.isfinite(column).all() for column in stored)
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_was_saved_before_an_environment_broke_is_there_to_go_on_from(tmp_path):
+    with pytest.raises(EnvError), begin(tmp_path, moody("raise")) as driver:
+        finish(driver)
+    found = checkpoint.newest(tmp_path / "checkpoints").found
+
+    assert found is not None
+    assert found.env_steps // 300 == 1
+    with resume(tmp_path) as driver:
+        assert driver.parts.counters.env_steps == found.env_steps
+
+
+EXPLODING = moody("huge", at=50) | {"learner.max_grad_norm": None, "learner.lr": 1e30}
+
+
+@pytest.mark.usefixtures("inline")
+def test_losses_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(tmp_path):
+    events: list[Event] = []
+
+    with (
+        pytest.raises(LostError, match=r"10 learner steps in a row .* not finite") as lost,
+        begin(tmp_path, EXPLODING | {"report.log_period": 64}) as driver,
+    ):
+        finish(driver, lambda _, event: events.append(event))
+
+    skipped = [e for e in events if isinstance(e, Learned) and e.facts.td_error is None]
+    assert len(skipped) == 9  # the tenth raised
+    assert lost.value.exit_code == 3
+    assert "lower learner.lr (1e+30)" in str(lost.value)
+    assert driver.parts.learner.skipped == 10
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_step_that_was_skipped_now_and_then_is_logged_and_not_fatal(tmp_path):
+    events: list[Event] = []
+
+    def look(driver: Driver, event: Event) -> None:
+        """Spoils replay once, for as long as it takes to skip three steps."""
+        events.append(event)
+        reward = driver.parts.pool.ring.columns["reward"]
+        if isinstance(event, Learned):
+            skipped = driver.parts.learner.skipped
+            reward[:] = np.inf if event.counters.learner_steps == 10 and skipped < 3 else 0.0
+
+    with begin(tmp_path) as driver:
+        answer = finish(driver, look)
+
+    assert answer["reason"] == "env_steps"
+    assert [e.metrics["faults/skipped_steps"] for e in events if isinstance(e, Logged)][-1] == 3
+    learned = [e.counters.learner_steps for e in events if isinstance(e, Learned)]
+    assert learned == [*range(1, 11), 10, 10, 10, *range(11, answer["learner_steps"] + 1)]
+
+
+@pytest.mark.usefixtures("inline")
+def test_the_best_model_outlives_weights_that_exploded(tmp_path):
+    good = {"env.id": "strange_envs:Moody", "env.kwargs": {"mood": "huge", "at": 100}}
+
+    with (
+        pytest.raises(LostError),
+        begin(tmp_path, EXPLODING | good | {"learner.lr": 1e-3}) as driver,
+    ):
+        finish(driver)
+    best = checkpoint.newest(tmp_path / "best", resumable=False)
+
+    assert best.broken == []
+    assert best.found is not None
+    assert all(abs(array).max() < 1e3 for array in best.found.weights().values())
+
+
+def test_the_command_ends_with_one_line_that_says_it_and_keeps_the_record(
+    nursery: Nursery, tmp_path: Path
+):
+    settings = SMALL | {
+        "env.id": "strange_envs:Moody",
+        "env.kwargs": "{mood: raise, at: 200}",
+    }
+    run = nursery.start(
+        ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(settings)], tmp_path
+    )
+
+    assert run.wait() == 3, run.said
+    *_, last = run.stderr.read_text().splitlines()
+    assert last.startswith("rookery: error: strange_envs:Moody, environment 0, step 200: ")
+    assert "direct cause of the following" not in run.said  # its own traceback at most, not ours
+    assert eventually(lambda: bool(record(tmp_path / "run", "logged")), 5.0)
