@@ -90,14 +90,14 @@ class Brood(Wander):
 class Moody(Wander):
     """Does something at its k-th step, counted over all episodes of one environment."""
 
-    def __init__(self, mood: str = "", at: int = 100, where: str = "") -> None:
+    def __init__(self, mood: str, at: int = 100, where: str = "everywhere") -> None:
         super().__init__()
         self._mood, self._at, self._where, self._count = mood, at, where, 0
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         answer = super().step(action)
         self._count += 1
-        here = self._where == "" or judging() == (self._where == "judge")
+        here = {"everywhere": True, "judge": judging(), "nowhere": False}[self._where]
         if here and self._count >= self._at:
             return MOODS[self._mood](answer)
         return answer
