@@ -6,7 +6,7 @@ Schaul et al. 2016 (prioritised replay, through `batch.weight` and the returned 
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from rookery.config.schema import AlgoConfig, EnvConfig, NetConfig
 from rookery.errors import ConfigError
 from rookery.nets.build import build
 from rookery.nets.features import Features, Normalize
+from rookery.nets.quick import Quick
 from rookery.types import Array, Batch, EnvSpec, Obs
 
 
@@ -52,6 +53,8 @@ class Dqn:
         _share_statistics(online, target)
         self.networks = nn.ModuleDict({"online": online, "target": target})
         self.acting: nn.Module = online
+        self._online = online
+        self._quick: Quick | Literal[False] | None = None  # None: not looked for yet
         self._target = target
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
@@ -83,15 +86,24 @@ class Dqn:
             if isinstance(module, Features):
                 module.observe({k: torch.from_numpy(v) for k, v in leaves.items()})
 
-    @torch.inference_mode()
     def act(self, obs: Obs, epsilon: float, rng: np.random.Generator) -> Array:
         """Returns [E] actions, each of them random with probability `epsilon`."""
-        action: Array = self.acting(tensors(obs)).argmax(1).numpy()
+        action = self._greedy(obs)
         if epsilon > 0:
             chance = rng.random(len(action))
             explore = np.flatnonzero(chance < epsilon)  # below it, `chance` is still uniform
             action[explore] = chance[explore] / epsilon * self.spec.action.n
         return action
+
+    def _greedy(self, obs: Obs) -> Array:
+        if self._quick is None:
+            self._quick = Quick.of(self._online.body) or False
+        if self._quick and self._quick.fits(obs):
+            out = self._quick(obs)  # type: ignore[arg-type]
+            best: Array = out[:, self.config.dueling :].argmax(1)  # a value favours no action
+            return best
+        with torch.inference_mode():
+            return self.acting(tensors(obs)).argmax(1).numpy()  # type: ignore[no-any-return]
 
 
 def tensors(obs: Obs) -> Any:
