@@ -12,6 +12,7 @@ from rookery.cli.main import main
 from rookery.config.load import RUN_FILE, dump, load
 from rookery.config.parse import keys
 from rookery.errors import ConfigError
+from rookery.event import Reason
 
 
 def plan(*argv):
@@ -199,20 +200,22 @@ def test_the_defaults_can_be_printed(capsys):
 
 
 @pytest.mark.parametrize(
-    ("score", "solved", "said"),
+    ("score", "reason", "said", "goes_on"),
     [
-        (None, False, "never evaluated, stopped by minutes"),
-        (487.25, True, "best score 487.25, solved"),
+        (None, "minutes", "never evaluated, its time was up", True),
+        (12.0, "interrupted", "best score 12.00, interrupted", True),
+        (487.25, "target", "best score 487.25, solved", False),
+        (99.5, "env_steps", "best score 99.50, all its env steps played", False),
     ],
 )
-def test_the_summary_says_how_to_go_on(score, solved, said):
+def test_the_summary_says_how_to_go_on(score, reason, said, goes_on):
     answer = {
         "run_dir": "runs/a",
         "env_steps": 12_500,
         "train_s": 3.25,
         "best_score": score,
-        "solved": solved,
-        "reason": "minutes",
+        "solved": reason == "target",
+        "reason": reason,
     }
 
     first, *others = train.summary(answer)
@@ -220,8 +223,13 @@ def test_the_summary_says_how_to_go_on(score, solved, said):
     assert f"runs/a: {said} after 12,500 env steps" in first
     assert [line.strip() for line in others] == [
         "rookery evaluate runs/a",
-        "rookery train --resume runs/a",
+        *(["rookery train --resume runs/a"] if goes_on else []),
     ]
+
+
+def test_every_reason_to_stop_has_its_words():
+    assert {*train.VERDICTS, "failed"} == set(Reason)
+    assert set(train.UNFINISHED) < set(train.VERDICTS)
 
 
 @pytest.fixture
