@@ -245,3 +245,44 @@ def test_an_environment_of_a_plain_script_or_of_standard_input_needs_no_main_gua
         assert float(score) in range(11)
         assert int(action) in (0, 1)
     assert told["file"][0] == told["stdin"][0]
+
+
+@pytest.mark.usefixtures("inline")
+def test_runs_that_overlap_leave_the_signals_as_they_were(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    first, second = (
+        rookery.events("corridor", overrides=OVERRIDES, run_dir=tmp_path / name)
+        for name in ("first", "second")
+    )
+    next(first)
+    next(second)
+
+    first.close()  # in the wrong order
+    signal.raise_signal(signal.SIGINT)
+    *_, last = second
+
+    assert isinstance(last, Stopped)
+    assert last.reason == "interrupted"
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_checkpoint_that_a_live_run_replaces_while_it_is_read_is_looked_for_again(
+    tmp_path, monkeypatch
+):
+    rookery.train("corridor", overrides=OVERRIDES, run_dir=tmp_path)
+    read, calls = checkpoint.Found.weights, []
+
+    def weights(found: checkpoint.Found) -> Any:
+        calls.append(found.folder)
+        if len(calls) == 1:
+            checkpoint.remove(found.folder)
+        return read(found)
+
+    monkeypatch.setattr(checkpoint.Found, "weights", weights)
+
+    rookery.load(tmp_path)
+
+    assert len(calls) == 2
+    assert calls[0] != calls[1]

@@ -30,7 +30,7 @@ from rookery.loops.launch import (
     Request,
     conclude,
     finished,
-    pick_checkpoint,
+    read_weights,
     session,
 )
 from rookery.loops.wiring import build_algorithm
@@ -151,12 +151,12 @@ def events(
 def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) -> Policy:
     """Loads a run's policy: the best one unless told `last` or a number of env steps."""
     run_dir = Path(run)
-    found = pick_checkpoint(run_dir, str(checkpoint))
+    weights = read_weights(run_dir, str(checkpoint))
     config = load_run(run_dir)
     torch.set_num_threads(config.learner.threads)
     envs = make(config.env, 1, factory=env)
     algorithm = build_algorithm(config, envs.spec)
-    load_arrays(algorithm.acting, found.weights())
+    load_arrays(algorithm.acting, weights.arrays)
     policy = Policy(algorithm, envs.codec, envs.spec, config.actor.epsilon_end)
     envs.close()
     return policy

@@ -9,7 +9,7 @@ import torch
 from rookery.config.load import load_run
 from rookery.envs.make import make
 from rookery.evaluator import Evaluator
-from rookery.loops.launch import pick_checkpoint
+from rookery.loops.launch import read_weights
 from rookery.loops.wiring import Factory, build_algorithm
 from rookery.nets.arrays import load_arrays
 
@@ -24,13 +24,13 @@ def judge(
     factory: Factory | None = None,
 ) -> dict[str, Any]:
     """Plays `episodes` episodes with a checkpoint's weights and returns their returns."""
-    found = pick_checkpoint(run_dir, checkpoint)
+    weights = read_weights(run_dir, checkpoint)
     config = load_run(run_dir)
     torch.set_num_threads(1)
     probe = make(config.env, 1, factory=factory)
     algorithm = build_algorithm(config, probe.spec)
     probe.close()
-    load_arrays(algorithm.acting, found.weights())
+    load_arrays(algorithm.acting, weights.arrays)
     evaluator = Evaluator(
         lambda num: make(config.env, num, factory=factory), algorithm, episodes=episodes
     )
@@ -45,5 +45,5 @@ def judge(
         "mean_return": statistics.fmean(judged.returns),
         "std_return": statistics.pstdev(judged.returns),
         "returns": list(judged.returns),
-        "version": int(found.manifest["version"]),
+        "version": weights.version,
     }

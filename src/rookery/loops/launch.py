@@ -30,7 +30,7 @@ from rookery.manage.saver import BEST, CHECKPOINTS, Saver
 from rookery.report.cut import cut
 from rookery.report.meter import Meter
 from rookery.report.sinks import check as check_sinks
-from rookery.types import Array, EnvSpec
+from rookery.types import Array, EnvSpec, Weights
 
 
 class Outcome(NamedTuple):
@@ -238,7 +238,18 @@ def _cut_back(run_dir: Path, found: Found | None) -> int:
 
 
 def _initial_weights(run: str | None) -> dict[str, Array] | None:
-    return None if run is None else pick_checkpoint(Path(run), "best").weights()
+    return None if run is None else read_weights(Path(run), "best").arrays
+
+
+def read_weights(run_dir: Path, which: str, tries: int = 3) -> Weights:
+    """Reads what acts. A live run may replace a checkpoint while it is read: then the next one."""
+    found = pick_checkpoint(run_dir, which)
+    try:
+        return Weights(int(found.manifest["version"]), found.weights())
+    except CheckpointError:
+        if tries == 1:
+            raise
+        return read_weights(run_dir, which, tries - 1)
 
 
 def pick_checkpoint(run_dir: Path, which: str) -> Found:
@@ -247,6 +258,8 @@ def pick_checkpoint(run_dir: Path, which: str) -> Found:
         raise ConfigError(f"there is no run folder {run_dir}; `ls runs` shows what is there")
     if which == "best":
         best = checkpoint.newest(run_dir / BEST, resumable=False)
+        if best.found is None and best.broken:  # a live run may have put a better one in its place
+            best = checkpoint.newest(run_dir / BEST, resumable=False)
         for reason in best.broken:
             _say(f"best/{reason}")
         if best.found is not None:
@@ -297,5 +310,6 @@ __all__ = [
     "finished",
     "launch",
     "pick_checkpoint",
+    "read_weights",
     "session",
 ]

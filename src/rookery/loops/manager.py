@@ -106,6 +106,9 @@ class Manager:
         """Lets the sinks finish, then ends the process; one that died is started again for that."""
         deadline = time.monotonic() + CLOSE_S
         self.pending.clear()
+        if not self._number:  # it was given nothing to write
+            self.kill()
+            return
         if not self._say_goodbye(deadline) and self._unwritten and not self._gone:
             self.kill()
             with contextlib.suppress(OSError):  # no process left for it

@@ -14,7 +14,7 @@ from rookery.replay.ring import row_bytes
 from rookery.types import Array
 
 RECORDED: dict[str, Any] = {
-    kind.__name__: kind for kind in (Started, Logged, Evaluated, Saved, Warned, Stopped)
+    kind.__name__: kind for kind in (Logged, Evaluated, Saved, Warned, Stopped)
 }
 
 
@@ -45,7 +45,11 @@ def capture(
         arrays |= {f"{role}:{name}": array for name, array in own.items()}
     numbers["board"], board = _board_state(parts)
     numbers["pending"], waiting = _pending_state(list(pending))
-    numbers["unwritten"] = [[type(event).__name__, asdict(event)] for event in unwritten]
+    numbers["unwritten"] = [
+        [type(event).__name__, asdict(event)]
+        for event in unwritten
+        if not isinstance(event, Started)  # each session says that for itself
+    ]
     return Content(
         env_steps=parts.counters.env_steps,
         version=parts.board.version,

@@ -25,13 +25,13 @@ class Interrupts:
     """While entered, the first signal asks for an end, the second one ends at once.
 
     Before `begin()` there is nothing to save and a signal simply raises. Outside the main thread
-    Python delivers no signals, and this does nothing.
+    Python delivers no signals, and this does nothing. Of several that are entered, in whatever
+    order they are left, the latest gets the signals.
     """
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self._gentle = False
-        self._former: dict[int, Any] = {}
         self._watch: _Watch | None = None
 
     @property
@@ -43,8 +43,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             _mind_forks()
             self._watch = _Watch()
-            self._former = {n: signal.signal(n, self._handle) for n in REASONS if not _nohup(n)}
-            _entered.append(self)
+            _stage.enter(self)
         return self
 
     def __exit__(
@@ -53,21 +52,16 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._watch is None:
-            return
-        _entered.remove(self)
-        self._let_go()
-        self._watch.close()
+        if self._watch is not None:
+            _stage.leave(self)
+            self._watch.close()
 
     def begin(self) -> None:
         """From now on there is something worth saving."""
         self._gentle = True
 
-    def _let_go(self) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Does what a signal asks for."""
         reason = REASONS[number]
         if self.reason is not None:
             _leave(EXIT_CODES[reason], TWICE)
@@ -76,6 +70,58 @@ class Interrupts:
             if reason is Reason.INTERRUPTED:
                 raise KeyboardInterrupt
             raise SystemExit(EXIT_CODES[reason])
+
+    @property
+    def wakeup_fd(self) -> int:
+        return self._watch.fd if self._watch is not None else -1
+
+
+class _Stage:
+    """Who gets this process's signals: the latest that entered, or whoever had them before."""
+
+    def __init__(self) -> None:
+        self._entered: list[Interrupts] = []
+        self._before: dict[int, Any] = {}
+        self._wakeup_before = -1
+
+    def enter(self, interrupts: Interrupts) -> None:
+        if not self._entered:
+            self._before = {n: signal.getsignal(n) for n in REASONS if not _nohup(n)}
+            self._wakeup_before = signal.set_wakeup_fd(-1)
+        self._entered.append(interrupts)
+        self.look()
+        for number in self._before:
+            signal.signal(number, interrupts.handle)
+
+    def leave(self, interrupts: Interrupts) -> None:
+        self._entered.remove(interrupts)
+        top = self._entered[-1] if self._entered else None
+        for number, handler in self._before.items():
+            signal.signal(number, top.handle if top else handler)
+        self.look()
+
+    def look(self) -> None:
+        """Has the kernel tell whoever is on top."""
+        fd = self._entered[-1].wakeup_fd if self._entered else self._wakeup_before
+        signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+
+    def look_away(self) -> None:
+        signal.set_wakeup_fd(-1)
+
+    def clear(self) -> None:
+        """Gives the signals back for good: in a fork of ours, which is not the run."""
+        for number, handler in self._before.items() if self._entered else ():
+            signal.signal(number, handler)
+        self._entered.clear()
+
+    @property
+    def concerned(self) -> bool:
+        """Only the main thread may touch signals."""
+        here = threading.current_thread() is threading.main_thread()
+        return bool(self._entered) and here
+
+
+_stage = _Stage()
 
 
 class _Watch:
@@ -88,19 +134,14 @@ class _Watch:
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
-        self._former = signal.set_wakeup_fd(-1)
-        self.look()
         self._thread = threading.Thread(target=self._work, name="signals", daemon=True)
         self._thread.start()
 
-    def look(self) -> None:
-        signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
-
-    def look_away(self) -> None:
-        signal.set_wakeup_fd(self._former)
+    @property
+    def fd(self) -> int:
+        return self._theirs.fileno()
 
     def close(self) -> None:
-        self.look_away()
         self._theirs.close()
         self._thread.join()
         self._ours.close()
@@ -126,38 +167,28 @@ class _Watch:
         return None
 
 
-def _nohup(number: int) -> bool:
-    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
-
-
-_entered: list[Interrupts] = []
-
-
 @cache
 def _mind_forks() -> None:
     """A fork of ours, such as an environment's worker, is not the run: signals may end it."""
-    os.register_at_fork(before=_look_away, after_in_parent=_look, after_in_child=_let_go)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)
 
 
-def _watches() -> list[_Watch]:
-    """Returns whom a fork concerns; only the main thread may touch what they hold."""
-    here = threading.current_thread() is threading.main_thread()
-    return [one._watch for one in _entered if here and one._watch is not None]
+def _before_fork() -> None:
+    if _stage.concerned:
+        _stage.look_away()
 
 
-def _look_away() -> None:
-    for watch in _watches():
-        watch.look_away()
+def _after_fork() -> None:
+    if _stage.concerned:
+        _stage.look()
 
 
-def _look() -> None:
-    for watch in _watches():
-        watch.look()
+def _in_fork() -> None:
+    _stage.clear()
 
 
-def _let_go() -> None:
-    for interrupts in _entered:
-        interrupts._let_go()
+def _nohup(number: int) -> bool:
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _leave(code: int, message: str) -> None:
