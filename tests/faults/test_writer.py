@@ -11,7 +11,7 @@ import pytest
 
 from inline import begin, finish, inline, resume
 from rookery.errors import CheckpointError
-from rookery.event import Event, Saved, Warned
+from rookery.event import Event, Logged, Saved, Warned
 from rookery.loops.driver import Driver
 from rookery.manage import checkpoint
 from running import ALONE, TESTS
@@ -124,6 +124,8 @@ def test_a_full_disk_is_told_and_outlived(small_disk, tmp_path):
     warned = [event for event in ballast.events if isinstance(event, Warned)]
     saved = [e.counters.env_steps // 300 for e in ballast.events if isinstance(e, Saved)]
     assert {event.kind for event in warned} == {"checkpoint"}
+    *_, logged = [event for event in ballast.events if isinstance(event, Logged)]
+    assert logged.metrics["faults/checkpoint"] == len(warned)
     assert "No space left" in warned[0].message
     assert all(each.found and not each.broken for each in ballast.seen_while_full)
     assert saved == [1, 3, 4, 4]  # the second had no room

@@ -28,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     that comes after the work is done ends the process without a traceback.
     """
     try:
-        from rookery.cli import output
+        from rookery.cli import output, signals
 
         if argv is None:
+            signals.leave_when_terminated()
             output.tolerate()
         code = _answer(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:

@@ -6,6 +6,7 @@ does the same things at the same places however fast it is.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -77,6 +78,7 @@ class Driver:
         self.reason: Reason | None = None
         self.winner: Snapshot | None = None  # the first snapshot that reached the target
         self.paused_s = 0.0  # spent waiting for evaluations
+        self.faults: Counter[str] = Counter()  # warnings by kind
         self.train_s_before = 0.0  # in earlier sessions
         self._first_step: float | None = None
         self._asked: set[Ask] = set()
@@ -105,6 +107,8 @@ class Driver:
         """Yields everything that happens, `Stopped` last."""
         for event in self._events():
             self.meter.observe(event)
+            if isinstance(event, Warned):
+                self.faults[event.kind] += 1
             if isinstance(event, WRITTEN):
                 self.manager.write(event)
             for callback in self.callbacks:
@@ -152,6 +156,7 @@ class Driver:
             extra={
                 "train/learning_rate": parts.learner.lr.at(parts.share),
                 "faults/skipped_steps": float(parts.learner.skipped),
+                **{f"faults/{kind}": float(count) for kind, count in self.faults.items()},
             },
         )
         self.manager.write(event)
@@ -312,6 +317,7 @@ class Driver:
             "meter": self.meter.state(),
             "best_score": self.best_score,
             "train_s": self.train_s,
+            "faults": dict(self.faults),
             "looked": self._looked,
             "submitted": asdict(self._submitted),
             "written": asdict(self._written),
@@ -321,6 +327,7 @@ class Driver:
         """Goes on where `_state` was taken."""
         self.meter.restore(state["meter"])
         self.best_score, self.train_s_before = state["best_score"], state["train_s"]
+        self.faults = Counter(state["faults"])
         self._set_marks(state["looked"])  # not where the run is: it may have stopped before a look
         self._submitted = Counters(**state["submitted"])
         self._written = Counters(**state["written"])
