@@ -75,8 +75,8 @@ class Learner:
         optimizer, parameters = self.optimizers[group], self._parameters[group]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        limit = self.config.max_grad_norm
-        size = loss if limit is None else nn.utils.clip_grad_norm_(parameters, limit)
+        limit = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
+        size = nn.utils.clip_grad_norm_(parameters, limit)
         whole = size + loss.detach()  # Huber's gradient is finite where its loss is not
         if not math.isfinite(whole.item()):  # a sync point; rows are reranked on the host anyway
             return False

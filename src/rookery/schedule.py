@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 from rookery.config.schema import Decay
 
+LEAST = 1e-8  # an exponential decay to 0 ends here, and one from 0 stays there
+
 SHAPES: dict[Decay, Callable[[float, float, float], float]] = {
     Decay.CONSTANT: lambda first, last, share: first,
     Decay.LINEAR: lambda first, last, share: first + (last - first) * share,
-    Decay.EXPONENTIAL: lambda first, last, share: first * (max(last, 1e-8) / first) ** share,
+    Decay.EXPONENTIAL: lambda first, last, share: (
+        first * (max(last, LEAST) / max(first, LEAST)) ** share
+    ),
     Decay.COSINE: lambda first, last, share: (
         last + (first - last) * 0.5 * (1 + math.cos(math.pi * share))
     ),

@@ -70,6 +70,7 @@ class Dqn:
         loss = (F.smooth_l1_loss(q, wanted, reduction="none") * batch.weight).mean()
         yield Loss("q", loss, (wanted - q).detach(), {"q_mean": q.detach().mean()})
 
+    @torch.no_grad()  # or every Polyak step would be remembered as part of one long graph
     def settle(self, learner_steps: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""
         if self.config.target_tau is not None and learner_steps > 0:
