@@ -1,16 +1,20 @@
 """A run that was stopped between any two of its events goes on exactly there."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inline import begin, finish, inline, resume, stop_at
+from inline import Inline, begin, finish, inline, resume, stop_at
 from rookery.config.load import load_run
 from rookery.errors import CheckpointError
-from rookery.event import Collected, Event, Turned
+from rookery.event import Collected, Counters, Evaluated, Event, Logged, Turned, Warned
+from rookery.loops import launch
+from rookery.loops.desk import Setup
 from rookery.loops.launch import Request, session
 from rookery.manage import checkpoint
+from rookery.report import jsonl
 from running import record
 
 __all__ = ["inline"]  # a fixture
@@ -165,3 +169,32 @@ def test_settings_a_checkpoint_does_not_fit_are_refused_and_not_kept(tmp_path, c
         pass
 
     assert load_run(tmp_path) == before
+
+
+def test_what_was_not_written_down_when_a_checkpoint_was_made_is_written_by_the_resumed_run(
+    tmp_path, monkeypatch
+):
+    lost = [
+        Logged(Counters(1, 2, 3), 0.5, {"time/fps": 1.25}),
+        Evaluated(Counters(1, 2, 3), 4, 0.1, (0.1, 0.2), (5, 6), None, True, False),
+        Warned(Counters(1, 2, 3), "test", "ünïcode"),
+    ]
+    rewritten: list[str] = []
+
+    class Slow(Inline):
+        """A manager that has not heard of three events being written."""
+
+        def __init__(self, setup: Setup):
+            super().__init__(setup)
+            self.unwritten = list(lost)
+
+        def rewrite(self, events: Sequence[Event]) -> None:
+            rewritten.extend(jsonl.line(event) for event in events)
+
+    monkeypatch.setattr(launch, "Manager", Slow)
+    with begin(tmp_path) as driver:
+        finish(driver, stop_at(50))
+    with resume(tmp_path):
+        pass
+
+    assert rewritten == [jsonl.line(event) for event in lost]
