@@ -84,10 +84,11 @@ class Picture(nn.Module):
         channels, *size = leaf.shape
         large = min(size) >= 36
         layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if large else ((16, 3, 1), (32, 3, 1))
+        padding = int(min(size) < 5)  # two 3x3 layers leave nothing of less than five pixels
         parts: list[nn.Module] = []
         before = channels * frames
         for width, kernel, stride in layers:
-            parts += [nn.Conv2d(before, width, kernel, stride), nn.ReLU()]
+            parts += [nn.Conv2d(before, width, kernel, stride, padding), nn.ReLU()]
             before = width
         self.convolutions = nn.Sequential(*parts, nn.Flatten())
         with torch.no_grad():
