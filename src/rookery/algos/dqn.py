@@ -56,6 +56,8 @@ class Dqn:
         self._online = online
         self._quick: Quick | Literal[False] | None = None  # None: not looked for yet
         self._target = target
+        self._followers: list[Tensor] = list(target.parameters())
+        self._leaders: list[Tensor] = list(online.parameters())
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {"q": list(self.acting.parameters())}
@@ -74,11 +76,8 @@ class Dqn:
     def settle(self, learner_steps: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""
         if self.config.target_tau is not None and learner_steps > 0:
-            torch._foreach_lerp_(
-                list(self._target.parameters()),
-                list(self.acting.parameters()),
-                self.config.target_tau,
-            )
+            with torch.no_grad():
+                torch._foreach_lerp_(self._followers, self._leaders, self.config.target_tau)
         elif learner_steps % self.config.target_period == 0:
             self._target.load_state_dict(self.acting.state_dict())
 
