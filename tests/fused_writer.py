@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rookery.errors import CheckpointError
 from rookery.manage import checkpoint, litter
 from rookery.manage.checkpoint import Content
 from rookery.manage.saver import BEST, CHECKPOINTS, Saver
@@ -118,9 +119,18 @@ def look(run_dir: Path) -> dict[str, Any]:
         "last": last.found.env_steps if last.found else None,
         "rows": [[s.first, s.last] for s in last.found.segments()] if last.found else [],
         "best": best.found.env_steps if best.found else None,
-        "broken": last.broken + best.broken,
+        "broken": [*_broken(run_dir / CHECKPOINTS), *_broken(run_dir / BEST)],
         "scratch": [str(path) for path in run_dir.rglob("*.tmp-*")],
     }
+
+
+def _broken(parent: Path) -> Iterator[str]:
+    """Names what looks like a checkpoint and is none."""
+    for folder in checkpoint.folders(parent):
+        try:
+            checkpoint.verify(folder)
+        except CheckpointError as error:
+            yield f"{folder.name}: {error}"
 
 
 def main(folder: Path) -> None:
