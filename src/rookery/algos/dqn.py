@@ -60,6 +60,7 @@ class Dqn:
         self._leaders: list[Tensor] = list(online.parameters())
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
+        self._quick = False  # an optimizer relies on weights to stay where they are in memory
         return {"q": list(self.acting.parameters())}
 
     def losses(self, batch: Batch) -> Iterator[Loss]:
