@@ -138,6 +138,7 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
         def approve(spec: EnvSpec, learner: Learner) -> None:
             need = estimate(config, spec, learner)
             refuse_what_cannot_fit(need, config, run_dir)
+            about["estimate"] = str(need)
             _say(str(need))
 
         parts = wire(

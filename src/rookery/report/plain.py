@@ -83,6 +83,8 @@ def _judged(view: View) -> list[str]:
 
 
 def _started(event: Started) -> str:
-    about = "  ".join(f"{name} {value}" for name, value in event.about.items())
+    about = "  ".join(
+        f"{name} {value}" for name, value in event.about.items() if name != "estimate"
+    )  # the launcher has said it before anything was taken
     how = f"resumed at env_steps {event.counters.env_steps}" if event.resumed else "started"
     return f"{how}  {about}  in {event.run_dir}"
