@@ -1,6 +1,6 @@
 """Writes a checkpoint and dies at its n-th request to the kernel, for every n.
 
-python fused_writer.py FOLDER       → one line of JSON for each n: what a reader finds afterwards
+python fused_writer.py FOLDER mark|end    → one line of JSON for each n: what a reader then finds
 """
 
 import builtins
@@ -99,12 +99,27 @@ def write(run_dir: Path, mark: int) -> None:
     assert saver.failures == [], saver.failures
 
 
-def fused(run_dir: Path, calls: int) -> None:
+def write_end(run_dir: Path) -> None:
+    """Does what a run does that was ahead of the mark at which it turns out to be solved."""
+    saver = Saver(run_dir, keep=2)
+    saver.save(content(150, final=True), oldest=0, done=lambda folder: None)
+    saver.flush(60.0)
+    saver.close()
+    assert saver.failures == [], saver.failures
+
+
+WRITE: dict[str, Callable[[Path], None]] = {
+    "mark": lambda run_dir: write(run_dir, 400),
+    "end": write_end,
+}
+
+
+def fused(run_dir: Path, what: str, calls: int) -> None:
     fuse = Fuse(calls)
     for name in CALLS:
         setattr(os, name, fuse.around(getattr(os, name)))
     builtins.open = fuse.opening(builtins.open)  # type: ignore[assignment]
-    write(run_dir, 400)
+    WRITE[what](run_dir)
     os._exit(0)
 
 
@@ -117,6 +132,7 @@ def look(run_dir: Path) -> dict[str, Any]:
     litter.tidy(run_dir)
     return {
         "last": last.found.env_steps if last.found else None,
+        "folders": [folder.name for folder in checkpoint.folders(run_dir / CHECKPOINTS)],
         "rows": [[s.first, s.last] for s in last.found.segments()] if last.found else [],
         "best": best.found.env_steps if best.found else None,
         "broken": [*_broken(run_dir / CHECKPOINTS), *_broken(run_dir / BEST)],
@@ -133,7 +149,7 @@ def _broken(parent: Path) -> Iterator[str]:
             yield f"{folder.name}: {error}"
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, what: str) -> None:
     for mark in (100, 200, 300):
         write(folder / "before", mark)
     calls, status = 0, DIED
@@ -141,7 +157,7 @@ def main(folder: Path) -> None:
         run_dir = Path(shutil.copytree(folder / "before", folder / "run"))
         pid = os.fork()
         if pid == 0:
-            fused(run_dir, calls)
+            fused(run_dir, what, calls)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         print(json.dumps({"calls": calls, "status": status, **look(run_dir)}))
         shutil.rmtree(run_dir)
@@ -149,4 +165,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

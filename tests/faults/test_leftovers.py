@@ -97,6 +97,7 @@ def test_clean_removes_what_killed_runs_left_half_written_and_nothing_of_live_on
         assert eventually(lambda name=name: saved(runs / name), 30.0)
     dead.send(SIGKILL)
     assert dead.wait() == -SIGKILL
+    assert settled(dead.pid)
     half = [runs / name / "checkpoints" / "ckpt-000000000001.tmp-1-a" for name in ("live", "dead")]
     for folder in half:
         folder.mkdir()

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from inline import begin, finish, inline, resume
@@ -14,14 +16,17 @@ from rookery.errors import CheckpointError
 from rookery.event import Event, Logged, Saved, Warned
 from rookery.loops.driver import Driver
 from rookery.manage import checkpoint
+from rookery.manage.checkpoint import Content
+from rookery.manage.saver import Saver
 from running import ALONE, TESTS
 
 __all__ = ["inline"]  # a fixture
 
 
-def test_a_writer_killed_at_any_call_to_the_kernel_leaves_a_whole_checkpoint(tmp_path):
+def killed_everywhere(folder: Path, what: str) -> list[dict[str, Any]]:
+    """Kills a writer at each of its calls; returns what was found after each death."""
     done = subprocess.run(
-        [sys.executable, str(TESTS / "fused_writer.py"), str(tmp_path)],
+        [sys.executable, str(TESTS / "fused_writer.py"), str(folder), what],
         env=os.environ | ALONE,
         capture_output=True,
         text=True,
@@ -29,9 +34,26 @@ def test_a_writer_killed_at_any_call_to_the_kernel_leaves_a_whole_checkpoint(tmp
     )
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["status"] for each in found] == [9] * (len(found) - 1) + [0]
+    return found
+
+
+def test_a_run_killed_while_it_says_that_it_is_solved_can_still_say_so(tmp_path):
+    found = killed_everywhere(tmp_path, "end")
+
+    assert len(found) > 20  # calls
+    final = "ckpt-000000000150"
+    for each in found:
+        assert each["broken"] == [], each
+        # either it goes on from before, and finds out again, or it has been written down
+        assert each["last"] == 300 or final in each["folders"], each
+    assert found[-1]["folders"] == [final]
+
+
+def test_a_writer_killed_at_any_call_to_the_kernel_leaves_a_whole_checkpoint(tmp_path):
+    found = killed_everywhere(tmp_path, "mark")
 
     assert len(found) > 60  # calls
-    assert [each["status"] for each in found] == [9] * (len(found) - 1) + [0]
     for each in found:
         assert each["broken"] == [], each
         assert each["last"] in (300, 400), each
@@ -69,6 +91,41 @@ def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(tmp_path, mo
     assert ".tmp-" in scratch[1]
     assert named == ("rename", "ckpt-000000000001")
     assert parent == ("sync", "checkpoints")
+
+
+def test_a_best_model_that_the_disk_refused_is_written_with_the_next_checkpoint(
+    tmp_path, monkeypatch
+):
+    saver, write, full = Saver(tmp_path, keep=2), checkpoint.write, True
+
+    def refusing(*args: Any) -> Path:
+        if full:
+            raise OSError(28, "No space left on device")
+        return write(*args)
+
+    monkeypatch.setattr(checkpoint, "write", refusing)
+    best = Content(100, 1, True, True, {}, {"w": np.ones(3)})
+    saver.best(best)
+    saver.flush(10.0)
+    full = False
+    saver.save(Content(200, 2, True, False, {}, {}, {"a": 1}), oldest=0, done=lambda folder: None)
+    saver.close()
+
+    found = checkpoint.newest(tmp_path / "best", resumable=False).found
+    assert found is not None
+    assert found.env_steps == 100
+    assert len(saver.complaints()) == 1
+
+
+def test_the_newest_best_model_stays_although_an_older_session_went_further(tmp_path):
+    """A run that is resumed is behind the mark of the best model it once had."""
+    saver = Saver(tmp_path, keep=2)
+    for mark in (500, 300):
+        saver.best(Content(mark, mark, True, True, {}, {"w": np.full(3, mark)}))
+    saver.close()
+
+    (folder,) = checkpoint.folders(tmp_path / "best")
+    assert checkpoint.verify(folder).env_steps == 300
 
 
 @pytest.fixture
