@@ -43,7 +43,7 @@ class Staged(Wander):
 
     check: gymnasium's checker resets it. wire: the actor resets it. play: the actor has played a
     while. judge: the evaluator plays. compiled: like play, but where no signal gets through.
-    close: the run is over and says goodbye.
+    close: the run is over and says goodbye. seize: like judge, and no other thread runs Python.
     """
 
     made = 0  # in this process
@@ -63,6 +63,7 @@ class Staged(Wander):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if judging():
             self._hang("judge")
+            self._hang("seize")
         elif self.steps == 60:
             self._hang("play")
             self._hang("compiled")
@@ -75,7 +76,7 @@ class Staged(Wander):
     def _hang(self, stage: str) -> None:
         if stage == self._at:
             self._reached.touch()
-            deadlock() if stage == "compiled" else time.sleep(FOREVER_S)
+            HANGS.get(stage, lambda: time.sleep(FOREVER_S))()
 
 
 class Brood(Wander):
@@ -145,9 +146,18 @@ def judging() -> bool:
     return Path("/proc/self/comm").read_text().strip() == "rookery-manage"
 
 
+def seize() -> None:
+    """Sleeps without giving up the interpreter."""
+    while True:
+        ctypes.PyDLL(None).sleep(int(FOREVER_S))
+
+
 def deadlock() -> None:
     """Locks a lock twice in the C library: no signal ends the wait, and Python runs no handler."""
     lock = ctypes.create_string_buffer(64)
     library = ctypes.CDLL(None)
     library.pthread_mutex_lock(lock)
     library.pthread_mutex_lock(lock)
+
+
+HANGS = {"compiled": deadlock, "seize": seize}

@@ -88,6 +88,19 @@ def test_after_sigkill_nothing_is_left_within_five_seconds(kill, nursery, tmp_pa
     assert nothing_new(before)
 
 
+def test_after_sigkill_not_even_a_child_is_left_that_cannot_notice_it(nursery, tmp_path):
+    """Its environment holds the interpreter: no thread of it sees that the training has gone."""
+    reached = tmp_path / "reached"
+    kwargs = f"{{reached: '{reached}', at: seize}}"
+    run = train(nursery, tmp_path, "run", env__id="strange_envs:Staged", env__kwargs=kwargs)
+    assert eventually(reached.exists, 30.0), run.said
+
+    run.send(SIGKILL)
+
+    assert run.wait() == -SIGKILL
+    assert settled(run.pid, within_s=5.0)
+
+
 def test_clean_removes_what_killed_runs_left_half_written_and_nothing_of_live_ones(
     nursery, tmp_path
 ):
