@@ -77,8 +77,7 @@ class Dqn:
     def settle(self, learner_steps: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""
         if self.config.target_tau is not None and learner_steps > 0:
-            with torch.no_grad():
-                torch._foreach_lerp_(self._followers, self._leaders, self.config.target_tau)
+            torch._foreach_lerp_(self._followers, self._leaders, self.config.target_tau)
         elif learner_steps % self.config.target_period == 0:
             self._target.load_state_dict(self.acting.state_dict())
 
