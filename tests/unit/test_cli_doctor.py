@@ -5,8 +5,8 @@ import json
 import pytest
 
 from rookery.cli import doctor
-from rookery.manage import machine
 from rookery.cli.doctor import GB, Mark, descriptors, enough, recommended
+from rookery.manage import machine
 from rookery.manage.machine import Space
 
 
