@@ -7,6 +7,7 @@ seconds of importing torch are shared. One request and one answer on a line each
     {"poll": pid}                                                                  → status | null
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -64,6 +65,7 @@ def _become(request: dict[str, Any]) -> None:
         os.dup2(opened, fd)
         os.close(opened)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.register(signal.SIGUSR1)  # a test that waits in vain shows where
     sys.argv = ["rookery", *request["start"]]
     sys.exit(main())
 

@@ -55,7 +55,10 @@ class Started:
 
     def wait(self, within_s: float = PATIENCE_S) -> int:
         """Returns the exit status, negative where a signal ended it."""
-        assert eventually(lambda: self.poll() is not None, within_s), self.said
+        if not eventually(lambda: self.poll() is not None, within_s):
+            self.send(signal.SIGUSR1)
+            eventually(lambda: "most recent call first" in self.said, 1.0)
+            raise AssertionError(f"still there after {within_s} s: {self.said}")
         assert self.status is not None
         return self.status
 
