@@ -1,6 +1,7 @@
 """The arithmetic and the bookkeeping of `rookery bench`; the contenders themselves are not run."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,27 @@ def test_a_contender_that_hangs_is_given_up_at_its_deadline(made_up):
 
     with pytest.raises(StalledError, match="took more than"):
         bench._attempt(MADE_UP.contenders[0], TRIAL._replace(deadline_s=0.01))
+
+
+def test_what_a_trial_leaves_in_its_temporary_folder_goes_with_it(made_up):
+    (made_up / "fast.py").write_text(
+        "import json, tempfile\nprint(json.dumps({'value': 1, 'left': tempfile.mkstemp()[1]}))"
+    )
+
+    left = Path(bench._attempt(MADE_UP.contenders[0], TRIAL)["left"])
+
+    assert left.parent.name.startswith("rookery-bench-")
+    assert not left.parent.exists()
+
+
+def test_the_temporary_folder_of_a_trial_that_was_killed_goes_too(made_up, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(made_up))
+    (made_up / "fast.py").write_text("import signal; signal.pause()")
+
+    with pytest.raises(StalledError):
+        bench._attempt(MADE_UP.contenders[0], TRIAL._replace(deadline_s=0.01))
+
+    assert not list(made_up.glob("rookery-bench-*"))
 
 
 @pytest.mark.parametrize("words", [("--seeds", "4-0"), ("--rounds", "0")])

@@ -16,6 +16,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -139,6 +140,27 @@ BENCHES: dict[str, Bench] = {
         rounds=5,
         deadline_s=900.0,
     ),
+    "checkpoint": Bench(
+        about="training waits for a checkpoint, 1 M rows of 8 floats; Ctrl+C with 4 GB of replay",
+        unit="stall: ms, interrupt: s",
+        better=Better.LOWER,
+        contenders=(
+            Contender(name="stall:rookery", command=("checkpoint/rookery_stall.py",), bar=250.0),
+            Contender(
+                name="interrupt:rookery", command=("checkpoint/rookery_interrupt.py",), bar=10.0
+            ),
+        ),
+        deadline_s=300.0,
+    ),
+    "start": Bench(
+        about="`rookery train cartpole` to its first env steps; cold compiles everything anew",
+        unit="s",
+        better=Better.LOWER,
+        contenders=(
+            Contender(name="warm:rookery", command=("start/rookery_start.py", "warm"), bar=4.0),
+            Contender(name="cold:rookery", command=("start/rookery_start.py", "cold")),
+        ),
+    ),
 }
 
 
@@ -250,7 +272,9 @@ def _attempt(who: Contender, trial: Trial) -> Answer:
     script, *arguments = who.command
     command = [sys.executable, str(folder() / script), *arguments]
     command += ["--seed", str(trial.seed), "--seconds", str(trial.seconds)]
-    code, out, err = _process(command, trial.deadline_s)
+    # gone with the trial, even with one that had to be killed: checkpoints are large
+    with tempfile.TemporaryDirectory(prefix="rookery-bench-", ignore_cleanup_errors=True) as temp:
+        code, out, err = _process(command, trial.deadline_s, temp)
     if code != 0:
         raise LostError(
             f"the contender {who.name} ended with exit code {code} where 0 is expected; try it "
@@ -261,9 +285,9 @@ def _attempt(who: Contender, trial: Trial) -> Answer:
     return answer
 
 
-def _process(command: Sequence[str], deadline_s: float) -> tuple[int, str, str]:
+def _process(command: Sequence[str], deadline_s: float, temp: str) -> tuple[int, str, str]:
     """Returns exit code, stdout and stderr. Nothing of the child outlives this call."""
-    environ = os.environ | dict.fromkeys(ONE_THREAD, "1")
+    environ = os.environ | dict.fromkeys(ONE_THREAD, "1") | {"TMPDIR": temp}
     # a session of its own: what the child has spawned ends with it
     child = subprocess.Popen(
         command,
