@@ -344,8 +344,8 @@ def test_as_dict_is_plain_data():
 
 
 def test_differences_name_exactly_what_changed():
-    before = load("cartpole")
-    after = load("cartpole", overrides=["replay.batch=32", "env.kwargs.x=1", "net.hidden=[8]"])
+    before = load()
+    after = load(overrides=["replay.batch=32", "env.kwargs.x=1", "net.hidden=[8]"])
 
     assert differences(before, before) == []
     assert differences(before, after) == [
