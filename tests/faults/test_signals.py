@@ -1,18 +1,22 @@
 """Ctrl+C and SIGTERM, in every phase of a run."""
 
+import contextlib
+import fcntl
 import os
+import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
-from signal import SIGHUP, SIGINT, SIGTERM, Signals
+from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 from typing import Any
 
 import pytest
 
 from eventually import eventually
 from rookery.manage import checkpoint
-from running import ALONE, SMALL, TESTS, Nursery, Started, clock, members, settled, words
+from running import ALONE, SMALL, TESTS, Nursery, Started, clock, members, record, settled, words
 
 CODES = {SIGINT: 130, SIGTERM: 143, SIGHUP: 143}
 LONG = SMALL | {"run.env_steps": 10_000_000}
@@ -45,9 +49,9 @@ def train(nursery: Nursery, cwd: Path, settings: dict[str, Any]) -> Started:
 
 
 def stop(run: Started, number: Signals) -> float:
-    """Sends a signal and returns how long the run took to end as it should."""
+    """Sends a signal as a terminal would; returns how long the run took to end as it should."""
     began = clock()
-    run.send(number)
+    os.killpg(run.pid, number)
     assert run.wait() == CODES[number], run.said
     took = clock() - began
     assert settled(run.pid)
@@ -85,6 +89,8 @@ def test_in_training_a_signal_leaves_a_checkpoint_that_verifies(phase, number, n
     assert search.broken == []
     assert search.found is not None
     assert search.found.env_steps == run.answer["env_steps"]
+    (stopped,) = record(tmp_path / "run", "stopped")
+    assert stopped["reason"] == run.answer["reason"]
     assert not list((tmp_path / "run").rglob("*.tmp-*"))
 
 
@@ -202,6 +208,54 @@ with interrupts.Interrupts() as watched:
     assert done.returncode == 0, done.stderr
 
 
+def test_ctrl_c_in_a_terminal_ends_the_run_and_gives_the_terminal_back(tmp_path):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "rookery", "train", "corridor", "--run-dir", "run"]
+    run = subprocess.Popen(
+        [*command, *words(LONG)],
+        cwd=tmp_path,
+        env=os.environ | ALONE | {"PYTHONPATH": str(TESTS), "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    screen = Screen(ours)
+    try:
+        assert eventually(lambda: screen.shows(b"\x1b[?25l") and saved(tmp_path / "run"), 60.0)
+        began = clock()
+        os.write(ours, b"\x03")
+        assert eventually(lambda: screen.shows(b"") and run.poll() is not None, WITHIN_S)
+
+        assert run.returncode == 130, screen.seen[-2000:]
+        assert clock() - began < WITHIN_S
+        assert not members(run.pid)
+        assert screen.seen.rindex(b"\x1b[?25h") > screen.seen.rindex(b"\x1b[?25l")  # the cursor
+        assert checkpoint.newest(tmp_path / "run" / "checkpoints").found is not None
+    finally:
+        for pid in members(run.pid):
+            os.kill(pid, SIGKILL)
+        run.wait()
+        os.close(ours)
+
+
+class Screen:
+    """What a terminal was sent."""
+
+    def __init__(self, fd: int):
+        os.set_blocking(fd, False)
+        self._fd, self.seen = fd, b""
+
+    def shows(self, text: bytes) -> bool:
+        """Reads what has come since, so that nobody has to wait for us."""
+        with contextlib.suppress(OSError):  # nothing more for now, or for ever
+            while part := os.read(self._fd, 65536):
+                self.seen += part
+        return text in self.seen
+
+
 def mapped(pid: int, library: str) -> bool:
     try:
         return library in Path(f"/proc/{pid}/maps").read_text()
@@ -234,5 +288,5 @@ def test_while_it_is_imported_a_signal_ends_it_too(library, number, tmp_path):
         assert not members(run.pid)
     finally:
         for pid in members(run.pid):
-            os.kill(pid, 9)
+            os.kill(pid, SIGKILL)
         run.communicate()
