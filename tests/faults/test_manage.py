@@ -49,7 +49,8 @@ def test_a_manage_process_killed_twice_costs_nothing_but_two_warnings(tmp_path, 
             os.kill(driver.manager.pid, SIGKILL)
 
     before = shared()
-    with begin(tmp_path / "run") as driver:
+    # training waits for the evaluator, so that marks are left when it dies for the second time
+    with begin(tmp_path / "run", {"eval.queue": 1}) as driver:
         answer = finish(driver, look)
 
     died = ("evaluator", "the manage process died (status -9); it is started again")
