@@ -156,18 +156,24 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             resumed=found is not None,
             about=about,
         )
-        if found is not None:
-            rest = put_back(parts, saver, found)
-            driver.restore(rest.driver)
-            manager.rewrite(rest.unwritten)
-            for snapshot in rest.pending:
-                manager.submit(snapshot)
-        elif request.resume:
-            saver.adopt([])
         if request.resume:
-            folder.write_config(run_dir, config)  # not before it was known to fit the checkpoint
+            _take_up(driver, found)
         interrupts.begin()
         yield driver
+
+
+def _take_up(driver: Driver, found: Found | None) -> None:
+    """Puts a run back to where its checkpoint was made, or to its very beginning."""
+    if found is None:
+        driver.saver.adopt([])
+    else:
+        rest = put_back(driver.parts, driver.saver, found)
+        driver.restore(rest.driver)
+        driver.manager.rewrite(rest.unwritten)
+        for snapshot in rest.pending:
+            driver.manager.submit(snapshot)
+    # not before the settings were known to fit the checkpoint
+    folder.write_config(driver.run_dir, driver.config)
 
 
 def _check_environment(config: Config, factory: Factory | None) -> None:

@@ -101,7 +101,10 @@ def describe(run_dir: Path, config: Config) -> None:
 
 def write_config(run_dir: Path, config: Config) -> None:
     """Writes the settings down in one step."""
-    _replace(run_dir / RUN_FILE, dump(config))
+    try:
+        _replace(run_dir / RUN_FILE, dump(config))
+    except OSError as error:
+        raise _unwritable(run_dir, error) from error
 
 
 def forget(run_dir: Path) -> None:
