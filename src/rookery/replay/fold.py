@@ -348,17 +348,30 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
     return total, steps
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _slot(row, base, capacity):  # type: ignore[no-untyped-def]
+    """Returns row % capacity. `base` is a multiple of it near the row: then nothing is divided."""
+    slot = row - base
+    if slot < 0:
+        slot += capacity
+    elif slot >= capacity:
+        slot -= capacity
+    return slot if 0 <= slot < capacity else row % capacity
+
+
 @njit(cache=True, nogil=True)
 def _fold(rows, capacity, n, gamma, reward, end, nxt, out_reward, out_discount, out_last):  # type: ignore[no-untyped-def]
+    base = rows[0] - rows[0] % capacity if rows.size else 0
     for b in range(rows.size):
         row = rows[b]
+        slot = _slot(row, base, capacity)
         total, factor = 0.0, 1.0
         for _ in range(n):
-            slot = row % capacity
             total += factor * reward[slot]
             factor *= gamma
             row += nxt[slot]
-            ending = end[row % capacity]
+            slot = _slot(row, base, capacity)
+            ending = end[slot]
             if ending != 0:
                 if ending == 1:
                     factor = 0.0
@@ -385,17 +398,18 @@ def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, 
         discount,
         last,
     )
+    base = rows[0] - rows[0] % capacity if batch else 0
     done = 0
     for c in range(leaves):
         offset, width = layout[1 + c], layout[1 + columns + c]
         for b in range(batch):
             to = done + b * width
-            copy(obs, to, raw, offset + (rows[b] % capacity) * width, width)
-            copy(next_obs, to, raw, offset + (last[b] % capacity) * width, width)
+            copy(obs, to, raw, offset + _slot(rows[b], base, capacity) * width, width)
+            copy(next_obs, to, raw, offset + _slot(last[b], base, capacity) * width, width)
         done += batch * width
     offset, width = layout[1 + leaves], layout[1 + columns + leaves]
     for b in range(batch):
-        copy(action, b * width, raw, offset + (rows[b] % capacity) * width, width)
+        copy(action, b * width, raw, offset + _slot(rows[b], base, capacity) * width, width)
 
 
 @njit(cache=True, nogil=True)

@@ -333,6 +333,7 @@ def _draw(tree, starts, noise, beta, committed, capacity, rows, weight):  # type
         mass[b] = tree[starts[levels] + rows[b]]
         lowest = min(lowest, mass[b])
     newest = committed - 1
+    last = newest % capacity  # its leaf: those behind it belong to the round before
     for b in range(batch):  # (p_i / p_min) ** -beta: the largest weight is 1
         weight[b] = np.float32(mass[b] / lowest) ** np.float32(-beta)
-        rows[b] = newest - (newest - rows[b]) % capacity
+        rows[b] += newest - last if rows[b] <= last else newest - last - capacity
