@@ -107,10 +107,10 @@ def _transitions(
 ) -> Batch:
     """Folds and copies in one compiled call: what `gather` does where no frames are stacked."""
     batch, leaves = rows.size, len(spec.obs)
-    obs, next_obs, action = (
-        np.empty(batch * int(width), dtype=np.uint8)
-        for width in (ring.widths[:leaves].sum(), ring.widths[:leaves].sum(), ring.widths[leaves])
-    )
+    widths: list[int] = ring.widths[: leaves + 1].tolist()
+    size = batch * sum(widths[:leaves])
+    obs, next_obs = np.empty(size, dtype=np.uint8), np.empty(size, dtype=np.uint8)
+    action = np.empty((batch, *spec.action.shape), dtype=spec.action.dtype)
     reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
     _gather(
         ring.bytes,
@@ -121,28 +121,28 @@ def _transitions(
         gamma,
         obs,
         next_obs,
-        action,
+        action.reshape(-1).view(np.uint8),
         reward,
         discount,
     )
     return Batch(
-        obs=_leaves(spec, obs, batch),
-        action=action.view(spec.action.dtype).reshape(batch, *spec.action.shape),
+        obs=_leaves(spec, obs, batch, widths),
+        action=action,
         reward=reward,
         discount=discount,
-        next_obs=_leaves(spec, next_obs, batch),
+        next_obs=_leaves(spec, next_obs, batch, widths),
         weight=weight,
         rows=rows,
     )
 
 
-def _leaves(spec: EnvSpec, raw: Array, batch: int) -> Any:
+def _leaves(spec: EnvSpec, raw: Array, batch: int, widths: list[int]) -> Any:
     """Cuts leaves that lie one after another, [B, *leaf] each, out of one buffer."""
     leaves, at = {}, 0
-    for leaf in spec.obs:
-        size = batch * int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize
-        leaves[leaf.name] = raw[at : at + size].view(leaf.dtype).reshape(batch, *leaf.shape)
-        at += size
+    for leaf, width in zip(spec.obs, widths, strict=False):
+        end = at + batch * width
+        leaves[leaf.name] = raw[at:end].view(leaf.dtype).reshape(batch, *leaf.shape)
+        at = end
     return spec.pack(leaves)
 
 
