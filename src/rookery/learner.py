@@ -75,8 +75,8 @@ class Learner:
         optimizer, parameters = self.optimizers[group], self._parameters[group]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        limit = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        size = nn.utils.clip_grad_norm_(parameters, limit)
+        limit = self.config.max_grad_norm
+        size = _size(parameters) if limit is None else nn.utils.clip_grad_norm_(parameters, limit)
         whole = size + loss.detach()  # Huber's gradient is finite where its loss is not
         if not math.isfinite(whole.item()):  # a sync point; rows are reranked on the host anyway
             return False
@@ -183,6 +183,13 @@ def pick_device(wanted: str) -> torch.device:
             "devices; use auto or cpu"
         )
     return device
+
+
+def _size(parameters: list[nn.Parameter]) -> Tensor:
+    """Returns a number that is finite where every gradient is."""
+    return torch.stack(
+        torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+    ).sum()
 
 
 def _host(td_error: Tensor | None) -> Array | None:
