@@ -214,7 +214,7 @@ def test_ctrl_c_in_a_terminal_ends_the_run_and_gives_the_terminal_back(tmp_path)
     run = subprocess.Popen(
         [*command, *words(LONG)],
         cwd=tmp_path,
-        env=os.environ | ALONE | {"PYTHONPATH": str(TESTS), "TERM": "xterm"},
+        env=os.environ | ALONE | {"PYTHONPATH": str(TESTS), "TERM": "xterm", "CI": ""},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
