@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rookery.algos import Algorithm
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
 from rookery.nets.arrays import arrays_of, fingerprint, load_arrays
 from rookery.nets.features import EPSILON, Normalize
+from rookery.nets.flat import Flat
 from rookery.schedule import Schedule
 from rookery.types import Array, Batch, Learned
 
@@ -40,15 +41,13 @@ class Learner:
         algorithm.networks["return_scale"] = self.scale
         algorithm.networks.to(device)
         self._on_cpu = device.type == "cpu"
+        self._flat = {name: Flat(group) for name, group in algorithm.groups().items()}
         self._views = arrays_of(algorithm.acting) if self._on_cpu else None  # updated in place
         self.learner_steps = 0
         self.bad_steps = 0  # in a row
         self.skipped = 0  # in the whole run
         self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
-        self.optimizers = {
-            name: _optimizer(config, parameters) for name, parameters in algorithm.groups().items()
-        }
-        self._parameters = algorithm.groups()
+        self.optimizers = {name: _optimizer(config, flat) for name, flat in self._flat.items()}
 
     def learn(self, batch: Batch) -> Learned:
         """Takes one gradient step on each loss. A step that is not finite is skipped, not taken."""
@@ -72,15 +71,14 @@ class Learner:
         return Learned(_host(td_error), metrics)
 
     def _step(self, group: str, loss: Tensor) -> bool:
-        optimizer, parameters = self.optimizers[group], self._parameters[group]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        limit = self.config.max_grad_norm
-        size = _size(parameters) if limit is None else nn.utils.clip_grad_norm_(parameters, limit)
-        whole = size + loss.detach()  # Huber's gradient is finite where its loss is not
-        if not math.isfinite(whole.item()):  # a sync point; rows are reranked on the host anyway
+        flat, limit = self._flat[group], self.config.max_grad_norm
+        norm = flat.descend(loss)
+        both = torch.stack((norm, loss.detach())).tolist()  # a sync point; TD errors are one anyway
+        if not all(map(math.isfinite, both)):  # Huber's gradient is finite where its loss is not
             return False
-        optimizer.step()
+        if limit is not None and both[0] > limit:
+            flat.grad.mul_(limit / both[0])
+        self.optimizers[group].step()
         return True
 
     def _skip(self) -> Learned:
@@ -185,23 +183,16 @@ def pick_device(wanted: str) -> torch.device:
     return device
 
 
-def _size(parameters: list[nn.Parameter]) -> Tensor:
-    """Returns a number that is finite where every gradient is."""
-    return torch.stack(
-        torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
-    ).sum()
-
-
 def _host(td_error: Tensor | None) -> Array | None:
     return None if td_error is None else td_error.cpu().numpy()  # the learner's one sync point
 
 
-def _optimizer(config: LearnerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def _optimizer(config: LearnerConfig, flat: Flat) -> torch.optim.Optimizer:
     settings: dict[str, Any] = {"lr": config.lr, **config.optimizer_kwargs}
     if config.optimizer in FUSED:
         settings.setdefault("fused", True)
     try:
-        return OPTIMIZERS[config.optimizer](parameters, **settings)
+        return OPTIMIZERS[config.optimizer]([flat.data], **settings)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"learner.optimizer_kwargs {config.optimizer_kwargs} do not fit "

@@ -70,8 +70,9 @@ class Dqn:
             choosing = self.acting(batch.next_obs) if self.config.double else next_q
             best = choosing.argmax(1, keepdim=True)  # [B, 1]
             wanted = batch.reward + batch.discount * next_q.gather(1, best).squeeze(1)  # [B]
-        loss = (F.smooth_l1_loss(q, wanted, reduction="none") * batch.weight).mean()
-        yield Loss("q", loss, (wanted - q).detach(), {"q_mean": q.detach().mean()})
+        loss = F.smooth_l1_loss(q, wanted, reduction="none") @ batch.weight / len(q)
+        said = q.detach()
+        yield Loss("q", loss, wanted - said, {"q_mean": said.mean()})
 
     @torch.no_grad()  # or every Polyak step would be remembered as part of one long graph
     def settle(self, learner_steps: int) -> None:

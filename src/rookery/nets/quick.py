@@ -38,7 +38,7 @@ class Quick:
         if not isinstance(net, Perceptron) or not net.features.plain:
             return None
         on_cpu = all(p.device.type == "cpu" for p in net.parameters())
-        return cls(net) if on_cpu and net.activate is torch.relu else None
+        return cls(net) if on_cpu and net.activate is torch.relu_ else None
 
     def fits(self, obs: Any) -> bool:
         """Is this little enough work?"""

@@ -64,10 +64,8 @@ class Uniform:
         filled = 0
         low, high = self._ring.oldest, self._ring.committed
         for _ in range(GUESSES if high > low else 0):
-            guess = rng.integers(low, high, size=batch + batch // 8 + 8)
-            good = guess[self._closed[guess % self._ring.capacity] == 1][: batch - filled]
-            rows[filled : filled + good.size] = good
-            filled += good.size
+            noise = rng.random(batch + batch // 8 + 8)
+            filled = _guess(noise, low, high, self._closed, rows, filled)
             if filled == batch:
                 break
         else:
@@ -199,6 +197,19 @@ def _level_starts(capacity: int) -> Rows:
         sizes.append(-(-(sizes[-1] // FAN) // FAN) * FAN)
     sizes.append(FAN)  # the root and its padding, so that every level is aligned alike
     return np.concatenate([[0], np.cumsum(sizes[::-1], dtype=np.int64)])
+
+
+@njit(cache=True, nogil=True)
+def _guess(noise, low, high, closed, rows, filled):  # type: ignore[no-untyped-def]
+    """Adds rows of [low, high) that are closed; returns how many there are now, of rows.size."""
+    for i in range(noise.size):
+        if filled == rows.size:
+            break
+        row = low + np.int64(noise[i] * (high - low))
+        if closed[row % closed.size] == 1:
+            rows[filled] = row
+            filled += 1
+    return filled
 
 
 @njit(cache=True, nogil=True, inline="always")
