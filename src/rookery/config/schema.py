@@ -22,6 +22,23 @@ class Mode(StrEnum):
     """How rows arrive at the learner."""
 
     SINGLE = "single"
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class Engine(StrEnum):
+    """Where actors live."""
+
+    AUTO = "auto"
+    INLINE = "inline"
+    PROCESSES = "processes"
+
+
+class Exploration(StrEnum):
+    """How random actions are shared out among actors."""
+
+    SHARED = "shared"
+    LADDER = "ladder"
 
 
 class Draw(StrEnum):
@@ -161,17 +178,28 @@ class ReplayConfig:
 class ActorConfig:
     """How experience is made."""
 
+    num: int = 1  # actors; more than one needs run.mode sync or async
     envs: int = 8  # environments an actor steps together
-    chunk: int = 64  # env steps played between two looks at the learner
+    chunk: int = 64  # env steps an actor plays between two looks at the learner
+    chunk_episodes: int | None = None  # sync: this many finished episodes instead
     epsilon: float = 1.0  # share of random actions at the start
     epsilon_end: float = 0.05  # and once `epsilon_steps` are over
     epsilon_steps: int = 10_000  # env steps in between
     epsilon_decay: Decay = Decay.LINEAR
+    exploration: Exploration = Exploration.SHARED  # ladder: actor i of N uses e**(1 + 7i/(N-1))
     pull_period: int = 400  # env steps between two looks for new weights, rounded up to chunks
+    devices: tuple[str, ...] = ()  # cuda:0, cuda:1: actors take turns; none: all on the CPU
+    env_step_timeout_s: float = 60.0  # an environment that is silent for longer is given up
+    max_restarts: int = 3  # times in a row a lost actor is started again
 
     def __post_init__(self) -> None:
-        for name in ("envs", "chunk", "epsilon_steps", "pull_period"):
+        for name in ("num", "envs", "chunk", "epsilon_steps", "pull_period", "env_step_timeout_s"):
             _positive(f"actor.{name}", getattr(self, name))
+        _at_least_0("actor.max_restarts", self.max_restarts)
+        if self.chunk_episodes is not None:
+            _positive("actor.chunk_episodes", self.chunk_episodes)
+        for device in self.devices:
+            _device("actor.devices", device)
         for name in ("epsilon", "epsilon_end"):
             _within(f"actor.{name}", getattr(self, name), 0.0, 1.0)
 
@@ -187,6 +215,7 @@ class LearnerConfig:
     optimizer_kwargs: dict[str, Any] = field(default_factory=dict)  # given to torch.optim
     max_grad_norm: float | None = 10.0  # none: no clipping
     publish_period: int = 5  # learner steps between two published versions
+    publish_min_interval_s: float = 0.002  # and, in async, at least this long
     device: str = "auto"  # auto | cpu | cuda:N
     threads: int = 1  # torch threads; more than one may change results in the last bit
     max_bad_steps: int = 10  # learner steps in a row whose loss is not finite before giving up
@@ -194,11 +223,7 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         for name in ("lr", "lr_end"):
             _at_least_0(f"learner.{name}", getattr(self, name))
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise ConfigError(
-                f"learner.device must be auto, cpu or cuda:N, got {self.device!r}; "
-                "`rookery doctor` shows the GPUs of this machine"
-            )
+        _device("learner.device", self.device)
         for name in ("publish_period", "threads", "max_bad_steps"):
             _positive(f"learner.{name}", getattr(self, name))
         if self.max_grad_norm is not None:
@@ -263,6 +288,8 @@ class RunConfig:
     """How long, from which seed, and where."""
 
     mode: Mode = Mode.SINGLE
+    engine: Engine = Engine.AUTO  # auto: inline in single mode, processes otherwise
+    window_s: float = 0.1  # async: the longest the learner waits for rows before it looks around
     seed: int = 0  # everything random in a run follows from it
     env_steps: int = 50_000  # stop after this many
     episodes: int | None = None  # or after this many finished episodes
@@ -272,6 +299,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _positive("run.env_steps", self.env_steps)
+        _positive("run.window_s", self.window_s)
         _at_least_0("run.seed", self.seed)
         if self.episodes is not None:
             _positive("run.episodes", self.episodes)
@@ -298,7 +326,15 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 
+    @property
+    def engine(self) -> Engine:
+        """Where actors live, `auto` decided."""
+        if self.run.engine is not Engine.AUTO:
+            return self.run.engine
+        return Engine.INLINE if self.run.mode is Mode.SINGLE else Engine.PROCESSES
+
     def __post_init__(self) -> None:
+        self._refuse_crowds()
         if self.replay.warmup > self.run.env_steps:
             raise ConfigError(
                 f"learning would never start: replay.warmup is {self.replay.warmup} rows but "
@@ -308,6 +344,26 @@ class Config:
             raise ConfigError(
                 f"actor.chunk {self.actor.chunk} does not fit into replay.capacity "
                 f"{self.replay.capacity}; lower the first or raise the second"
+            )
+
+
+    def _refuse_crowds(self) -> None:
+        """What the modes cannot do."""
+        single = self.run.mode is Mode.SINGLE
+        if single and self.actor.num > 1:
+            raise ConfigError(
+                f"run.mode single has one actor, got actor.num {self.actor.num}; "
+                "use --mode sync or --mode async"
+            )
+        if single and self.run.engine is Engine.PROCESSES:
+            raise ConfigError(
+                "run.mode single plays in the training process, got run.engine processes; "
+                "use --mode sync or --mode async with one actor"
+            )
+        if self.actor.chunk_episodes is not None and self.run.mode is Mode.ASYNC:
+            raise ConfigError(
+                f"run.mode async has no chunks of episodes, got actor.chunk_episodes "
+                f"{self.actor.chunk_episodes}; leave it out, or use --mode sync"
             )
 
 
@@ -333,6 +389,14 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         near = difflib.get_close_matches(value, allowed, n=1)
         do = f"did you mean {near[0]!r}?" if near else f"try {allowed[0]!r}"
         raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}; {do}")
+
+
+def _device(name: str, value: str) -> None:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ConfigError(
+            f"{name} must be auto, cpu or cuda:N, got {value!r}; "
+            "`rookery doctor` shows the GPUs of this machine"
+        )
 
 
 def _reference(name: str, value: str) -> None:
