@@ -7,7 +7,7 @@ and `episodes` are three separate counters in every event that has them.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rookery.types import Learned as LearnedFacts
 
@@ -30,6 +30,27 @@ class Ask(StrEnum):
 
     STOP = "stop"
     CHECKPOINT = "checkpoint"
+
+
+class Activity(StrEnum):
+    """What a process does with its time."""
+
+    PLAY = "play"  # steps environments
+    WAIT = "wait"  # for the limiter, or for rows
+    WRITE = "write"  # puts rows into a transport ring
+    DRAIN = "drain"  # takes rows over into replay
+    LEARN = "learn"
+    PUBLISH = "publish"
+    EVALUATE = "evaluate"  # judges a snapshot; where training is traced: waits for that
+    SAVE = "save"  # training stands still for a checkpoint
+
+
+class Span(NamedTuple):
+    """One stretch of one activity, in seconds of CLOCK_MONOTONIC: the same in every process."""
+
+    activity: Activity
+    began: float
+    ended: float
 
 
 @dataclass(frozen=True)
@@ -131,6 +152,20 @@ class Warned:
 
 
 @dataclass(frozen=True)
+class Traced:
+    """What one process did between two of its marks."""
+
+    counters: Counters
+    process: str  # actor-0, learner, ...
+    began: float  # CLOCK_MONOTONIC, like the spans
+    ended: float
+    spans: tuple[Span, ...]  # in order; the first ones, where there was no room for all
+    totals: dict[str, float]  # activity → seconds, those of dropped spans too
+    amounts: dict[str, float]  # activity → rows, batches or versions it handled
+    dropped: int  # spans there was no room for
+
+
+@dataclass(frozen=True)
 class Stopped:
     """The last event of every run that ended by itself or by request."""
 
@@ -144,5 +179,5 @@ class Stopped:
 
 
 Event: TypeAlias = (
-    Started | Collected | Learned | Turned | Logged | Evaluated | Saved | Warned | Stopped
+    Started | Collected | Learned | Turned | Logged | Evaluated | Saved | Warned | Traced | Stopped
 )

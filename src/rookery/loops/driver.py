@@ -23,6 +23,7 @@ from rookery.event import (
     Saved,
     Started,
     Stopped,
+    Traced,
     Turned,
     Warned,
 )
@@ -39,7 +40,7 @@ from rookery.report.meter import Meter
 
 Callback = Callable[[Event], Ask | str | None]
 
-WRITTEN = (Started, Evaluated, Saved, Warned, Stopped)  # `Logged` is written where it is made
+WRITTEN = (Started, Evaluated, Saved, Warned, Traced, Stopped)  # `Logged` where it is made
 
 
 class Mark:

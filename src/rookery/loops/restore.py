@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rookery.event import Counters, Evaluated, Event, Logged, Saved, Started, Stopped, Warned
+from rookery.event import Counters, Evaluated, Event, Logged, Saved, Stopped, Warned
 from rookery.loops.desk import Snapshot
 from rookery.loops.single import take_in
 from rookery.loops.wiring import Parts
@@ -48,7 +48,7 @@ def capture(
     numbers["unwritten"] = [
         [type(event).__name__, asdict(event)]
         for event in unwritten
-        if not isinstance(event, Started)  # each session says that for itself
+        if type(event).__name__ in RECORDED  # each session starts, and is traced, for itself
     ]
     return Content(
         env_steps=parts.counters.env_steps,
