@@ -12,8 +12,12 @@ from rookery.config.schema import (
     ALGORITHMS,
     AlgoConfig,
     Config,
+    Draw,
+    EnvConfig,
     EvalConfig,
+    FirstPriority,
     LearnerConfig,
+    ReplayConfig,
     ReportConfig,
     RunConfig,
 )
@@ -83,3 +87,18 @@ def test_nan_is_within_no_limits(make):
 
 def test_a_learning_rate_of_0_is_allowed():
     assert Config(learner=LearnerConfig(lr=0.0)).learner.lr == 0.0
+
+
+class TestFirstPriority:
+    def test_an_actors_priority_is_refused_where_nothing_is_drawn_by_priority(self):
+        with pytest.raises(ConfigError, match=r"draw is uniform .*; set replay.draw=prioritized"):
+            ReplayConfig(first_priority=FirstPriority.ACTOR)
+
+    def test_an_actors_priority_is_refused_where_rewards_are_divided_later(self):
+        replay = ReplayConfig(first_priority=FirstPriority.ACTOR, draw=Draw.PRIORITIZED)
+
+        assert Config(replay=replay).replay.first_priority is FirstPriority.ACTOR
+        with pytest.raises(
+            ConfigError, match=r"normalize_reward divides .*; scale with env.reward"
+        ):
+            Config(replay=replay, env=EnvConfig(normalize_reward=True))

@@ -48,6 +48,13 @@ class Draw(StrEnum):
     PRIORITIZED = "prioritized"
 
 
+class FirstPriority(StrEnum):
+    """The priority of a row that was not learned from yet: the largest so far, or its actor's."""
+
+    LARGEST = "largest"
+    ACTOR = "actor"
+
+
 class Storage(StrEnum):
     """Where replay lives."""
 
@@ -154,6 +161,7 @@ class ReplayConfig:
     samples_per_insert: float = 32.0  # how often a row is learned from, on average
     draw: Draw = Draw.UNIFORM
     alpha: float = 0.6  # how much priorities count; 0 draws uniformly
+    first_priority: FirstPriority = FirstPriority.LARGEST  # actor: TD error by its own values
     beta: float = 0.4  # importance correction at the start of the run
     beta_end: float = 1.0  # importance correction at its end
     storage: Storage = Storage.MEMORY  # disk: larger than memory, slower
@@ -172,6 +180,11 @@ class ReplayConfig:
             )
         for name in ("alpha", "beta", "beta_end"):
             _within(f"replay.{name}", getattr(self, name), 0.0, 1.0)
+        if self.first_priority is FirstPriority.ACTOR and self.draw is Draw.UNIFORM:
+            raise ConfigError(
+                "replay.first_priority is actor, but replay.draw is uniform and knows no "
+                "priorities; set replay.draw=prioritized, or leave replay.first_priority out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +348,7 @@ class Config:
 
     def __post_init__(self) -> None:
         self._refuse_crowds()
+        self._refuse_two_scales()
         if self.replay.warmup > self.run.env_steps:
             raise ConfigError(
                 f"learning would never start: replay.warmup is {self.replay.warmup} rows but "
@@ -346,6 +360,14 @@ class Config:
                 f"{self.replay.capacity}; lower the first or raise the second"
             )
 
+    def _refuse_two_scales(self) -> None:
+        """Stored rewards beside values learned from divided ones make no TD error."""
+        if self.replay.first_priority is FirstPriority.ACTOR and self.env.normalize_reward:
+            raise ConfigError(
+                "replay.first_priority actor needs rewards that are learned as they are stored, "
+                "but env.normalize_reward divides them later; scale with env.reward_scale, or "
+                "leave replay.first_priority out"
+            )
 
     def _refuse_crowds(self) -> None:
         """What the modes cannot do."""
