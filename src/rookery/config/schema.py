@@ -284,6 +284,7 @@ class ReportConfig:
     window: int = 100  # episodes in the running means
     info_keys: tuple[str, ...] = ()  # entries of `info` at an episode's end worth logging
     tensorboard: bool = True  # event files in the run folder, under SB3's metric names
+    timeline: bool = True  # what each process did when, for `rookery timeline`
     wandb: bool = False  # Weights & Biases; needs the extra `wandb`
     wandb_mode: str = "offline"  # offline | online | disabled
     tag: str = ""  # a word of yours in the run folder's name and in the trackers

@@ -1,8 +1,10 @@
 """Events in, things people see out.
 
     training process                 manage process
-    Meter: events → Logged    ──▶    Sinks: jsonl · csv · TensorBoard · W&B · console
+    Meter: events → Logged    ──▶    Sinks: jsonl · csv · timeline · TensorBoard · W&B · console
+    Trace: spans → Traced     ──▶
 
-`meter` is the only file the training process needs; everything heavy is imported by the sink
-that uses it, when it is opened.
+`meter` and `trace` are the only files the processes that train need; everything heavy is imported
+by the sink that uses it, when it is opened. What the timeline's sink wrote, `lanes` reads and
+`gantt`, `perfetto` and `flow` draw, after the run or while it goes on.
 """

@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-from rookery.report import csv, jsonl, lines
+from rookery.report import csv, jsonl, lines, timeline
 
 
 def cut(run_dir: Path, env_steps: int, *, unjudged: int | None = None) -> None:
-    """Drops every line of metrics.jsonl and progress.csv past `env_steps`, and torn ones.
+    """Drops every line of the files of lines past `env_steps`, and torn ones.
 
     Evaluations from the mark `unjudged` on will be made again, so they are dropped too.
     Each file changes in one step or not at all. To be called before the sinks are opened.
     """
     _cut_jsonl(run_dir / jsonl.NAME, env_steps, unjudged)
+    _cut_jsonl(run_dir / timeline.NAME, env_steps, None)
     _cut_csv(run_dir / csv.NAME, env_steps)
 
 

@@ -1,6 +1,7 @@
 """A file of whole lines, whatever happens to its writer."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -31,7 +32,12 @@ class Lines:
             raise
         self._end += len(data)
 
-    def replace(self, lines: list[str]) -> None:
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._end
+
+    def replace(self, lines: Iterable[str]) -> None:
         """Puts these lines in place of all there are."""
         replace(self.path, lines)
         self._file.close()
@@ -48,7 +54,7 @@ def read(path: Path) -> list[str]:
     return path.read_text("utf-8", errors="replace").split("\n")[:-1]
 
 
-def replace(path: Path, lines: list[str]) -> None:
+def replace(path: Path, lines: Iterable[str]) -> None:
     """Writes a file in one step: a reader, or a crash, sees the old one or the new one."""
     fresh = path.with_name(f"{path.name}.tmp-{os.getpid()}")  # `rookery clean` knows the name
     try:

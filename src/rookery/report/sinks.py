@@ -21,6 +21,7 @@ from rookery.report.console import open_console
 from rookery.report.csv import Csv
 from rookery.report.jsonl import Jsonl
 from rookery.report.tensorboard import TensorBoard
+from rookery.report.timeline import Timeline
 from rookery.report.wandb import Wandb
 
 PATIENCE = 3  # failures in a row before a sink is switched off
@@ -133,6 +134,7 @@ SINKS: dict[str, Callable[[Setting], Sink]] = {
     "console": _console,  # first: the others take a second to open
     "jsonl": lambda setting: Jsonl(setting.run_dir),
     "csv": lambda setting: Csv(setting.run_dir),
+    "timeline": lambda setting: Timeline(setting.run_dir),
     "tensorboard": _tensorboard,
     "wandb": lambda setting: Wandb(setting.run_dir, setting.config),
 }
@@ -179,5 +181,10 @@ def _past(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _wanted(config: ReportConfig, stream: TextIO | None) -> list[str]:
-    on = {"console": stream is not None, "tensorboard": config.tensorboard, "wandb": config.wandb}
+    on = {
+        "console": stream is not None,
+        "timeline": config.timeline,
+        "tensorboard": config.tensorboard,
+        "wandb": config.wandb,
+    }
     return [name for name in SINKS if on.get(name, True)]

@@ -60,9 +60,12 @@ class Trace:
             began=began,
             ended=self._began,
             spans=tuple(map(Span._make, self._spans)),
-            totals={str(activity): sums[0] for activity, sums in self._sums.items() if sums[0]},
-            amounts={str(activity): sums[1] for activity, sums in self._sums.items() if sums[1]},
+            totals=self._column(0),
+            amounts=self._column(1),
             dropped=self._dropped,
         )
         self._clear()
         return event
+
+    def _column(self, at: int) -> dict[str, float]:
+        return {str(name): float(sums[at]) for name, sums in self._sums.items() if sums[at]}
