@@ -1,0 +1,90 @@
+"""What limits a run: whoever the others wait for.
+
+Roles are told by what they do, not by their names: who plays is an actor, who drains or learns is
+the learner. Where one process does both nobody can wait, and the longer of the two is the limit.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from statistics import fmean
+from typing import NamedTuple
+
+from rookery.event import Activity
+
+NOTICEABLE = 0.05  # waits below this share of the time limit nothing
+
+Shares = Mapping[str, float]  # activity → share of the interval, 0 to 1
+
+
+class Limit(StrEnum):
+    """Who a run waits for."""
+
+    ACTORS = "actors"
+    LEARNER = "learner"
+    LIMITER = "limiter"
+    EVALUATOR = "evaluator"
+    NOBODY = "nobody"
+
+
+class Bottleneck(NamedTuple):
+    """Who limits a run, and for which share of the time it shows."""
+
+    role: Limit
+    share: float  # 0 to 1
+    sign: str  # by what it shows: "the learner waits"
+
+    @property
+    def sentence(self) -> str:
+        """Says it in one line."""
+        percent = f"{100 * self.share:.0f} % of the time"
+        if self.role is Limit.NOBODY:
+            return f"balanced: {self.sign} {percent}"
+        return f"limited by {self.role}: {self.sign} {percent}"
+
+
+def bottleneck(totals: Mapping[str, Mapping[str, float]], seconds: float) -> Bottleneck:
+    """Judges an interval by the seconds each process spent on each activity."""
+    shares = [
+        {activity: min(1.0, spent / seconds) for activity, spent in process.items()}
+        for process in totals.values()
+        if seconds > 0
+    ]
+    actors = [share for share in shares if _takes(share, Activity.PLAY)]
+    learners = [share for share in shares if _takes(share, Activity.LEARN, Activity.DRAIN)]
+    alone = any(_takes(share, Activity.LEARN, Activity.DRAIN) for share in actors)
+    found = _phases(actors) if alone else _waits(actors, learners)
+    judged = max((_takes(share, Activity.EVALUATE) for share in actors + learners), default=0.0)
+    found.append((judged, Bottleneck(Limit.EVALUATOR, judged, "training waits for evaluations")))
+    worst = max(found, key=lambda item: item[0])[1]
+    if worst.share < NOTICEABLE:
+        return Bottleneck(Limit.NOBODY, worst.share, "nobody waits for more than")
+    return worst
+
+
+def _phases(shares: Sequence[Shares]) -> list[tuple[float, Bottleneck]]:
+    """For processes that do everything in turn."""
+    plays = _mean(shares, Activity.PLAY, Activity.WRITE)
+    learns = _mean(shares, Activity.LEARN, Activity.DRAIN, Activity.PUBLISH)
+    return [
+        (plays, Bottleneck(Limit.ACTORS, plays, "playing takes")),
+        (learns, Bottleneck(Limit.LEARNER, learns, "learning takes")),
+    ]
+
+
+def _waits(actors: Sequence[Shares], learners: Sequence[Shares]) -> list[tuple[float, Bottleneck]]:
+    """Gives the limiter what both sides must have waited at once, each side the rest."""
+    learner, actor = _mean(learners, Activity.WAIT), _mean(actors, Activity.WAIT)
+    both = max(0.0, learner + actor - 1.0)
+    return [
+        (learner - both, Bottleneck(Limit.ACTORS, learner, "the learner waits")),
+        (actor - both, Bottleneck(Limit.LEARNER, actor, "the actors wait")),
+        (both, Bottleneck(Limit.LIMITER, both, "actors and learner wait at once")),
+    ]
+
+
+def _takes(shares: Shares, *activities: Activity) -> float:
+    return sum(shares.get(str(activity), 0.0) for activity in activities)
+
+
+def _mean(shares: Sequence[Shares], *activities: Activity) -> float:
+    return fmean(_takes(share, *activities) for share in shares) if shares else 0.0
