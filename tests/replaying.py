@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experience import Step, columns
-from rookery.config.schema import AlgoConfig, Draw, ReplayConfig
+from rookery.config.schema import AlgoConfig, Draw, FirstPriority, ReplayConfig
 from rookery.replay.fold import Chains
 from rookery.replay.pool import Pool
 from rookery.replay.ring import Ring, schema_of
@@ -15,11 +15,10 @@ from rookery.types import Array, EnvSpec
 
 
 class Numbers:
-    """What samplers need of a ring: its size, its counters, the actors' priorities."""
+    """What samplers need of a ring: its size and its counters."""
 
     def __init__(self, capacity: int, committed: int = 0):
         self.capacity, self.committed = capacity, committed
-        self.columns = {"priority": np.zeros(capacity, dtype=np.float32)}
 
     @property
     def oldest(self) -> int:
@@ -46,12 +45,12 @@ def prioritized(capacity: int, *, committed: int | None = None, alpha: float = 1
     return Prioritized(ring, None, alpha)  # type: ignore[arg-type]
 
 
-def admit(sampler: Prioritized, priorities: dict[int, float]) -> None:
-    """Admits rows with priorities of their own."""
-    rows = np.array(list(priorities), dtype=np.int64)
-    ring = sampler._ring
-    ring.columns["priority"][rows % ring.capacity] = list(priorities.values())
-    sampler.admit(rows)
+def rank(sampler: Prioritized, priorities: dict[int, float]) -> None:
+    """Makes rows drawable with exactly these priorities."""
+    state = sampler.state()
+    slots = np.array(list(priorities)) % sampler._ring.capacity
+    state["leaves"][slots] = np.array(list(priorities.values())) ** sampler._alpha
+    sampler.restore(state)
 
 
 def uniform(capacity: int, committed: int) -> tuple[Uniform, Chains]:
@@ -70,9 +69,12 @@ def pool(
     envs: int = 2,
     transport: int = 64,
     alpha: float = 0.6,
+    first: FirstPriority = FirstPriority.LARGEST,
 ) -> Pool:
     """Returns an empty pool with a transport ring for each actor."""
-    config = ReplayConfig(capacity=capacity, warmup=1, batch=1, draw=draw, alpha=alpha)
+    config = ReplayConfig(
+        capacity=capacity, warmup=1, batch=1, draw=draw, alpha=alpha, first_priority=first
+    )
     return Pool(
         spec,
         config,

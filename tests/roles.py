@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
 from rookery.actor import Actor
-from rookery.algos.interface import Loss
+from rookery.algos.interface import Acted, Loss
 from rookery.config.schema import ActorConfig, EnvConfig
 from rookery.envs.vector import Envs
 from rookery.types import ActionSpec, Array, Batch, End, EnvSpec, Kind, Leaf, Obs
@@ -100,9 +100,11 @@ class Told:
 
     def observe(self, leaves: dict[str, Array]) -> None: ...
 
-    def act(self, obs: Obs, epsilon: float, rng: np.random.Generator) -> Array:
+    def act(
+        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
+    ) -> Acted:
         self.seen.append(obs.copy())
-        return self.choose(obs)
+        return Acted(self.choose(obs))
 
 
 def vector(scripts: Sequence[gym.Env[Any, Any]], mode: AutoresetMode, frame_stack: int = 1) -> Envs:
@@ -111,16 +113,24 @@ def vector(scripts: Sequence[gym.Env[Any, Any]], mode: AutoresetMode, frame_stac
 
 
 def actor(
-    envs: Envs, algorithm: Any = None, *, chunk: int = 64, seed: int = 7, **env: Any
+    envs: Envs,
+    algorithm: Any = None,
+    *,
+    chunk: int = 64,
+    seed: int = 7,
+    values: bool = False,
+    **env: Any,
 ) -> Actor:
-    algorithm = algorithm or Told()
-    return Actor(envs, algorithm, ActorConfig(chunk=chunk), EnvConfig(**env), seed=seed)
+    config = ActorConfig(chunk=chunk)
+    return Actor(envs, algorithm or Told(), config, EnvConfig(**env), seed=seed, values=values)
 
 
 def written(ring: Any) -> list[dict[str, Any]]:
-    """Returns the rows of a ring, oldest first, as dicts of plain values."""
+    """Returns the rows of a ring, oldest first, as dicts of plain values, None for nan."""
     slots = ring.slots(ring.oldest, ring.committed - ring.oldest)
     columns = {name: column[slots].tolist() for name, column in ring.columns.items()}
+    for name in ("taken", "best"):
+        columns[name] = [None if value != value else value for value in columns[name]]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

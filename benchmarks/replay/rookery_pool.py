@@ -41,11 +41,9 @@ def columns(given: rows.Rows, envs: int) -> dict[str, np.ndarray]:
 def draw(seed: int) -> Callable[[], int]:
     rng = np.random.default_rng(seed)
     replay = pool(seed, Draw.PRIORITIZED, transport=rows.FILLED, envs=1)
-    priority = rng.exponential(size=rows.FILLED).astype(np.float32)
-    replay.transports[0].append(
-        columns(rows.make(rows.FILLED, rng), envs=1) | {"priority": priority}
-    )
+    replay.transports[0].append(columns(rows.make(rows.FILLED, rng), envs=1))
     replay.drain()
+    replay.rerank(np.arange(rows.FILLED), rng.exponential(size=rows.FILLED).astype(np.float32))
     fresh = itertools.cycle(rows.errors(rng))
 
     def work() -> int:

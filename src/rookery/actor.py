@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery import seeding
-from rookery.algos import Algorithm
+from rookery.algos import Acted, Algorithm
 from rookery.board import Board
 from rookery.config.schema import ActorConfig, EnvConfig
 from rookery.envs.frames import View
@@ -22,7 +22,10 @@ from rookery.event import Episode
 from rookery.nets.arrays import arrays_of, load_arrays
 from rookery.replay.ring import Ring, obs_column, schema_of
 from rookery.seeding import Role
-from rookery.types import Array, End, Obs, Rows
+from rookery.types import Array, End, EnvSpec, Obs, Rows
+
+
+LONG = 4_096  # rows of a transport ring that is to hold whole episodes
 
 
 class Played(NamedTuple):
@@ -43,14 +46,17 @@ class Actor:
         env: EnvConfig,
         *,
         seed: int,
+        ring: Ring | None = None,  # its transport ring; none: one of its own
         index: int = 0,
         incarnation: int = 0,
         info_keys: tuple[str, ...] = (),
+        values: bool = False,  # write the policy's own estimates into its rows
     ):
         self.envs, self.algorithm, self.config, self.env = envs, algorithm, config, env
-        self.seed, self.index, self.info_keys = seed, index, info_keys
+        self.seed, self.index, self.info_keys, self.values = seed, index, info_keys, values
         self.rng = seeding.generator(seed, Role.ACTOR, index=index, incarnation=incarnation)
-        self.ring = transport(envs, config, index=index, incarnation=incarnation)
+        self.ring = ring or transport(envs.spec, config, index=index, incarnation=incarnation)
+        self.incarnation = incarnation
         self.version, self.since_pull = 0, 0
         self.cuts = 0  # times all episodes were cut for a checkpoint
         self.score = np.zeros(envs.num)
@@ -60,7 +66,8 @@ class Actor:
         self._begin(envs.reset(self._env_seed()))
 
     def _env_seed(self) -> int:
-        return seeding.integer(self.seed, Role.ENVS, index=self.index, incarnation=self.cuts)
+        life = (self.incarnation << 24) + self.cuts
+        return seeding.integer(self.seed, Role.ENVS, index=self.index, incarnation=life)
 
     def _begin(self, obs: Obs) -> None:
         self.view = View(self.envs.spec, obs)
@@ -80,28 +87,52 @@ class Actor:
 
     def collect(self, env_steps: int, epsilon: float) -> Played:
         """Plays on from where it stopped, at least `env_steps` steps over all environments."""
-        played, ended = 0, []
+        played, ended = 0, list[Episode]()
         while played < env_steps:
-            action = self.algorithm.act(self.view.seen(), epsilon, self.rng)
-            steps = self.envs.step(action)
-            played += self._write(action, steps)
-            ended += self._finish(steps)
-            self.view.push(steps)
+            played += self._step(epsilon, ended)
         self.since_pull += played
         return Played(played, tuple(ended))
 
-    def _write(self, action: Array, steps: Steps) -> int:
+    def collect_episodes(self, episodes: int, epsilon: float) -> Played:
+        """Plays until so many episodes have ended, or until the ring has no more room.
+
+        With more than one environment, the others are then in the middle of theirs.
+        """
+        played, ended = 0, list[Episode]()
+        while len(ended) < episodes and self.ring.free >= self.room(1):
+            played += self._step(epsilon, ended)
+        self.since_pull += played
+        return Played(played, tuple(ended))
+
+    def room(self, env_steps: int) -> int:
+        """Returns the rows that this many env steps take at most."""
+        return env_steps + 2 * self.envs.num
+
+    def _step(self, epsilon: float, ended: list[Episode]) -> int:
+        acted = self.algorithm.act(self.view.seen(), epsilon, self.rng, values=self.values)
+        steps = self.envs.step(acted.action)
+        played = self._write(acted, steps)
+        ended += self._finish(steps)
+        self.view.push(steps)
+        self.ring.beat()
+        return played
+
+    def _write(self, acted: Acted, steps: Steps) -> int:
         """Writes one row for every environment that really took a step."""
         real = steps.real
         whole = np.count_nonzero(real) == len(real)  # a fifth of the time of real.all()
         who = self._everyone if whole else np.flatnonzero(real)
         reward = self._learned_reward(steps.reward)
+        if not whole:
+            acted = acted.of(who)
         self._rows(
             who,
             self.view.obs if whole else _pick(self.view.obs, who),
             End.RUNNING,
-            action=action if whole else action[who],
+            action=acted.action,
             reward=reward if whole else reward[who],
+            taken=acted.taken,
+            best=acted.best,
         )
         self.t += real
         self.score += steps.reward * real
@@ -114,7 +145,18 @@ class Actor:
             reward = reward.clip(-self.env.reward_clip, self.env.reward_clip)
         return reward
 
-    def _rows(self, who: Rows, obs: Obs, end: Any, *, action: Any = 0, reward: Any = 0.0) -> None:
+    def _rows(
+        self,
+        who: Rows,
+        obs: Obs,
+        end: Any,
+        *,
+        action: Any = 0,
+        reward: Any = 0.0,
+        taken: Any = np.nan,
+        best: Any = None,
+    ) -> None:
+        """Writes one row for each; without a `best` its values stay "not estimated"."""
         ring = self.ring
         if ring.free < len(who):
             raise ProtocolError(
@@ -122,10 +164,12 @@ class Actor:
                 "drain it before the next collect"
             )
         leaves = {obs_column(k): leaf for k, leaf in self.envs.spec.unpack(obs).items()}
+        values = {} if best is None else {"taken": taken, "best": best}
         ring.put(
             len(who),
             {
                 **leaves,
+                **values,
                 "action": action,
                 "reward": reward,
                 "end": end,
@@ -142,7 +186,8 @@ class Actor:
         if not len(who):
             return []
         how = np.where(steps.terminated[who], End.TERMINATED, End.TRUNCATED)
-        self._rows(who, _pick(steps.final_obs, who), how)
+        best = self._final_values(steps.final_obs, who, how) if self.values else None
+        self._rows(who, _pick(steps.final_obs, who), how, best=best)
         ended = [
             Episode(
                 float(self.score[i]),
@@ -153,6 +198,17 @@ class Actor:
         ]
         self._new_episodes(who)
         return ended
+
+    def _final_values(self, final_obs: Obs, who: Rows, how: Array) -> Array:
+        """Returns what the policy still expected where it was interrupted, and 0 where it died."""
+        best = np.zeros(len(who), dtype=np.float32)
+        cut = np.flatnonzero(how == End.TRUNCATED)
+        if len(cut):
+            best[cut] = self._best(self.view.final(final_obs, who[cut]))
+        return best
+
+    def _best(self, seen: Obs) -> Any:
+        return self.algorithm.act(seen, 0.0, self.rng, values=True).best
 
     def _new_episodes(self, who: Rows) -> None:
         self.score[who] = 0.0
@@ -167,7 +223,8 @@ class Actor:
         """
         who = np.flatnonzero(self.t > 0)
         if len(who):
-            self._rows(who, _pick(self.view.obs, who), End.TRUNCATED)
+            best = self._best(_pick(self.view.seen(), who)) if self.values else None
+            self._rows(who, _pick(self.view.obs, who), End.TRUNCATED, best=best)
         self._new_episodes(who)
         self.cuts += 1
         self._begin(self.envs.reset(self._env_seed()))
@@ -212,12 +269,18 @@ class Actor:
         self.ring.close()
 
 
-def transport(envs: Envs, config: ActorConfig, *, index: int, incarnation: int) -> Ring:
-    """Makes an actor's ring, with the columns that never change filled in."""
-    capacity = 4 * (config.chunk + 2 * envs.num)
-    ring = Ring.create(schema_of(envs.spec), capacity)
+def transport(spec: EnvSpec, config: ActorConfig, *, index: int, incarnation: int) -> Ring:
+    """Makes an actor's ring, with the columns that never change filled in.
+
+    `taken` is nan, "not estimated", for good where the actor writes no values.
+    """
+    capacity = 4 * (config.chunk + 2 * config.envs)
+    if config.chunk_episodes is not None:
+        capacity = max(capacity, LONG)
+    ring = Ring.create(schema_of(spec), capacity)
     ring.columns["actor"][:] = index
     ring.columns["incarnation"][:] = incarnation
+    ring.columns["taken"][:] = np.nan
     return ring
 
 

@@ -46,7 +46,7 @@ class Evaluator:
         while not tally.complete:
             if record and tally.recording:
                 tally.record()
-            steps = self.envs.step(self.algorithm.act(view.seen(), epsilon, rng))
+            steps = self.envs.step(self.algorithm.act(view.seen(), epsilon, rng).action)
             tally.add(steps)
             view.push(steps)
             if time.monotonic() > deadline:

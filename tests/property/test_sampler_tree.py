@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replaying import Noise, admit, prioritized
+from replaying import Noise, prioritized, rank
 from rookery.replay.sampler import CEILING, FAN, SWEEP, Prioritized
 from rookery.types import Array
 
@@ -41,7 +41,7 @@ def operations(draw: Any) -> tuple[Prioritized, list[tuple[str, Array, Array]]]:
 
 def apply(sampler: Prioritized, what: str, rows: Array, errors: Array) -> None:
     if what == "admit":
-        sampler.admit(rows)
+        sampler.admit(rows, errors)
     elif what == "rerank":
         sampler.rerank(rows, errors)
     else:
@@ -89,7 +89,7 @@ def test_a_draw_is_a_cumulative_search(
     lie exactly between two rows. `spread` puts empty leaves in between, over more levels."""
     capacity = len(leaves) * spread
     sampler = prioritized(capacity)
-    admit(sampler, {k * spread: float(p) for k, p in enumerate(leaves) if p})
+    rank(sampler, {k * spread: float(p) for k, p in enumerate(leaves) if p})
     sixteenths = data.draw(st.lists(st.integers(0, 15), min_size=batch, max_size=batch))
     noise = np.array(sixteenths) / 16
 
@@ -111,7 +111,7 @@ def test_a_row_without_a_priority_is_never_drawn(
     priorities: dict[int, float], noise: list[float], alpha: float
 ) -> None:
     sampler = prioritized(5001, alpha=alpha)
-    admit(sampler, priorities)
+    rank(sampler, priorities)
 
     rows, weight = sampler.draw(len(noise), 1.0, Noise(noise))
 
@@ -131,12 +131,13 @@ def test_each_batch_holds_every_row_as_often_as_its_share_says(
     rng = np.random.default_rng(seed)
     sampler = prioritized(capacity, alpha=alpha)
     rows = np.flatnonzero(rng.random(capacity) < 0.7) if capacity > 7 else np.arange(capacity)
-    admit(sampler, dict(zip(rows.tolist(), rng.exponential(size=rows.size) + 1e-3, strict=True)))
+    priorities = rng.exponential(size=rows.size) + 1e-3
+    rank(sampler, dict(zip(rows.tolist(), priorities, strict=True)))
 
     drawn = np.bincount(sampler.draw(4096, 1.0, rng).rows, minlength=capacity)
 
-    share = sampler._ring.columns["priority"].astype(np.float64) ** alpha
-    share[np.setdiff1d(np.arange(capacity), rows)] = 0.0
+    share = np.zeros(capacity)
+    share[rows] = priorities**alpha
     assert abs(drawn - 4096 * share / share.sum()).max() < 2 + 1e-6
 
 
@@ -147,14 +148,14 @@ def test_over_many_batches_frequencies_are_shares() -> None:
     rng = np.random.default_rng(1)
     sampler = prioritized(10, alpha=0.6)
     priorities = rng.exponential(size=10) + 0.05
-    admit(sampler, dict(enumerate(priorities.tolist())))
+    rank(sampler, dict(enumerate(priorities.tolist())))
     batches, batch = 4000, 32
 
     drawn = sum(
         np.bincount(sampler.draw(batch, 1.0, rng).rows, minlength=10) for _ in range(batches)
     )
 
-    share = priorities.astype(np.float32).astype(np.float64) ** 0.6
+    share = priorities**0.6
     assert abs(drawn / batches - batch * share / share.sum()).max() < 6 * 0.0112
 
 

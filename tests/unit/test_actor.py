@@ -25,6 +25,7 @@ from roles import (
 )
 from rookery import seeding
 from rookery.actor import Actor
+from rookery.algos import Acted
 from rookery.algos.dqn import Dqn
 from rookery.board import Board
 from rookery.config.schema import ActorConfig, AlgoConfig, EnvConfig, NetConfig, ReplayConfig
@@ -148,8 +149,8 @@ class TestRows:
     ) -> None:
         told = Told()
         told.seen = seen = []
-        told.act = lambda obs, epsilon, rng: (  # type: ignore[method-assign]
-            seen.append({k: v.copy() for k, v in obs.items()}) or np.zeros(2, np.int64)
+        told.act = lambda obs, epsilon, rng, values: (  # type: ignore[method-assign]
+            seen.append({k: v.copy() for k, v in obs.items()}) or Acted(np.zeros(2, np.int64))
         )
         open_actors.append(player := actor(make(EnvConfig(), 2, factory=toy.Mixed), told))
         player.collect(6, 0.0)
@@ -197,11 +198,13 @@ class Noting(Dqn):
     def attach(self, player: Actor) -> None:
         self.player, self.shown = player, {}
 
-    def act(self, obs: Any, epsilon: float, rng: np.random.Generator) -> Any:
+    def act(
+        self, obs: Any, epsilon: float, rng: np.random.Generator, *, values: bool = False
+    ) -> Acted:
         for env, seen in enumerate(obs):
             key = (env, int(self.player.episode[env]), int(self.player.t[env]))
             self.shown[key] = seen.copy()
-        return super().act(obs, epsilon, rng)
+        return super().act(obs, epsilon, rng, values=values)
 
 
 def pictures(mode: AutoresetMode, depth: int = 3, envs: int = 2) -> Any:
@@ -358,7 +361,7 @@ class TestExploring:
             algorithm.acting.body.out.weight.zero_()  # type: ignore[union-attr, operator]
             algorithm.acting.body.out.bias.copy_(torch.tensor([0.0, 1.0, 2.0, 1.5]))  # type: ignore[union-attr, operator]
         rng, obs = np.random.default_rng(5), np.zeros((envs, 3), np.float32)
-        return np.stack([algorithm.act(obs, epsilon, rng) for _ in range(draws)])
+        return np.stack([algorithm.act(obs, epsilon, rng).action for _ in range(draws)])
 
     def test_epsilon_0_is_greedy_and_draws_nothing(self) -> None:
         class Never:
@@ -370,7 +373,7 @@ class TestExploring:
         with torch.no_grad():
             best = algorithm.acting(torch.from_numpy(obs)).argmax(1).tolist()
 
-        assert algorithm.act(obs, 0.0, Never()).tolist() == best  # type: ignore[arg-type]
+        assert algorithm.act(obs, 0.0, Never()).action.tolist() == best  # type: ignore[arg-type]
         assert (self.chosen(0.0, draws=1) == 2).all()
 
     @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0])

@@ -102,7 +102,7 @@ class TestTarget:
         with torch.no_grad():
             best = made.acting(torch.from_numpy(obs)).argmax(1).tolist()
 
-        assert made.act(obs, 0.0, np.random.default_rng(0)).tolist() == best
+        assert made.act(obs, 0.0, np.random.default_rng(0)).action.tolist() == best
 
     def test_no_gradient_flows_into_the_target(self) -> None:
         made = dqn(double=True)

@@ -76,7 +76,9 @@ class Bowl:
 
     def observe(self, leaves: dict[str, Array]) -> None: ...
 
-    def act(self, obs: Any, epsilon: float, rng: np.random.Generator) -> Any:
+    def act(
+        self, obs: Any, epsilon: float, rng: np.random.Generator, *, values: bool = False
+    ) -> Any:
         raise NotImplementedError("this one only learns")
 
 

@@ -62,7 +62,7 @@ class TestLayout:
             assert Ring.from_fd(os.dup(ring.fd)).schema == schema
 
     def test_row_bytes_adds_up_what_a_row_takes(self) -> None:
-        assert row_bytes(SCHEMA) == 2 * 4 + 8 + 4 + 1 + 3 * 4 + 8 + 4 + 8 + 4 + 2 * 4
+        assert row_bytes(SCHEMA) == 2 * 4 + 8 + 4 + 1 + 3 * 4 + 8 + 4 + 8 + 2 * 4 + 2 * 4
 
 
 class TestWriting:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from replaying import Noise, admit, prioritized, uniform
+from replaying import Noise, prioritized, rank, uniform
 from rookery.config.schema import Draw
 from rookery.errors import EmptyReplayError, ProtocolError
 from rookery.replay.sampler import CEILING, FLOOR, SAMPLERS
@@ -40,20 +40,23 @@ class TestPrioritized:
 
         assert sampler.leaves[:2].tolist() == [0.25 + FLOOR, 1.0]
 
-    def test_a_row_keeps_the_priority_its_actor_gave_it(self) -> None:
+    def test_a_new_row_whose_error_is_known_is_ranked_by_it(self) -> None:
         sampler = prioritized(8, alpha=0.5)
 
-        admit(sampler, {3: 4.0, 5: 0.25})
+        sampler.admit(np.array([3, 5, 6]), np.array([4.0, -0.25, 0.0]))
 
-        assert sampler.leaves.tolist() == [0, 0, 0, 2.0, 0, 0.5, 0, 0]
+        ranked = np.sqrt(np.array([4.0, 0.25, 0.0]) + FLOOR).tolist()
+        assert sampler.leaves.tolist() == [0, 0, 0, ranked[0], 0, *ranked[1:], 0]
 
-    @pytest.mark.parametrize("priority", [0.0, -1.0, np.nan, np.inf, -np.inf])
-    def test_an_actors_priority_that_is_none_counts_as_none(self, priority: float) -> None:
+    @pytest.mark.parametrize("error", [np.nan, np.inf, -np.inf, CEILING * 2])
+    def test_a_first_error_that_is_not_finite_counts_as_unknown(self, error: float) -> None:
         sampler = prioritized(8)
+        sampler.admit(np.array([0]))
+        sampler.rerank(np.array([0]), np.array([7.0]))
 
-        admit(sampler, {3: priority})
+        sampler.admit(np.array([2, 3]), np.array([0.5, error]))
 
-        assert sampler.leaves[3] == 1.0
+        assert sampler.leaves[2:4].tolist() == [0.5 + FLOOR, 7.0 + FLOOR]
 
     def test_a_draw_from_nothing_says_so(self) -> None:
         with pytest.raises(EmptyReplayError, match="after the limiter says ready"):
@@ -78,7 +81,7 @@ class TestPrioritized:
 
     def test_a_batch_may_be_larger_than_what_there_is(self) -> None:
         sampler = prioritized(8)
-        admit(sampler, {2: 1.0, 6: 3.0})
+        rank(sampler, {2: 1.0, 6: 3.0})
 
         rows, weight = sampler.draw(100, 1.0, rng())
 
@@ -89,7 +92,7 @@ class TestPrioritized:
     def test_weights_are_relative_priorities_to_the_power_of_minus_beta(self, beta: float) -> None:
         sampler = prioritized(40, alpha=0.7)
         priorities = dict(enumerate(np.linspace(0.1, 9.0, 40).tolist()))
-        admit(sampler, priorities)
+        rank(sampler, priorities)
 
         rows, weight = sampler.draw(64, beta, rng())
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rookery.algos.interface import Loss
+from rookery.algos.interface import Acted, Loss
 from rookery.config.schema import AlgoConfig, EnvConfig, NetConfig
 from rookery.errors import ConfigError
 from rookery.nets.build import build
@@ -31,11 +31,14 @@ class QNetwork(nn.Module):
         self.body = build(net, spec, spec.action.n + config.dueling, normalize=env.normalize_obs)
 
     def forward(self, obs: Any) -> Tensor:
-        out = self.body(obs)
+        return self.values(self.body(obs))
+
+    def values(self, out: Tensor) -> Tensor:
+        """Puts the body's outputs together."""
         if not self.dueling:
-            return out  # type: ignore[no-any-return]
+            return out
         value, advantage = out[:, :1], out[:, 1:]  # [B, 1], [B, A]
-        return value + advantage - advantage.mean(1, keepdim=True)  # type: ignore[no-any-return]
+        return value + advantage - advantage.mean(1, keepdim=True)
 
 
 class Dqn:
@@ -87,24 +90,29 @@ class Dqn:
             if isinstance(module, Features):
                 module.observe({k: torch.from_numpy(v) for k, v in leaves.items()})
 
-    def act(self, obs: Obs, epsilon: float, rng: np.random.Generator) -> Array:
-        """Returns [E] actions, each of them random with probability `epsilon`."""
-        action = self._greedy(obs)
+    def act(
+        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
+    ) -> Acted:
+        """Chooses [E] actions, each of them random with probability `epsilon`."""
+        q = self._compared(obs, exact=values)
+        action: Array = q.argmax(1)
         if epsilon > 0:
             chance = rng.random(len(action))
             explore = np.flatnonzero(chance < epsilon)  # below it, `chance` is still uniform
             action[explore] = chance[explore] / epsilon * self.spec.action.n
-        return action
+        return Acted(action, q[np.arange(len(q)), action], q.max(1)) if values else Acted(action)
 
-    def _greedy(self, obs: Obs) -> Array:
+    def _compared(self, obs: Obs, *, exact: bool) -> Array:
+        """Returns [E, A] action values; where they need not be exact, perhaps advantages."""
         if self._quick is None:
             self._quick = Quick.of(self._online.body) or False
-        if self._quick and self._quick.fits(obs):
-            out = self._quick(obs)  # type: ignore[arg-type]
-            best: Array = out[:, self.config.dueling :].argmax(1)  # a value favours no action
-            return best
-        with torch.inference_mode():
-            return self.acting(tensors(obs)).argmax(1).numpy()  # type: ignore[no-any-return]
+        if not (self._quick and self._quick.fits(obs)):
+            with torch.inference_mode():
+                return self.acting(tensors(obs)).numpy()  # type: ignore[no-any-return]
+        out = self._quick(obs)  # type: ignore[arg-type]
+        if not exact:
+            return out[:, self.config.dueling :]  # a state's value favours no action
+        return self._online.values(torch.from_numpy(out)).numpy()
 
 
 def tensors(obs: Obs) -> Any:

@@ -10,12 +10,12 @@ before it.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
-from rookery.types import Array, Batch, Obs
+from rookery.types import Array, Batch, Floats, Obs, Rows
 
 
 class Loss(NamedTuple):
@@ -25,6 +25,20 @@ class Loss(NamedTuple):
     value: Tensor  # []
     td_error: Tensor | None  # [B], from the loss that should rank rows
     metrics: dict[str, Tensor]
+
+
+class Acted(NamedTuple):
+    """What to do in E environments, and what the acting policy expects of it."""
+
+    action: Array  # [E, *action] as stored
+    taken: Floats | None = None  # [E] float32: the value of that action
+    best: Floats | None = None  # [E] float32: of the best one, which is bootstrapped from
+
+    def of(self, who: Rows) -> "Acted":
+        """Returns the part of some of the environments."""
+        if self.taken is None or self.best is None:
+            return Acted(self.action[who])
+        return Acted(self.action[who], self.taken[who], self.best[who])
 
 
 class Algorithm(Protocol):
@@ -44,5 +58,11 @@ class Algorithm(Protocol):
     def observe(self, leaves: dict[str, Array]) -> None:
         """Updates running statistics of observations from rows just drained."""
 
-    def act(self, obs: Obs, epsilon: float, rng: np.random.Generator) -> Any:
-        """Returns stored actions for [E] observations; `epsilon` 0 is greedy."""
+    def act(
+        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
+    ) -> Acted:
+        """Chooses for [E] observations; `epsilon` 0 is greedy.
+
+        Values cost time, so they are given only where they are asked for, by algorithms that
+        have them.
+        """

@@ -347,6 +347,11 @@ class Config:
             return self.run.engine
         return Engine.INLINE if self.run.mode is Mode.SINGLE else Engine.PROCESSES
 
+    @property
+    def wants_values(self) -> bool:
+        """Do actors write what they expect of their actions?"""
+        return self.replay.first_priority is FirstPriority.ACTOR
+
     def __post_init__(self) -> None:
         self._refuse_crowds()
         self._refuse_two_scales()

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rookery.envs.vector import Steps
-from rookery.types import Array, EnvSpec, Obs
+from rookery.types import Array, EnvSpec, Obs, Rows
 
 
 class View:
@@ -23,6 +23,14 @@ class View:
     def seen(self) -> Obs:
         """Returns [E, *leaf] observations, frames laid along a leaf's first axis."""
         return self.spec.pack(self.stacks) if self.stacks else self.obs
+
+    def final(self, final_obs: Obs, who: Rows) -> Obs:
+        """Returns what a policy sees of environments `who` as their episodes end, before `push`."""
+        leaves = {name: leaf[who] for name, leaf in self.spec.unpack(final_obs).items()}
+        for name, stack in self.stacks.items():
+            newest = leaves[name]
+            leaves[name] = np.concatenate([stack[who, newest.shape[1] :], newest], axis=1)
+        return self.spec.pack(leaves)  # type: ignore[no-any-return]
 
     def push(self, steps: Steps) -> None:
         """Takes in what a step brought."""

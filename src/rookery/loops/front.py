@@ -59,8 +59,8 @@ class Policy:
             state = _remember(state, leaves, self._spec.frame_stack)
             leaves = state
         seen: Obs = self._spec.pack(leaves)
-        stored = self._algorithm.act(seen, 0.0 if deterministic else self._epsilon, self._rng)
-        return self._codec.decode_action(stored)[0], state
+        acted = self._algorithm.act(seen, 0.0 if deterministic else self._epsilon, self._rng)
+        return self._codec.decode_action(acted.action)[0], state
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Quick:
 
     def __call__(self, obs: Array) -> Array:
         """Returns [E, outputs] for [E, inputs]."""
-        if self._scratch.shape[1] != len(obs):
+        if self._scratch.shape[1] < len(obs):
             self._scratch = np.empty((2, len(obs), self._widest), dtype=np.float32)
         out = np.empty((len(obs), self._outputs), dtype=np.float32)
         _forward(obs, self._flat, self._widths, self._scratch, out)

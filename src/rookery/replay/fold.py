@@ -194,6 +194,14 @@ def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
     return Folded(reward, discount, last)
 
 
+def errors(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Floats:
+    """Returns [B] TD errors of closed rows, by the values their actors wrote; nan: they did not."""
+    reward, discount, last = fold(ring, rows, n_step=n_step, gamma=gamma)
+    out = np.empty(rows.size)
+    _errors(rows, reward, discount, last, ring.columns["taken"], ring.columns["best"], out)
+    return out
+
+
 def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Any:
     """Gathers the observations a policy saw at `rows`, frame stacks rebuilt. Leaves [B, *leaf]."""
     if spec.frame_stack > 1:
@@ -309,7 +317,7 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
     end, actor = _view(raw, layout, 1, 1, _U1), _view(raw, layout, 2, 4, _I4)
     incarnation, env = _view(raw, layout, 3, 4, _I4), _view(raw, layout, 4, 4, _I4)
     episode, t = _view(raw, layout, 5, 8, _I8), _view(raw, layout, 6, 4, _I4)
-    nxt, prev = _view(raw, layout, 9, 4, _I4), _view(raw, layout, 10, 4, _I4)
+    nxt, prev = _view(raw, layout, 10, 4, _I4), _view(raw, layout, 11, 4, _I4)
     total, steps = 0, 0
     oldest = max(0, first + count - capacity)
     slot = first % capacity - 1
@@ -382,6 +390,15 @@ def _fold(rows, capacity, n, gamma, reward, end, nxt, out_reward, out_discount, 
 
 
 @njit(cache=True, nogil=True)
+def _errors(rows, reward, discount, last, taken, best, out):  # type: ignore[no-untyped-def]
+    for b in range(rows.size):
+        wanted = np.float64(reward[b])
+        if discount[b] != 0:  # after a termination nobody estimated anything
+            wanted += np.float64(discount[b]) * best[last[b] % best.size]
+        out[b] = wanted - taken[rows[b] % taken.size]
+
+
+@njit(cache=True, nogil=True)
 def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, discount):  # type: ignore[no-untyped-def]
     """The leaves are the first columns of every schema, and the action comes after them."""
     capacity, columns, batch = layout[0], layout.size // 2, rows.size
@@ -393,7 +410,7 @@ def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, 
         gamma,
         _view(raw, layout, 0, 4, _F4),
         _view(raw, layout, 1, 1, _U1),
-        _view(raw, layout, 9, 4, _I4),
+        _view(raw, layout, 10, 4, _I4),
         reward,
         discount,
         last,

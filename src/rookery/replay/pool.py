@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery import seeding
-from rookery.config.schema import AlgoConfig, ReplayConfig
+from rookery.config.schema import AlgoConfig, FirstPriority, ReplayConfig
 from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.replay import fold
 from rookery.replay.fold import Chains
 from rookery.replay.ring import Ring, Schema, obs_column, row_bytes, schema_of
-from rookery.replay.sampler import SAMPLERS, Drawn, Sampler
-from rookery.types import Array, Batch, EnvSpec, Rows
+from rookery.replay.sampler import SAMPLERS, UNKNOWN, Drawn, Sampler
+from rookery.types import Array, Batch, EnvSpec, Floats, Rows
 
 TRIES = 100  # batches drawn in the hope of one row whose frames are all there
 
@@ -52,7 +52,7 @@ class Pool:
     ):
         self.spec, self.config, self.rng = spec, config, rng
         self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
-        self.transports = list(transports)  # by actor
+        self.transports = transports  # by actor; whoever replaces an actor replaces its ring
         self.ring = Ring.create(schema_of(spec), config.capacity, directory=directory)
         self.chains = Chains(
             len(self.transports) * envs,
@@ -68,7 +68,7 @@ class Pool:
         """Moves every finished row of the transport rings into replay, in the actors' order."""
         begin, rows, steps = self.ring.committed, 0, 0
         for transport in self.transports:
-            count = self.ring.capacity
+            count = self.ring.capacity if transport.waiting else 0
             while count == self.ring.capacity:  # a full ring's worth: there may be more
                 first, count = self.ring.drain_from(transport)
                 steps += self._settle(first, count)
@@ -79,8 +79,14 @@ class Pool:
         """Links new rows, admits those whose window they closed; returns how many are steps."""
         self.sampler.clear(first, count)
         closed, steps = self.chains.link(self.ring, first, count)
-        self.sampler.admit(closed)
+        self.sampler.admit(closed, self._first_errors(closed))
         return steps
+
+    def _first_errors(self, rows: Rows) -> Floats:
+        """Returns what is known of rows nobody learned from; a sequence has no single error."""
+        if self.config.first_priority is FirstPriority.LARGEST or self.sequence:
+            return UNKNOWN
+        return fold.errors(self.ring, rows, n_step=self.n_step, gamma=self.gamma)
 
     def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
         """Draws B closed rows and folds them into transitions, as numpy arrays."""
@@ -131,16 +137,29 @@ class Pool:
 
     def observations_between(self, first: int, count: int) -> dict[str, Array]:
         """Returns the raw observation leaves of rows just drained, for running statistics."""
-        slots = self.ring.slots(first, count)
+        slots = self.ring.slots(*self._left(first, count))
         return {
             leaf.name: self.ring.columns[obs_column(leaf.name)][slots] for leaf in self.spec.obs
         }
 
     def returns_between(self, first: int, count: int) -> Array:
         """Returns the discounted return so far at rows just drained; call once for each row."""
+        start, left = self._left(first, count)
+        if left < count:
+            self.running[:] = 0.0  # of whom rows are missing is not known any more
         return fold.returns(
-            self.ring, first, count, envs=self.chains.envs, gamma=self.gamma, running=self.running
+            self.ring, start, left, envs=self.chains.envs, gamma=self.gamma, running=self.running
         )
+
+    def _left(self, first: int, count: int) -> tuple[int, int]:
+        """Leaves out rows that one drain brought and overwrote: many actors may bring that many."""
+        lost = max(0, count - self.ring.capacity)
+        return first + lost, count - lost
+
+    def newest_version(self, first: int, count: int) -> int:
+        """Returns the newest weights that rows just drained were played with."""
+        slots = self.ring.slots(*self._left(first, count))
+        return int(self.ring.columns["version"][slots].max())
 
     def rows_between(self, first: int, last: int) -> dict[str, Array]:
         """Copies rows [first, last) column by column, for a checkpoint's segment."""

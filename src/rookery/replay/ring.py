@@ -51,7 +51,8 @@ _HEAD = struct.Struct("<8sqqqqq16sq32s")  # magic format header capacity pid sta
 _OWNER = struct.Struct("<qq16s")
 _OWNER_AT = 32
 WORDS = 512  # bytes at the file's beginning that hold the counters; the schema follows
-_RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT = 16, 24, 32, 40  # in int64 words
+# in int64 words; the last two are the consumer's words to the writer of a transport ring
+_RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT, _GATE, _EPSILON = 16, 24, 32, 40, 48, 56
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while a laptop sleeps
 
 
@@ -79,10 +80,13 @@ BOOKKEEPING: Schema = (
     Column("episode", (), "int64"),
     Column("t", (), "int32"),
     Column("version", (), "int64"),
-    Column("priority", (), "float32"),  # the actor's estimate; 0: none
+    Column("taken", (), "float32"),  # the actor's value of its action; nan: it gave none
+    Column("best", (), "float32"),  # and of the best action: what is bootstrapped from
     Column("next", (), "int32"),  # distance to that environment's next row; 0: not there yet
     Column("prev", (), "int32"),  # distance back; 0: first of its episode; -1: it is gone
 )
+
+MISSING = {"taken": np.nan}  # what a column holds that nobody gave, where it is not 0
 
 
 def obs_column(leaf: str) -> str:
@@ -193,6 +197,24 @@ class Ring:
         """Rows a transport ring can still take before its consumer must catch up."""
         return self.capacity - (self.reserved - self.consumed)
 
+    @property
+    def waiting(self) -> bool:
+        """Has a transport ring rows that its consumer has not taken?"""
+        return look(self.words, COMMITTED) > look(self.words, _CONSUMED)
+
+    def control(self, gate: bool, epsilon: float) -> None:
+        """Tells a transport ring's writer whether it may go on, and how to explore."""
+        self.words[_EPSILON : _EPSILON + 1].view(np.float64)[0] = epsilon
+        post(self.words, _GATE, int(gate))
+
+    @property
+    def gate(self) -> bool:
+        return bool(look(self.words, _GATE))
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.words[_EPSILON : _EPSILON + 1].view(np.float64)[0])
+
     def slots(self, first: int, count: int) -> slice | Rows:
         """Returns where `count` rows from `first` on live: a slice, or indices where they wrap."""
         start = first % self.capacity
@@ -231,11 +253,11 @@ class Ring:
         self.commit()
 
     def append(self, rows: Mapping[str, Array]) -> None:
-        """Writes whole columns at once; columns that are not given are zero."""
+        """Writes whole columns at once; columns that are not given are `MISSING`, or zero."""
         count = len(next(iter(rows.values())))
         with self.writing(count) as slots:
             for name, column in self.columns.items():
-                column[slots] = rows.get(name, 0)
+                column[slots] = rows.get(name, MISSING.get(name, 0))
 
     def put(self, count: int, rows: Mapping[str, Any]) -> None:
         """Writes `count` rows of the given columns; the others keep what their slots hold.

@@ -1,7 +1,7 @@
 """Samplers: which rows are drawn. Both have the same methods, and neither ever waits:
 
     sampler.clear(first, count)          rows whose slots are being written anew
-    sampler.admit(rows)                  rows that may be drawn from now on
+    sampler.admit(rows, td_error)        rows that may be drawn from now on
     rows, weight = sampler.draw(batch, beta, rng)
     sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
 
@@ -24,6 +24,7 @@ FAN = 8  # children of a tree node: eight doubles are one cache line
 SWEEP = 2048  # nodes of a level that are scanned rather than descended to
 FLOOR = 1e-6  # added to |TD error|, so that no row becomes undrawable
 CEILING = float(np.finfo(np.float32).max)  # of a priority, so that no sum overflows
+UNKNOWN = np.empty(0)  # TD errors of rows that nobody estimated
 GUESSES = 64  # rounds of guessing rows before all of them are looked through
 
 
@@ -38,7 +39,7 @@ class Sampler(Protocol):
     """Decides which rows a learner sees."""
 
     def clear(self, first: int, count: int) -> None: ...
-    def admit(self, rows: Rows) -> None: ...
+    def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None: ...
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn: ...
     def rerank(self, rows: Rows, td_error: Floats) -> None: ...
     def state(self) -> dict[str, Array]: ...
@@ -54,7 +55,7 @@ class Uniform:
     def clear(self, first: int, count: int) -> None:
         """Nothing to forget: `Chains.closed` is the truth."""
 
-    def admit(self, rows: Rows) -> None:
+    def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
         """Nothing to learn either."""
 
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
@@ -118,15 +119,16 @@ class Prioritized:
     def clear(self, first: int, count: int) -> None:
         _clear(self._tree, self._starts, first, count, self._ring.capacity)
 
-    def admit(self, rows: Rows) -> None:
-        """Takes the actor's priority where it wrote one, else the largest seen so far."""
+    def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
+        """Ranks rows by their TD errors; where one is unknown or nan, by the largest so far."""
         _admit(
             self._tree,
             self._starts,
             rows,
-            self._ring.columns["priority"],
+            td_error,
             self._largest,
             self._alpha,
+            self._ring.capacity,
         )
 
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
@@ -251,12 +253,13 @@ def _assign(tree, starts, rows, values, capacity):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _admit(tree, starts, rows, priority, largest, alpha):  # type: ignore[no-untyped-def]
-    values = np.empty(rows.size)
-    for i in range(rows.size):
-        given = priority[rows[i] % priority.size]
-        values[i] = (given if 0 < given <= CEILING else largest) ** alpha
-    _assign(tree, starts, rows, values, priority.size)
+def _admit(tree, starts, rows, td_error, largest, alpha, capacity):  # type: ignore[no-untyped-def]
+    values = np.full(rows.size, largest**alpha)
+    for i in range(min(rows.size, td_error.size)):
+        size = abs(td_error[i]) + FLOOR
+        if size <= CEILING:  # nor is nan
+            values[i] = size**alpha
+    _assign(tree, starts, rows, values, capacity)
 
 
 @njit(cache=True, nogil=True)
