@@ -80,7 +80,14 @@ def columns(spec: EnvSpec, steps: Sequence[Step], first: int) -> dict[str, Array
     table = {name: np.array([getattr(s, name) for s in steps]) for name in Step._fields}
     for leaf in spec.obs:
         table[obs_column(leaf.name)] = observed(leaf, rows)
-    return table | {"action": acted(spec, rows), "version": rows}
+    return table | valued(steps, rows) | {"action": acted(spec, rows), "version": rows}
+
+
+def valued(steps: Sequence[Step], rows: Array) -> dict[str, Array]:
+    """Returns an actor's values, exact in float32: some it did not give, and none of the dead."""
+    ends = np.array([step.end for step in steps])
+    taken = np.where((rows % 7 == 3) | (ends != End.RUNNING), np.nan, rows * 5 % 23 / 8 - 1)
+    return {"taken": taken, "best": np.where(ends == End.TERMINATED, np.nan, rows * 3 % 17 / 4)}
 
 
 def observed(leaf: Leaf, rows: Array) -> Array:
@@ -152,6 +159,13 @@ class Told:
         reward = sum(gamma**k * self.steps[r].reward for k, r in enumerate(walked[:-1]))
         died = self.steps[walked[-1]].end is End.TERMINATED
         return reward, 0.0 if died else gamma ** (len(walked) - 1), walked[-1]
+
+    def td_error(self, row: int, n: int, gamma: float) -> float:
+        """Returns the TD error by the values of the rows' actors, nan where one gave none."""
+        reward, discount, last = self.transition(row, n, gamma)
+        values = valued(self.steps, np.arange(len(self.steps)))
+        outlook = discount * values["best"][last] if discount > 0 else 0.0
+        return float(reward + outlook - values["taken"][row])
 
     def stack(self, row: int, depth: int) -> list[int] | None:
         """Returns the frames a policy saw, oldest first; None where one of them is gone."""

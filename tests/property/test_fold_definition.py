@@ -92,6 +92,19 @@ def test_transitions_equal_the_definition(
     assert list(zip(*(field.tolist() for field in folded), strict=True)) == expected
 
 
+@given(EXPERIENCE, CAPACITIES, SIZES, WINDOWS)
+def test_errors_by_the_actors_values_equal_the_definition(
+    steps: list[Step], capacity: int, sizes: list[int], n: int
+) -> None:
+    with told(VECTOR, steps, capacity, sizes, window=n) as (ring, _, plain):
+        rows = np.array([row for row in plain.rows() if plain.may_begin(row, n)], dtype=np.int64)
+
+        found = fold.errors(ring, rows, n_step=n, gamma=GAMMA)
+
+    expected = [plain.td_error(row, n, GAMMA) for row in rows.tolist()]
+    np.testing.assert_array_equal(found, expected)  # nan where nan is due
+
+
 @given(EXPERIENCE, CAPACITIES, SIZES, st.integers(1, 5))
 def test_stacks_hold_the_frames_of_one_episode_or_the_row_is_not_whole(
     steps: list[Step], capacity: int, sizes: list[int], depth: int

@@ -2,6 +2,7 @@
 TD errors and generator goes on bit for bit where the saved one was."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 
 from experience import IMAGE, MIXED, VECTOR, Move, Step, Told, acted, play
 from replaying import pool, shut, write
-from rookery.config.schema import Draw
+from rookery.config.schema import Draw, FirstPriority
 from rookery.errors import EmptyReplayError
 from rookery.replay.pool import Pool
+from rookery.replay.sampler import FLOOR
 from rookery.types import Array, Batch, EnvSpec
 
 ACTORS, ENVS, N_STEP, GAMMA = 2, 2, 3, 0.5
@@ -26,13 +28,14 @@ MOVES = st.tuples(
     st.sampled_from([Move.RUN] * 10 + [move for move in Move if move is not Move.RUN]),
 )
 ROUNDS = st.lists(st.lists(MOVES, min_size=5, max_size=30), min_size=2, max_size=7)
-WAYS = [
-    pytest.param(VECTOR, Draw.UNIFORM, 0, id="uniform"),
-    pytest.param(VECTOR, Draw.PRIORITIZED, 0, id="prioritized"),
-    pytest.param(IMAGE, Draw.UNIFORM, 0, id="uniform frames"),
-    pytest.param(MIXED, Draw.PRIORITIZED, 0, id="prioritized frames"),
-    pytest.param(MIXED, Draw.PRIORITIZED, 4, id="sequences"),
-]
+WAYS: dict[str, tuple[EnvSpec, dict[str, Any]]] = {
+    "uniform": (VECTOR, {"draw": Draw.UNIFORM}),
+    "prioritized": (VECTOR, {"draw": Draw.PRIORITIZED}),
+    "by actors": (VECTOR, {"draw": Draw.PRIORITIZED, "first": FirstPriority.ACTOR}),
+    "uniform frames": (IMAGE, {"draw": Draw.UNIFORM}),
+    "prioritized frames": (MIXED, {"draw": Draw.PRIORITIZED}),
+    "sequences": (MIXED, {"draw": Draw.PRIORITIZED, "sequence": 4}),
+}
 
 
 def rounds_of(moves: list[list[tuple[int, int, Move]]]) -> list[list[Step]]:
@@ -81,20 +84,16 @@ class Saver:
         return json.loads(json.dumps(numbers)), arrays
 
 
-@pytest.mark.parametrize(("spec", "how", "sequence"), WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=40)
 @given(moves=ROUNDS, capacity=st.integers(5, 40))
 def test_a_restored_pool_goes_on_bit_for_bit(
-    spec: EnvSpec,
-    how: Draw,
-    sequence: int,
-    moves: list[list[tuple[int, int, Move]]],
-    capacity: int,
+    way: str, moves: list[list[tuple[int, int, Move]]], capacity: int
 ) -> None:
     rounds = rounds_of(moves)
     half = len(rounds) // 2
-    options = {"capacity": capacity, "draw": how, "n_step": N_STEP, "sequence": sequence}
-    with pools(2, spec, **options) as (live, again):
+    spec, options = WAYS[way]
+    with pools(2, spec, capacity=capacity, n_step=N_STEP, **options) as (live, again):
         saver = Saver()
         for steps in rounds[:half]:
             play_round(live, steps)
@@ -143,18 +142,14 @@ def leaves(batch: Batch) -> Iterator[Array]:
         yield from field.values() if isinstance(field, dict) else [np.asarray(field)]
 
 
-@pytest.mark.parametrize(("spec", "how", "sequence"), WAYS[:4])
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "sequences"])
 @settings(max_examples=40)
 @given(moves=ROUNDS, capacity=st.integers(5, 40))
 def test_every_draw_is_what_the_definition_allows(
-    spec: EnvSpec,
-    how: Draw,
-    sequence: int,
-    moves: list[list[tuple[int, int, Move]]],
-    capacity: int,
+    way: str, moves: list[list[tuple[int, int, Move]]], capacity: int
 ) -> None:
-    options = {"capacity": capacity, "draw": how, "n_step": N_STEP}
-    with pools(1, spec, **options) as (replay,):
+    spec, options = WAYS[way]
+    with pools(1, spec, capacity=capacity, n_step=N_STEP, **options) as (replay,):
         arrived: list[Step] = []
         for steps in rounds_of(moves):
             ordered = write(replay, steps)
@@ -187,3 +182,27 @@ def assert_folded(spec: EnvSpec, plain: Told, batch: Batch) -> None:
             for name, leaf in spec.unpack(plain.seen(spec, seen)).items():
                 assert np.array_equal(spec.unpack(found)[name][b], leaf)
     assert batch.weight.max() == 1.0
+
+
+@settings(max_examples=60)
+@given(moves=ROUNDS, capacity=st.integers(5, 200), n_step=st.integers(1, 3))
+def test_rows_nobody_learned_from_are_ranked_by_their_actors_errors(
+    moves: list[list[tuple[int, int, Move]]], capacity: int, n_step: int
+) -> None:
+    options = {"n_step": n_step, "alpha": 1.0, **WAYS["by actors"][1]}
+    with pools(1, VECTOR, capacity=capacity, **options) as (replay,):
+        arrived: list[Step] = []
+        for steps in rounds_of(moves):
+            arrived += write(replay, steps)
+            replay.drain()
+
+        plain = Told(arrived, capacity)
+        wanted = [first_priority(plain, row, n_step) for row in plain.rows()]
+        assert replay.sampler.leaves[np.array(plain.rows()) % capacity].tolist() == wanted
+
+
+def first_priority(plain: Told, row: int, n_step: int) -> float:
+    if not plain.may_begin(row, n_step):
+        return 0.0
+    error = plain.td_error(row, n_step, GAMMA)
+    return 1.0 if math.isnan(error) else abs(error) + FLOOR

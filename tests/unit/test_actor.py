@@ -28,14 +28,25 @@ from rookery.actor import Actor
 from rookery.algos import Acted
 from rookery.algos.dqn import Dqn
 from rookery.board import Board
-from rookery.config.schema import ActorConfig, AlgoConfig, EnvConfig, NetConfig, ReplayConfig
+from rookery.config.schema import (
+    ActorConfig,
+    AlgoConfig,
+    Draw,
+    EnvConfig,
+    FirstPriority,
+    NetConfig,
+    ReplayConfig,
+)
 from rookery.envs import toy
 from rookery.envs.make import make
 from rookery.errors import ProtocolError
 from rookery.event import Episode
 from rookery.nets.arrays import arrays_of
+from rookery.replay.fold import observations
 from rookery.replay.pool import Pool
+from rookery.replay.sampler import FLOOR
 from rookery.seeding import Role
+from rookery.types import Batch
 from strange_envs import Wander
 
 SHORT = (
@@ -241,6 +252,108 @@ def test_stacks_acted_on_are_the_stacks_drawn_later(mode: AutoresetMode) -> None
     shut(pool)
 
 
+def pool_of(player: Actor, **algo: Any) -> Pool:
+    """Returns a replay of this actor that ranks by its values, none of it forgotten."""
+    return Pool(
+        player.envs.spec,
+        ReplayConfig(
+            capacity=500,
+            warmup=1,
+            batch=1,
+            draw=Draw.PRIORITIZED,
+            alpha=1.0,
+            first_priority=FirstPriority.ACTOR,
+        ),
+        AlgoConfig(**algo),
+        rng=np.random.default_rng(0),
+        transports=[player.ring],
+        envs=player.envs.num,
+    )
+
+
+class TestValues:
+    @pytest.mark.parametrize("depth", [1, 3])
+    def test_they_are_the_networks_of_what_it_saw_final_observations_included(
+        self, mode: AutoresetMode, depth: int
+    ) -> None:
+        envs = vector(scripts(), mode, depth)
+        player = actor(envs, algorithm := trained(3, envs), values=True, chunk=100)
+        player.collect(50, 0.5)
+        player.cut()  # in mid-episode
+        player.collect(50, 0.5)
+        pool = pool_of(player)
+        pool.drain()
+        rows, columns = np.arange(pool.ring.committed), pool.ring.columns
+
+        with torch.no_grad():
+            q = algorithm.acting(
+                torch.from_numpy(observations(pool.ring, envs.spec, rows, 0))
+            ).numpy()
+        end = columns["end"][rows]
+        running, died = end == RUNNING, end == TERMINATED
+        action = columns["action"][rows]
+        taken, best = columns["taken"][rows], columns["best"][rows]
+        np.testing.assert_allclose(taken[running], q[rows, action][running], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(best[~died], q.max(1)[~died], rtol=1e-4, atol=1e-5)
+        assert np.isnan(taken[~running]).all()
+        assert (best[died] == 0).all()
+        assert np.bincount(end).min() >= 10  # all three kinds
+        envs.close()
+        shut(pool)
+
+    @pytest.mark.parametrize("n_step", [1, 2, 3])
+    @pytest.mark.parametrize("double", [False, True])
+    def test_first_priorities_are_the_errors_a_learner_with_these_weights_finds(
+        self, mode: AutoresetMode, n_step: int, double: bool
+    ) -> None:
+        envs = vector(scripts(), mode)
+        algorithm = trained(3, envs, n_step=n_step, double=double, dueling=True)
+        player = actor(envs, algorithm, values=True, chunk=100)
+        player.collect(100, 0.5)
+        player.cut()
+        pool = pool_of(player, n_step=n_step, double=double)
+        pool.drain()
+
+        first = pool.sampler.leaves.copy()  # type: ignore[attr-defined]
+        batch = pool.draw(400)
+        tensors = {
+            k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v
+            for k, v in batch._asdict().items()
+        }
+        (loss,) = algorithm.losses(Batch(**tensors))
+
+        assert loss.td_error is not None
+        wanted = loss.td_error.abs().numpy() + FLOOR
+        np.testing.assert_allclose(first[batch.rows % 500], wanted, rtol=1e-4, atol=1e-5)
+        assert len(set(batch.rows.tolist())) > 80
+        envs.close()
+        shut(pool)
+
+    def test_writing_them_changes_nothing_else(
+        self, mode: AutoresetMode, open_actors: list[Actor]
+    ) -> None:
+        rows = []
+        for values in (False, True):
+            envs = vector(scripts(), mode)
+            open_actors.append(player := actor(envs, trained(3, envs), values=values))
+            player.collect(60, 0.5)
+            player.cut()
+            rows.append(written(player.ring))
+
+        plain, valued = rows
+        assert {(row["taken"], row["best"]) for row in plain} == {(None, 0.0)}
+        assert [r | {"taken": None, "best": 0.0} for r in valued] == plain
+
+    def test_an_algorithm_that_has_none_leaves_rows_without(
+        self, mode: AutoresetMode, open_actors: list[Actor]
+    ) -> None:
+        open_actors.append(player := actor(vector(scripts(), mode), Told(), values=True))
+        player.collect(60, 0.5)
+        player.cut()
+
+        assert {row["taken"] for row in written(player.ring)} == {None}
+
+
 class TestCutting:
     def test_a_cut_truncates_open_episodes_with_the_observation_they_stopped_at(
         self, mode: AutoresetMode, open_actors: list[Actor]
@@ -309,10 +422,10 @@ class TestCutting:
         assert len(ends) == len(set(ends))
 
 
-def trained(seed: int, envs: Any) -> Dqn:
+def trained(seed: int, envs: Any, **algo: Any) -> Dqn:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Dqn(AlgoConfig(), NetConfig(hidden=(8,)), EnvConfig(), envs.spec)
+        return Dqn(AlgoConfig(**algo), NetConfig(hidden=(8,)), EnvConfig(), envs.spec)
 
 
 SAVED: dict[str, Any] = {
@@ -330,8 +443,8 @@ def test_a_restored_actor_goes_on_bit_for_bit(
 ) -> None:
     one, other = maker(), maker()
     open_actors += [
-        original := actor(one, trained(0, one)),
-        copy := actor(other, trained(99, other), seed=7),
+        original := actor(one, trained(0, one), values=True),
+        copy := actor(other, trained(99, other), seed=7, values=True),
     ]
     original.version, original.since_pull = 12, 5
     original.collect(3 * before, 0.5)

@@ -10,7 +10,7 @@ from experience import MIXED
 from roles import flat_spec
 from rookery.algos.dqn import Dqn
 from rookery.algos.interface import Loss
-from rookery.config.schema import AlgoConfig, EnvConfig, NetConfig
+from rookery.config.schema import Activation, AlgoConfig, EnvConfig, NetConfig
 from rookery.errors import ConfigError
 from rookery.nets.features import Normalize
 from rookery.types import Batch
@@ -198,6 +198,45 @@ class TestSettling:
             assert torch.equal(ours, theirs)
             assert ours.data_ptr() != theirs.data_ptr()
         assert {id(p) for p in made.groups()["q"]} == {id(p) for p in online.parameters()}
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("activation", [Activation.RELU, Activation.TANH])  # compiled, and torch
+class TestValues:
+    OBS = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+
+    @staticmethod
+    def made(activation: Activation, dueling: bool) -> Dqn:
+        net = NetConfig(hidden=(8,), activation=activation)
+        return Dqn(AlgoConfig(dueling=dueling), net, EnvConfig(), flat_spec(2, 4))
+
+    def test_they_are_what_the_network_says_of_the_action_and_of_the_best(
+        self, activation: Activation, dueling: bool
+    ) -> None:
+        algorithm = self.made(activation, dueling)
+
+        acted = algorithm.act(self.OBS, 0.5, np.random.default_rng(1), values=True)
+
+        with torch.no_grad():
+            q = algorithm.acting(torch.from_numpy(self.OBS)).numpy()
+        assert acted.taken is not None
+        assert acted.best is not None
+        np.testing.assert_allclose(acted.taken, q[np.arange(50), acted.action], atol=1e-6)
+        np.testing.assert_allclose(acted.best, q.max(1), atol=1e-6)
+        assert (acted.taken.dtype, acted.best.dtype) == (np.float32, np.float32)
+        assert (acted.taken < acted.best).any()  # some were random
+        assert (acted.taken == acted.best).any()
+
+    def test_asking_for_them_changes_no_action(self, activation: Activation, dueling: bool) -> None:
+        algorithm = self.made(activation, dueling)
+
+        plain, valued = (
+            algorithm.act(self.OBS, 0.5, np.random.default_rng(1), values=asked)
+            for asked in (False, True)
+        )
+
+        assert plain.action.tolist() == valued.action.tolist()
+        assert (plain.taken, plain.best) == (None, None)
 
 
 class TestNormalising:

@@ -80,6 +80,16 @@ def test_the_compiled_forward_pass_equals_torch(hidden: tuple[int, ...], count: 
     np.testing.assert_allclose(quick(rows(count)), wanted, atol=1e-5)
 
 
+def test_the_compiled_forward_pass_takes_fewer_observations_after_more() -> None:
+    net = build(NetConfig(), FLAT, 2)
+    quick = Quick.of(net)
+    assert quick is not None
+    quick(rows(9))
+
+    wanted = net(torch.from_numpy(rows(2))).detach().numpy()
+    np.testing.assert_allclose(quick(rows(2)), wanted, atol=1e-5)
+
+
 def test_the_compiled_forward_pass_sees_weights_that_are_loaded_later() -> None:
     net, other = build(NetConfig(), FLAT, 2), build(NetConfig(), FLAT, 2)
     quick = Quick.of(net)

@@ -1,20 +1,21 @@
 """The pool: rings, chains and a sampler put together, saved and put back."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from experience import IMAGE, MIXED, VECTOR, Move, Step, play
+from experience import IMAGE, MIXED, VECTOR, Move, Step, columns, play
 from replaying import pool, shut, write
-from rookery.config.schema import Draw, ReplayConfig
+from rookery.config.schema import Draw, FirstPriority, ReplayConfig
 from rookery.errors import CheckpointError, EmptyReplayError, ProtocolError
 from rookery.replay.pool import Pool, bytes_needed
 from rookery.replay.ring import row_bytes, schema_of
-from rookery.types import Array
+from rookery.replay.sampler import FLOOR
+from rookery.types import Array, End
 
-RUN, TERMINATE = Move.RUN, Move.TERMINATE
+RUN, TERMINATE, TRUNCATE = Move.RUN, Move.TERMINATE, Move.TRUNCATE
 
 
 @pytest.fixture
@@ -75,6 +76,35 @@ class TestDraining:
 
         assert leaves.keys() == {"place", "seen", "held"}
         assert leaves["held"][:, 0].tolist() == [30, 31, 32, 33, 34]
+
+    def test_a_drain_beyond_the_capacity_shows_every_row_that_is_left_once(
+        self, made: list[Pool]
+    ) -> None:
+        made.append(replay := pool(MIXED, capacity=8))
+        write(replay, [step for actor in (0, 1) for step in steps(*[RUN] * 10, actor=actor)])
+
+        drained = replay.drain()
+
+        leaves = replay.observations_between(drained.first, drained.count)
+        assert drained.count == 20
+        assert leaves["held"][:, 0].tolist() == list(range(12, 20))
+
+    def test_returns_after_a_drain_beyond_the_capacity_are_of_the_rows_that_are_left(
+        self, made: list[Pool]
+    ) -> None:
+        made.append(replay := pool(VECTOR, capacity=4))
+        write(replay, steps(*[RUN] * 3))
+        first = replay.drain()
+        replay.returns_between(first.first, first.count)
+        later = play([(0, 0, RUN)] * 3 + [(0, 0, TERMINATE)] + [(0, 0, RUN)] * 5)
+        write(replay, later)
+
+        drained = replay.drain()
+
+        assert drained.count == 9
+        left = [step.reward for step in later[5:]]  # of one episode, whose first step is gone
+        sums = [sum(r * 0.5 ** (k - j) for j, r in enumerate(left[: k + 1])) for k in range(4)]
+        assert replay.returns_between(drained.first, drained.count).tolist() == sums
 
 
 @pytest.mark.parametrize("draw", Draw)
@@ -137,6 +167,81 @@ def test_reranked_rows_are_drawn_by_their_new_priority(made: list[Pool]) -> None
     replay.rerank(np.arange(19), np.where(np.arange(19) == 7, 1e6, 0.0))
 
     assert set(replay.draw(64).rows.tolist()) == {7}
+
+
+class TestFirstPriorities:
+    ACTOR: ClassVar[dict[str, Any]] = {
+        "draw": Draw.PRIORITIZED,
+        "first": FirstPriority.ACTOR,
+        "alpha": 1.0,
+    }
+
+    @staticmethod
+    def given(replay: Pool, taken: list[float], best: list[float], *moves: Move) -> list[float]:
+        """Drains an episode with these values and rewards of 1; returns the new priorities."""
+        played = [s._replace(reward=float(s.end is End.RUNNING)) for s in steps(*moves)]
+        values = {"taken": np.array(taken), "best": np.array(best)}
+        replay.transports[0].append(columns(VECTOR, played, 0) | values)
+        replay.drain()
+        return [round(leaf - FLOOR, 9) if leaf > 0 else 0.0 for leaf in replay.sampler.leaves]
+
+    @pytest.mark.parametrize(
+        ("ending", "n_step", "expected"),
+        [  # rewards 1, gamma 0.5, taken 10 20 30, best 4 8 16 and 32 at the end
+            (TERMINATE, 1, [10 - 5, 20 - 9, 30 - 1]),
+            (TRUNCATE, 1, [10 - 5, 20 - 9, 30 - 17]),
+            (TERMINATE, 2, [10 - 5.5, 20 - 1.5, 30 - 1]),
+            (TRUNCATE, 2, [10 - 5.5, 20 - 9.5, 30 - 17]),
+            (TERMINATE, 3, [10 - 1.75, 20 - 1.5, 30 - 1]),
+            (TRUNCATE, 3, [10 - 5.75, 20 - 9.5, 30 - 17]),
+        ],
+    )
+    def test_they_are_n_step_errors_by_the_actors_values(
+        self, made: list[Pool], ending: Move, n_step: int, expected: list[float]
+    ) -> None:
+        made.append(replay := pool(VECTOR, capacity=4, n_step=n_step, **self.ACTOR))
+        values = [10.0, 20.0, 30.0, np.nan], [4.0, 8.0, 16.0, 32.0]
+
+        found = self.given(replay, *values, RUN, RUN, RUN, ending)
+
+        assert found == [*expected, 0.0]
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_what_the_actor_did_not_estimate_gets_the_largest(
+        self, made: list[Pool], bad: float
+    ) -> None:
+        made.append(replay := pool(VECTOR, capacity=4, **self.ACTOR))
+
+        found = self.given(replay, [bad, 5.0, 5.0, 5.0], [0.0, 0.0, bad, 0.0], *[RUN] * 4)
+
+        assert found == [round(1 - FLOOR, 9), round(1 - FLOOR, 9), 4.0, 0.0]
+
+    @pytest.mark.parametrize("off", [{"first": FirstPriority.LARGEST}, {"sequence": 2}])
+    def test_sequences_and_runs_that_did_not_ask_get_the_largest(
+        self, made: list[Pool], off: dict[str, Any]
+    ) -> None:
+        made.append(replay := pool(VECTOR, capacity=4, **self.ACTOR | off))
+
+        self.given(replay, [5.0] * 4, [0.0] * 4, RUN, RUN, RUN, TERMINATE)
+
+        assert replay.sampler.leaves.tolist() == [1.0, 1.0, 1.0, 0.0]
+
+    def test_a_row_whose_writer_named_no_values_gets_the_largest(self, made: list[Pool]) -> None:
+        made.append(replay := pool(VECTOR, capacity=4, **self.ACTOR))
+        rows = columns(VECTOR, steps(RUN, RUN), 0)
+        replay.transports[0].append({k: v for k, v in rows.items() if k not in ("taken", "best")})
+
+        replay.drain()
+
+        assert replay.sampler.leaves.tolist() == [1.0, 0.0, 0.0, 0.0]
+
+    def test_a_learners_error_takes_their_place(self, made: list[Pool]) -> None:
+        made.append(replay := pool(VECTOR, capacity=4, **self.ACTOR))
+        self.given(replay, [5.0] * 4, [0.0] * 4, *[RUN] * 4)
+
+        replay.rerank(np.array([1]), np.array([0.25]))
+
+        assert replay.sampler.leaves.tolist() == [4.0 + FLOOR, 0.25 + FLOOR, 4.0 + FLOOR, 0.0]
 
 
 def saved(replay: Pool, *cuts: int) -> tuple[Any, Any, list[tuple[int, dict[str, Array]]]]:
