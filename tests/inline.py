@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rookery import seeding
+from rookery.algos import build_algorithm
 from rookery.config.load import load, load_run
 from rookery.envs.make import make
 from rookery.evaluator import Evaluator
@@ -17,7 +18,6 @@ from rookery.loops import launch
 from rookery.loops.desk import Judgement, Setup, Snapshot
 from rookery.loops.driver import Driver
 from rookery.loops.launch import Request, conclude, session
-from rookery.loops.wiring import build_algorithm
 from rookery.nets.arrays import load_arrays
 from rookery.report.jsonl import Jsonl
 from rookery.seeding import Role

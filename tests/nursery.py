@@ -29,12 +29,12 @@ def _warm_up() -> None:
     import rookery.loops.launch  # noqa: F401
     from rookery.config.load import load
     from rookery.event import Learned
-    from rookery.loops.single import single
+    from rookery.loops.sync import sync
     from rookery.loops.wiring import wire
 
     for scenario in ("corridor", "cartpole"):
         parts = wire(load(scenario))
-        learned = (event for event in single(parts) if isinstance(event, Learned))
+        learned = (event for event in sync(parts) if isinstance(event, Learned))
         next(learned)
         parts.close()
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose the other threads"

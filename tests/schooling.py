@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rookery.algos import build_algorithm
 from rookery.config.load import load
 from rookery.config.schema import Config
 from rookery.envs.make import make
 from rookery.evaluator import Evaluator
 from rookery.event import Turned
-from rookery.loops.single import single
-from rookery.loops.wiring import Parts, build_algorithm, wire
+from rookery.loops.sync import sync
+from rookery.loops.wiring import Parts, wire
 from rookery.nets.arrays import load_arrays
 from rookery.types import Array
 
@@ -95,7 +96,7 @@ def train(settings: Mapping[str, Any], seed: int = 0, run_dir: Path | None = Non
     """Trains to the end of `run.env_steps`, then plays greedily."""
     config = load("corridor", changes={**settings, "run.seed": seed})
     parts = wire(config, run_dir=run_dir)
-    for event in single(parts):
+    for event in sync(parts):
         if isinstance(event, Turned) and event.counters.env_steps >= config.run.env_steps:
             break
     returns = _judged(parts)

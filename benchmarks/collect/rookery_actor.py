@@ -7,7 +7,7 @@ both sides; the network is asked all the same. Steps that only reset an environm
 from collections.abc import Callable
 
 from rookery.config.schema import ActorConfig, Config, NetConfig, RunConfig
-from rookery.loops.single import play
+from rookery.loops.hops import play
 from rookery.loops.wiring import wire
 
 ENVS, TURNS = 64, 16  # environments, and their steps in a chunk

@@ -15,7 +15,7 @@ from rookery.config.schema import (
     ReplayConfig,
     RunConfig,
 )
-from rookery.loops.single import learn, play
+from rookery.loops.hops import learn, play
 from rookery.loops.wiring import wire
 
 ROWS = 20_000  # in replay before the first step

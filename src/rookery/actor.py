@@ -24,7 +24,6 @@ from rookery.replay.ring import Ring, obs_column, schema_of
 from rookery.seeding import Role
 from rookery.types import Array, End, EnvSpec, Obs, Rows
 
-
 LONG = 4_096  # rows of a transport ring that is to hold whole episodes
 
 

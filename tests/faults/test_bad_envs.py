@@ -39,7 +39,7 @@ def test_a_value_that_is_not_finite_is_named_and_never_stored(tmp_path):
         with pytest.raises(EnvError) as raised:
             finish(driver)
         parts = driver.parts
-        stored = [ring.columns["obs"].copy() for ring in (parts.pool.ring, parts.actor.ring)]
+        stored = [ring.columns["obs"].copy() for ring in (parts.pool.ring, parts.crew.rings[0])]
         rows = parts.pool.ring.committed
 
     assert "strange_envs:Moody, environment 0, step 60: observation[0] is nan" in str(raised.value)

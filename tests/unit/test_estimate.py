@@ -48,11 +48,11 @@ class TestAdding:
 
     def test_weights_are_those_of_every_role(self, parts: Parts) -> None:
         # One network: 8 → 4 → 2 in float32. The learner trains one beside a target of the same
-        # size, the running return scale (3 numbers) with them; two moments; six copies elsewhere.
+        # size, the running return scale (3 numbers) with them; two moments; five copies and an actor's elsewhere.
         net = 4 * ((8 * 4 + 4) + (4 * 2 + 2))
         need = estimate(parts.config, parts.spec, parts.learner)
 
-        assert need.weights == (2 * net + 3 * 4) + 2 * net + COPIES * net
+        assert need.weights == (2 * net + 3 * 4) + 2 * net + (COPIES + 1) * net
         assert need.processes == PROCESSES * PROCESS_BYTES
 
     def test_checkpoints_hold_rows_only_where_they_are_asked_to(self, parts: Parts) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from rookery.algos import build_algorithm
 from rookery.config.load import load
 from rookery.config.schema import Config, Decay
 from rookery.envs import toy
 from rookery.errors import CheckpointError
 from rookery.event import Collected, Counters, Event, Learned, Turned
-from rookery.loops.single import single
-from rookery.loops.wiring import Parts, build_algorithm, wire
+from rookery.loops.sync import sync
+from rookery.loops.wiring import Parts, wire
 from rookery.nets.arrays import arrays_of, fingerprint
 
 SMALL: dict[str, Any] = {
@@ -54,7 +55,7 @@ def wired() -> Iterator[Any]:
 
 
 def acting(parts: Parts) -> str:
-    return fingerprint(arrays_of(parts.actor.algorithm.acting))
+    return fingerprint(arrays_of(parts.crew.actors[0].algorithm.acting))
 
 
 class TestBeginning:
@@ -62,7 +63,7 @@ class TestBeginning:
         parts = wired()
         published = parts.board.latest(0)
 
-        assert parts.actor.version == published.version == 1
+        assert parts.crew.actors[0].version == published.version == 1
         assert fingerprint(published.arrays) == parts.learner.weights_sha256() == acting(parts)
 
     def test_the_actor_has_networks_of_its_own(self, wired: Any) -> None:
@@ -87,7 +88,7 @@ class TestBeginning:
             return [torch.get_rng_state().tolist(), legacy[1].tolist(), random.getstate()]
 
         before = states()
-        list(islice(single(wired()), 60))
+        list(islice(sync(wired()), 60))
 
         assert states() == before
 
@@ -134,7 +135,7 @@ class TestBeginning:
 def events(parts: Parts, env_steps: int = 400) -> list[Event]:
     """Returns a run's events until it has played so many steps."""
     seen: list[Event] = []
-    for event in single(parts):
+    for event in sync(parts):
         seen.append(event)
         if isinstance(event, Turned) and event.counters.env_steps >= env_steps:
             break
@@ -157,7 +158,7 @@ class TestTurns:
 
     def test_rows_are_learned_from_as_often_as_asked(self, wired: Any) -> None:
         parts = wired()
-        for event in single(parts):
+        for event in sync(parts):
             drawn = 8 * parts.counters.learner_steps
             inserted = max(0, parts.counters.env_steps - 40)
             assert drawn <= 2.0 * inserted
@@ -222,7 +223,7 @@ class TestTurns:
         parts = wired()
         parts.learner.learn = lambda batch: type("Facts", (), {"td_error": None, "metrics": {}})()
         parts.pool.rerank = None
-        learned = [e for e in islice(single(parts), 40) if isinstance(e, Learned)]
+        learned = [e for e in islice(sync(parts), 40) if isinstance(e, Learned)]
 
         assert learned
         assert parts.board.version == 1

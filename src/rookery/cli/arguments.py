@@ -68,6 +68,11 @@ def seeds(text: str) -> list[int]:
     return found
 
 
+def words(text: str) -> list[str]:
+    """Reads words with commas between them."""
+    return [word.strip() for word in text.split(",")]
+
+
 def checkpoint(text: str) -> str:
     """Reads `best`, `last` or the number of a checkpoint."""
     if text in ("best", "last") or (text.isascii() and text.isdigit()):

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, str] = {  # flag → the setting it is short for
     "mode": "run.mode",
+    "engine": "run.engine",
+    "actors": "actor.num",
+    "envs_per_actor": "actor.envs",
+    "actor_devices": "actor.devices",
     "seed": "run.seed",
     "env_steps": "run.env_steps",
     "episodes": "run.episodes",
@@ -23,7 +27,17 @@ SETTINGS: dict[str, str] = {  # flag → the setting it is short for
     "tag": "report.tag",
     "wandb": "report.wandb",
 }
-FIXED = ("env", "mode", "seed", "seeds", "run_dir", "tag", "init_from")  # not with --resume
+FIXED = (
+    "env",
+    "mode",
+    "actors",
+    "envs_per_actor",
+    "seed",
+    "seeds",
+    "run_dir",
+    "tag",
+    "init_from",
+)  # not with --resume
 
 EXAMPLES = """\
 examples:
@@ -31,6 +45,7 @@ examples:
   rookery train my.yaml --set replay.capacity=200000 --seed 3 --run-dir runs/a
   rookery train --env Acrobot-v1 --target -100 --minutes 10
   rookery train cartpole --seeds 0-4 --json
+  rookery train cartpole --mode async --actors 4
   rookery train --resume runs/a              after Ctrl+C, kill -9 or a reboot
   rookery train --resume --exact runs/a      bit for bit, from the last periodic checkpoint
 
@@ -74,7 +89,18 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         help="any setting, such as replay.batch=64; may be given often",
     )
     group.add_argument("--env", metavar="ID", help="Gymnasium id, module:Id or module:Class")
-    group.add_argument("--mode", metavar="MODE", help="single")
+    group.add_argument("--mode", metavar="MODE", help="single, sync or async")
+    group.add_argument("--actors", type=int, metavar="N", help="how many, in sync and async")
+    group.add_argument(
+        "--envs-per-actor", type=int, metavar="E", help="environments that an actor steps together"
+    )
+    group.add_argument("--engine", metavar="ENGINE", help="where actors live: inline or processes")
+    group.add_argument(
+        "--actor-devices",
+        type=arguments.words,
+        metavar="CUDA:0,CUDA:1",
+        help="GPUs that actors take in turn; without it they play on the CPU",
+    )
     group.add_argument("--device", metavar="DEVICE", help="of the learner: auto, cpu or cuda:N")
     either = group.add_mutually_exclusive_group()
     either.add_argument("--seed", type=int, metavar="N", help="everything random follows from it")

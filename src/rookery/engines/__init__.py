@@ -1,1 +1,10 @@
-"""Engines: where roles live. `processes` gives a role a process of its own on this host."""
+"""Engines: where roles live. One small interface, one row for each place."""
+
+from rookery.config.schema import Engine
+from rookery.engines import inline, processes
+from rookery.engines.interface import Start
+
+ENGINES: dict[Engine, Start] = {
+    Engine.INLINE: inline.start,
+    Engine.PROCESSES: processes.start,
+}

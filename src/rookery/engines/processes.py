@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -106,8 +107,22 @@ class Child:
             self._outbox.popleft()
 
 
-def spawn(target: str, setup: Any, *, name: str) -> Child:
-    """Starts `module:function` in a process of its own, called as function(connection, setup)."""
+def start(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Child:
+    """The engine: a role in a process of its own."""
+    from rookery.engines.keeper import Stay
+
+    try:
+        return spawn("rookery.engines.keeper:serve", Stay(target, setup), name=name, fds=fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def spawn(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Child:
+    """Starts `module:function` in a process of its own, called as function(connection, setup).
+
+    It inherits the descriptors `fds` under the same numbers.
+    """
     ours, theirs = socket.socketpair()
     command = [
         sys.executable,
@@ -121,7 +136,7 @@ def spawn(target: str, setup: Any, *, name: str) -> Child:
     with theirs:
         process = subprocess.Popen(
             command,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *fds],
             process_group=0,
             stdin=subprocess.DEVNULL,
             env=_environment(),

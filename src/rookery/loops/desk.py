@@ -8,6 +8,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -55,6 +56,8 @@ class Judgement(NamedTuple):
     lengths: tuple[int, ...]
     success_rate: float | None
     error: str | None = None
+    began: float = 0.0  # CLOCK_MONOTONIC
+    ended: float = 0.0
 
 
 class Begun(NamedTuple):
@@ -160,9 +163,9 @@ class _Desk:
     def _evaluator(self) -> Any:
         import torch
 
+        from rookery.algos import build_algorithm
         from rookery.envs.make import make
         from rookery.evaluator import Evaluator
-        from rookery.loops.wiring import build_algorithm
 
         torch.set_num_threads(1)
         config, factory = self._setup.config, self._setup.factory
@@ -178,7 +181,7 @@ class _Desk:
     def _judge(self, evaluator: Any, snapshot: Snapshot) -> Judgement:
         from rookery.nets.arrays import load_arrays
 
-        config = self._setup.config
+        config, began = self._setup.config, time.monotonic()
         self._tell(Begun(snapshot.counters.env_steps))
         load_arrays(evaluator.algorithm.acting, snapshot.arrays)
         judged = evaluator.run(
@@ -189,9 +192,15 @@ class _Desk:
             timeout_s=config.eval.timeout_s,
             record=config.eval.record,
         )
+        ended = time.monotonic()
         self._film(snapshot, judged)
         return Judgement(
-            snapshot.counters.env_steps, judged.returns, judged.lengths, judged.success_rate
+            snapshot.counters.env_steps,
+            judged.returns,
+            judged.lengths,
+            judged.success_rate,
+            began=began,
+            ended=ended,
         )
 
     def _film(self, snapshot: Snapshot, judged: Any) -> None:

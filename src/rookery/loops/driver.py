@@ -8,13 +8,14 @@ does the same things at the same places however fast it is.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rookery.config.schema import Config
+from rookery.config.schema import Config, Mode
 from rookery.errors import CheckpointError, ConfigError
 from rookery.event import (
+    Activity,
     Ask,
     Counters,
     Evaluated,
@@ -37,6 +38,7 @@ from rookery.manage.interrupts import Interrupts
 from rookery.manage.saver import Saver
 from rookery.nets.arrays import fingerprint
 from rookery.report.meter import Meter
+from rookery.report.trace import Trace
 
 Callback = Callable[[Event], Ask | str | None]
 
@@ -82,10 +84,18 @@ class Driver:
         self.faults: Counter[str] = Counter()  # warnings by kind
         self.train_s_before = 0.0  # in earlier sessions
         self._first_step: float | None = None
+        self._began_at = parts.counters.env_steps
         self._asked: set[Ask] = set()
         self._set_marks(0)
         self._submitted = self._written = Counters()  # of the last snapshot and log line
         self._saved: list[Saved] = []  # by the saver's thread
+        self._owed = False  # an evaluation, in async, where the evaluator was busy at its mark
+        self._judging = Trace("evaluator")
+
+    @property
+    def _newest_only(self) -> bool:
+        """In async nobody waits for the evaluator: it judges the newest weights when it can."""
+        return self.config.run.mode is Mode.ASYNC
 
     def _set_marks(self, env_steps: int) -> None:
         config, self._looked = self.config, env_steps
@@ -132,12 +142,15 @@ class Driver:
     def _turn(self) -> Iterator[Event]:
         counters = self.manager.counters = self.parts.counters
         self._looked = counters.env_steps
-        if self._first_step is None:
+        played = counters.env_steps > self._began_at
+        if self._first_step is None and (played or self.parts.crew.actors):  # no one is starting
             self._first_step = time.monotonic()
         yield from self._news()
         if self._log.passed(counters.env_steps):
             yield from self._logged()
-        if self._eval.passed(counters.env_steps):
+        self._owed = self._eval.passed(counters.env_steps) or self._owed
+        if self._owed and not (self._newest_only and self.manager.pending):
+            self._owed = False
             yield from self._submit()
         if self._save.passed(counters.env_steps) or Ask.CHECKPOINT in self._asked:
             self._asked.discard(Ask.CHECKPOINT)
@@ -157,10 +170,16 @@ class Driver:
             extra={
                 "train/learning_rate": parts.learner.lr.at(parts.share),
                 "faults/skipped_steps": float(parts.learner.skipped),
+                **parts.freshness.metrics(),
                 **{f"faults/{kind}": float(count) for kind, count in self.faults.items()},
             },
         )
         self.manager.write(event)
+        for traced in (parts.trace.take(self._written), self._judging.take(self._written)):
+            parts.keep(traced)
+        for traced in parts.traced:
+            self.manager.write(replace(traced, counters=self._written))
+        parts.traced.clear()
         yield event
 
     def _submit(self) -> Iterator[Event]:
@@ -177,7 +196,9 @@ class Driver:
         began = time.monotonic()
         while not until() and self.winner is None and not self.interrupts.reason:
             yield from self._news(timeout_s=0.1)
-        self.paused_s += time.monotonic() - began
+        now = time.monotonic()
+        self.paused_s += now - began
+        self.parts.trace.note(Activity.EVALUATE, began, now)
 
     def _news(self, timeout_s: float = 0.0) -> Iterator[Event]:
         for news in self.manager.news(timeout_s):
@@ -185,6 +206,8 @@ class Driver:
                 yield news
             else:
                 yield from self._judged(*news)
+        for complaint in self.parts.crew.complaints():
+            yield Warned(self.parts.counters, "actor", complaint)
         yield from self._saver_news()
 
     def _saver_news(self) -> Iterator[Event]:
@@ -197,6 +220,7 @@ class Driver:
         if judged.error is not None:
             yield Warned(snapshot.counters, "evaluation", judged.error)
             return
+        self._judging.note(Activity.EVALUATE, judged.began, judged.ended, 1)
         score = sum(judged.returns) / len(judged.returns)
         target = self.config.eval.target
         best = self.best_score is None or score > self.best_score
@@ -294,6 +318,7 @@ class Driver:
             oldest=self.parts.pool.ring.oldest,
             done=self._note(self.parts.counters, time.monotonic() - began),
         )
+        self.parts.trace.note(Activity.SAVE, began, time.monotonic())
 
     def _note(self, counters: Counters, stall_s: float = 0.0) -> Callable[[Path], None]:
         return lambda folder: self._saved.append(Saved(counters, str(folder), stall_s))
@@ -332,6 +357,7 @@ class Driver:
         self._set_marks(state["looked"])  # not where the run is: it may have stopped before a look
         self._submitted = Counters(**state["submitted"])
         self._written = Counters(**state["written"])
+        self._began_at = self.parts.counters.env_steps
 
 
 def _understood(ask: Ask | str) -> Ask:

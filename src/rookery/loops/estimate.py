@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.config.schema import Config, Storage
+from rookery.config.schema import Config, Engine, Storage
 from rookery.errors import ConfigError
 from rookery.learner import Learner
 from rookery.manage import machine
@@ -14,7 +14,7 @@ from rookery.types import EnvSpec
 
 PROCESS_BYTES = 450 << 20  # an interpreter with torch in it, measured
 PROCESSES = 2  # training, and the manage process
-COPIES = 4 + 1 + 1  # of the weights outside the learner: board slots, actor, evaluator
+COPIES = 4 + 1  # of the weights outside learner and actors: board slots, evaluator
 
 
 class Estimate(NamedTuple):
@@ -40,8 +40,9 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
     kept_rows = replay if config.checkpoint.replay else 0
     return Estimate(
         replay=replay,
-        weights=trained + 2 * acting + COPIES * acting,  # two moments for each trained weight
-        processes=PROCESSES * PROCESS_BYTES,
+        weights=trained
+        + (2 + COPIES + config.actor.num) * acting,  # two moments for each trained weight
+        processes=(PROCESSES + _own_processes(config)) * PROCESS_BYTES,
         checkpoints=kept_rows + (config.checkpoint.keep + 2) * (trained + 3 * acting),
     )
 
@@ -63,6 +64,10 @@ def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> Non
             f"the run needs {_size(disk)} of disk, {run_dir} has {_size(free)} free; lower "
             "replay.capacity, set checkpoint.replay=false, or choose another --run-dir"
         )
+
+
+def _own_processes(config: Config) -> int:
+    return 0 if config.engine is Engine.INLINE else config.actor.num
 
 
 def _size(count: int) -> str:

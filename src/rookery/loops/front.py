@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from beartype import beartype
 
-from rookery.algos import Algorithm
+from rookery.algos import Algorithm, build_algorithm
 from rookery.config.load import load as load_config
 from rookery.config.load import load_run
 from rookery.config.schema import Config
@@ -33,7 +33,6 @@ from rookery.loops.launch import (
     read_weights,
     session,
 )
-from rookery.loops.wiring import build_algorithm
 from rookery.nets.arrays import load_arrays
 from rookery.report import jsonl
 from rookery.types import EnvSpec, Obs

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
+from rookery.algos import build_algorithm
 from rookery.config.load import load_run
 from rookery.envs.make import make
 from rookery.evaluator import Evaluator
 from rookery.loops.launch import read_weights
-from rookery.loops.wiring import Factory, build_algorithm
+from rookery.loops.wiring import Factory
 from rookery.nets.arrays import load_arrays
 
 

@@ -142,7 +142,12 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             _say(str(need))
 
         parts = wire(
-            config, factory=request.factory, run_dir=run_dir, weights=weights, approve=approve
+            config,
+            factory=request.factory,
+            run_dir=run_dir,
+            weights=weights,
+            incarnations=found.state()["crew"]["incarnations"] if found else (),
+            approve=approve,
         )
         stack.callback(_close, parts)
         driver = Driver(

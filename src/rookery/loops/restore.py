@@ -4,9 +4,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from rookery.config.schema import Mode
 from rookery.event import Counters, Evaluated, Event, Logged, Saved, Stopped, Warned
+from rookery.loops.crew import Dealt
 from rookery.loops.desk import Snapshot
-from rookery.loops.single import take_in
+from rookery.loops.hops import take_in
 from rookery.loops.wiring import Parts
 from rookery.manage.checkpoint import Content, Found, read_segments
 from rookery.manage.saver import SEGMENT_BYTES, Saver
@@ -28,10 +30,8 @@ def capture(
     interrupted: bool,
 ) -> Content:
     """Copies everything a run needs to go on. Environments that cannot be saved are cut first."""
-    exact = parts.actor.envs.export_state() is not None
-    if not exact:
-        parts.actor.cut()
-        take_in(parts)
+    crew, exact = _crew_state(parts)
+    exactly = (exact or not interrupted) and parts.config.run.mode is not Mode.ASYNC
     if parts.config.checkpoint.replay:
         _queue_rows(parts, saver)
     numbers: dict[str, Any] = {
@@ -40,6 +40,8 @@ def capture(
         "limiter": parts.limiter.state(),
     }
     arrays: dict[str, Array] = {}
+    numbers["crew"], own = crew.numbers, crew.arrays
+    arrays |= {f"crew:{name}": array for name, array in own.items()}
     for role, part in _stateful(parts).items():
         numbers[role], own = part.state()
         arrays |= {f"{role}:{name}": array for name, array in own.items()}
@@ -53,7 +55,7 @@ def capture(
     return Content(
         env_steps=parts.counters.env_steps,
         version=parts.board.version,
-        exact=(exact or not interrupted) and parts.config.checkpoint.replay,
+        exact=exactly and parts.config.checkpoint.replay,
         final=False,
         about={
             "counters": asdict(parts.counters),
@@ -79,13 +81,14 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> Rest:
     numbers, arrays = found.state(), found.arrays()
     parts.counters = Counters(**numbers["counters"])
     parts.learner.restore(numbers["learner"], _of("learner", arrays))
-    parts.actor.restore(numbers["actor"], _of("actor", arrays))
     if found.manifest["about"]["replay"]:
         parts.limiter.restore(numbers["limiter"])
         segments = found.segments()
         parts.pool.restore(numbers["pool"], _of("pool", arrays), read_segments(segments))
         saver.adopt(segments)
     parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
+    if "actors" in numbers["crew"]:
+        parts.crew.restore(numbers["crew"], _of("crew", arrays))
     parts.learner.advance(parts.share)
     pending = [
         Snapshot(
@@ -116,7 +119,23 @@ def _queue_rows(parts: Parts, saver: Saver) -> None:
 
 
 def _stateful(parts: Parts) -> dict[str, Any]:
-    return {"learner": parts.learner, "actor": parts.actor, "pool": parts.pool}
+    return {"learner": parts.learner, "pool": parts.pool}
+
+
+def _crew_state(parts: Parts) -> tuple[Dealt, bool]:
+    """Returns the actors' state, and whether a run could go on from it exactly.
+
+    In async they play on meanwhile: they begin anew, as their next incarnations.
+    """
+    if parts.config.run.mode is Mode.ASYNC:
+        following = [incarnation + 1 for incarnation in parts.crew.incarnations]
+        return Dealt({"incarnations": following}, {}, exact=False), False
+    dealt = parts.crew.save()
+    if dealt.exact:
+        return dealt, True
+    parts.crew.cut()
+    take_in(parts)
+    return parts.crew.save(), False
 
 
 def _board_state(parts: Parts) -> tuple[dict[str, int], dict[str, Array]]:

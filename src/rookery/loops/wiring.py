@@ -3,7 +3,7 @@
 Loops, benchmarks and tests all get their parts here, so that they run the same thing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,18 @@ from typing import Any
 import torch
 
 from rookery import seeding
-from rookery.actor import Actor
-from rookery.algos import ALGOS, Algorithm
+from rookery.algos import build_algorithm
 from rookery.board import Board
-from rookery.config.schema import Config, Storage
+from rookery.config.schema import Config, Engine, Mode, Storage
 from rookery.envs.make import make
-from rookery.event import Counters
+from rookery.event import Counters, Traced
 from rookery.learner import Learner, pick_device
+from rookery.loops.crew import Crew
+from rookery.loops.freshness import Freshness
 from rookery.nets.arrays import load_arrays
 from rookery.replay.limiter import Limiter
 from rookery.replay.pool import Pool
+from rookery.report.trace import Trace
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import Array, EnvSpec
@@ -34,13 +36,17 @@ class Parts:
 
     config: Config
     spec: EnvSpec
-    actor: Actor
+    crew: Crew
     learner: Learner
     pool: Pool
     limiter: Limiter
     board: Board
     epsilon: Schedule
+    trace: Trace
     counters: Counters = field(default_factory=Counters)
+    freshness: Freshness = field(default_factory=Freshness)
+    published_at: float = float("-inf")
+    traced: list[Traced] = field(default_factory=list)  # by others, not written down yet
 
     @property
     def share(self) -> float:
@@ -52,8 +58,24 @@ class Parts:
         replay = self.config.replay
         return replay.beta + (replay.beta_end - replay.beta) * self.share
 
+    @property
+    def epsilon_now(self) -> float:
+        """The share of random actions, before it is shared out among actors."""
+        return self.epsilon.at(self.counters.env_steps / self.config.actor.epsilon_steps)
+
+    @property
+    def publish_interval_s(self) -> float:
+        """Seconds between two versions, at least. Only async may look at a clock."""
+        config = self.config
+        return config.learner.publish_min_interval_s if config.run.mode is Mode.ASYNC else 0.0
+
+    def keep(self, traced: Traced | None) -> None:
+        """Puts a trace aside for whoever writes it down."""
+        if traced is not None:
+            self.traced.append(traced)
+
     def close(self) -> None:
-        self.actor.close()
+        self.crew.close()
         self.pool.close()
         self.board.close()
 
@@ -64,46 +86,50 @@ def wire(
     factory: Factory | None = None,
     run_dir: Path | None = None,
     weights: dict[str, Array] | None = None,
+    incarnations: Sequence[int] = (),
     approve: Callable[[EnvSpec, Learner], None] | None = None,
 ) -> Parts:
     """Builds every role.
 
-    `weights` are loaded into all of them (`--init-from`). `approve` may refuse what would not fit,
-    before the replay takes its memory.
+    `weights` are loaded into all of them (`--init-from`). `incarnations` are those of the actors,
+    where a run goes on. `approve` may refuse what would not fit, before it takes its memory.
     """
     device = pick_device(config.learner.device)
     torch.set_num_threads(config.learner.threads)
-    envs = make(config.env, config.actor.envs, factory=factory)
-    learner = Learner(build_algorithm(config, envs.spec), config.learner, config.env, device)
+    inline = config.engine is Engine.INLINE
+    envs = make(config.env, config.actor.envs if inline else 1, factory=factory)
+    spec = envs.spec
+    if not inline:
+        envs.close()
+    learner = Learner(build_algorithm(config, spec), config.learner, config.env, device)
     if weights is not None:
         load_arrays(learner.algorithm.acting, weights)
     learner.algorithm.settle(0)
     if approve is not None:
-        approve(envs.spec, learner)
-    actor = Actor(
-        envs,
-        build_algorithm(config, envs.spec),
-        config.actor,
-        config.env,
-        seed=config.run.seed,
-        info_keys=config.report.info_keys,
-    )
+        approve(spec, learner)
     board = Board(learner.weights())
     board.publish(learner.weights())
-    actor.pull(board)
+    crew = Crew(
+        config,
+        spec,
+        board_fd=board.fd,
+        factory=factory,
+        envs=envs if inline else None,
+        incarnations=incarnations,
+    )
     pool = Pool(
-        envs.spec,
+        spec,
         config.replay,
         config.algo,
         rng=seeding.generator(config.run.seed, Role.REPLAY),
-        transports=[actor.ring],
-        envs=envs.num,
+        transports=crew.rings,
+        envs=config.actor.envs,
         directory=_replay_directory(config, run_dir),
     )
     return Parts(
         config=config,
-        spec=envs.spec,
-        actor=actor,
+        spec=spec,
+        crew=crew,
         learner=learner,
         pool=pool,
         limiter=build_limiter(config),
@@ -111,23 +137,17 @@ def wire(
         epsilon=Schedule(
             config.actor.epsilon, config.actor.epsilon_end, config.actor.epsilon_decay
         ),
+        trace=Trace("learner"),
     )
 
 
-def build_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
-    """Builds networks whose first weights depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seeding.integer(config.run.seed, Role.WEIGHTS))
-        return ALGOS[config.algo.name](config.algo, config.net, config.env, spec)
-
-
 def build_limiter(config: Config) -> Limiter:
-    """Allows two chunks of slack between actors and learner."""
+    """Allows two chunks of all actors as slack between them and the learner."""
     return Limiter(
         warmup=config.replay.warmup,
         batch=config.replay.batch,
         samples_per_insert=config.replay.samples_per_insert,
-        slack=2 * (config.actor.chunk + config.actor.envs),
+        slack=2 * config.actor.num * (config.actor.chunk + config.actor.envs),
     )
 
 

@@ -1,0 +1,57 @@
+"""The async loop: nobody waits for anybody.
+
+Actors play by themselves, wherever they live, and wait for the limiter alone. The learner takes in
+what they have written, learns while the limiter allows it, and looks around every few milliseconds.
+Where the limiter says no it waits for rows, `run.window_s` at the longest.
+"""
+
+import time
+from collections.abc import Iterator
+
+from rookery.event import Activity, Collected, Episode, Event, Turned
+from rookery.loops.crew import rungs
+from rookery.loops.hops import count, learn, take_in
+from rookery.loops.wiring import Parts
+
+TURN_S = 0.005  # of learning between two looks at the transport rings
+NEWS_S = 0.02  # between two looks for messages: each costs a system call for each actor
+
+
+def asynchronous(parts: Parts) -> Iterator[Event]:
+    """Yields what happens, for ever: whoever consumes the events decides when to stop."""
+    parts.crew.roam()
+    heard = 0.0
+    while True:
+        now = time.monotonic()
+        listen = now - heard >= NEWS_S
+        heard = now if listen else heard
+        yield bring_in(parts, listen=listen)
+        yield Turned(parts.counters)
+        if not parts.limiter.ready():
+            wait(parts)
+        until = time.monotonic() + TURN_S
+        while parts.limiter.ready() and time.monotonic() < until:
+            yield learn(parts)
+
+
+def bring_in(parts: Parts, *, listen: bool) -> Collected:
+    """Takes in rows, and messages where it is time for them, and opens or closes the gates."""
+    drained = take_in(parts)
+    if drained.count:
+        parts.freshness.seen(parts.pool.newest_version(drained.first, drained.count))
+    ended = list[Episode]()
+    for report in parts.crew.news() if listen else ():
+        ended += report.ended
+        parts.keep(report.traced)
+    epsilon = parts.epsilon_now
+    collected = count(parts, drained.steps, ended, epsilon, parts.freshness.version)
+    enough = parts.counters.env_steps >= parts.config.run.env_steps
+    parts.crew.allow(parts.limiter.may_insert() and not enough, rungs(epsilon, parts.config))
+    return collected
+
+
+def wait(parts: Parts) -> None:
+    """Waits for rows, no longer than the window."""
+    began = time.monotonic()
+    parts.crew.wait(parts.config.run.window_s)
+    parts.trace.note(Activity.WAIT, began, time.monotonic())

@@ -1,0 +1,86 @@
+"""The data path's hops as code. Loops differ only in the order they take them, and in who waits.
+
+    1 play    2 drain    3 allow    4 choose    5 fold    6 learn    7 rerank    8 publish    9 pull
+
+Everything here happens in the learner's process, but for playing and pulling, which actors do
+wherever they live (`player.py`).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rookery.event import Activity, Collected, Episode, Learned
+from rookery.loops.crew import rungs
+from rookery.loops.wiring import Parts
+from rookery.replay.pool import Drained
+
+
+def learn(parts: Parts) -> Learned:
+    """Hops 4 to 8: choose, fold, learn, rerank, publish."""
+    began = time.monotonic()
+    config, pool, learner = parts.config, parts.pool, parts.learner
+    batch = pool.draw(config.replay.batch, beta=parts.beta)
+    parts.limiter.draw(config.replay.batch)
+    facts = learner.learn(batch)
+    if facts.td_error is not None:  # None: the step was skipped
+        pool.rerank(batch.rows, facts.td_error)
+        if learner.due():
+            publish(parts)
+    parts.counters = replace(parts.counters, learner_steps=learner.learner_steps)
+    parts.trace.note(Activity.LEARN, began, time.monotonic(), 1)
+    return Learned(parts.counters, facts)
+
+
+def publish(parts: Parts) -> None:
+    """Hop 8, where it is not too early for it."""
+    began = time.monotonic()
+    if began - parts.published_at < parts.publish_interval_s:
+        return
+    parts.published_at = began
+    parts.freshness.published(parts.board.publish(parts.learner.weights()))
+    parts.trace.note(Activity.PUBLISH, began, time.monotonic(), 1)
+
+
+def play(parts: Parts) -> Collected:
+    """Hops 1 to 3 and 9: every actor pulls where it is due and plays a chunk; that is drained."""
+    config, env_steps = parts.config, 0
+    left = config.run.env_steps - parts.counters.env_steps
+    chunk = max(1, min(config.actor.chunk, -(-left // config.actor.num)))
+    epsilon, ended, version = parts.epsilon_now, list[Episode](), parts.board.version
+    for reports in parts.crew.play(chunk, rungs(epsilon, config), config.actor.chunk_episodes):
+        take_in(parts)
+        for report in reports:
+            env_steps += report.env_steps
+            ended += report.ended
+            version = min(version, report.version)
+            parts.keep(report.traced)
+    return count(parts, env_steps, ended, epsilon, version)
+
+
+def count(
+    parts: Parts, env_steps: int, ended: Sequence[Episode], epsilon: float, version: int
+) -> Collected:
+    """Counts what was played."""
+    parts.counters = replace(
+        parts.counters,
+        env_steps=parts.counters.env_steps + env_steps,
+        episodes=parts.counters.episodes + len(ended),
+    )
+    parts.learner.advance(parts.share)
+    return Collected(parts.counters, tuple(ended), epsilon, version)
+
+
+def take_in(parts: Parts) -> Drained:
+    """Hops 2 and 3: drains the transport rings and tells everybody who counts rows."""
+    began = time.monotonic()
+    drained = parts.pool.drain()
+    parts.limiter.insert(drained.steps)
+    if parts.config.env.normalize_obs or parts.config.env.normalize_reward:
+        parts.learner.observe(
+            parts.pool.observations_between(drained.first, drained.count),
+            parts.pool.returns_between(drained.first, drained.count),
+        )
+    if drained.count:
+        parts.trace.note(Activity.DRAIN, began, time.monotonic(), drained.count)
+    return drained

@@ -1,0 +1,211 @@
+"""The player: an actor as an engine keeps it.
+
+In single and sync mode it plays what it is told to. In async it roams: it plays chunk after chunk,
+waits where the limiter holds it up or its ring is full, and says now and then how it went.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from rookery.actor import Actor, Played
+from rookery.algos import build_algorithm
+from rookery.board import Board
+from rookery.config.schema import Config, FirstPriority
+from rookery.envs.make import Envs, make
+from rookery.event import Activity, Counters, Episode, Traced
+from rookery.nets.arrays import arrays_of
+from rookery.replay.ring import Ring
+from rookery.report.trace import Trace
+from rookery.types import Array
+
+NAP_S = 0.0005  # between two looks at a closed gate
+NEWS_S = 0.05  # between two reports while roaming
+TRACE_S = 1.0  # between two traces
+
+
+class Setup(NamedTuple):
+    """What a player is built from."""
+
+    config: Config
+    factory: Any  # the user's environment, where it was given from Python
+    actor: int
+    incarnation: int
+    ring_fd: int  # its transport ring
+    board_fd: int
+    envs: Envs | None = None  # made already: only where it lives in the process that made them
+
+
+class Play(NamedTuple):
+    """An order: play at least so many env steps, or until so many episodes have ended."""
+
+    env_steps: int
+    episodes: int | None
+    epsilon: float
+
+
+class Roam(NamedTuple):
+    """An order: play by yourself from now on."""
+
+
+class Cut(NamedTuple):
+    """An order: end all episodes here, as `Actor.cut` does."""
+
+
+class Save(NamedTuple):
+    """An order: give your state for a checkpoint."""
+
+
+class Restore(NamedTuple):
+    """An order: go on from this state."""
+
+    numbers: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+class Report(NamedTuple):
+    """News: what was played since the last one."""
+
+    env_steps: int
+    ended: tuple[Episode, ...]
+    epsilon: float
+    version: int  # of the weights that played last
+    left: int = 0  # episodes that did not fit into the ring any more
+    traced: Traced | None = None
+
+
+class Done(NamedTuple):
+    """The answer to orders that have no other."""
+
+
+class Saved(NamedTuple):
+    """The answer to `Save`. `exact` says whether the environments' own state is in it."""
+
+    numbers: dict[str, Any]
+    arrays: dict[str, Array]
+    exact: bool
+
+
+class Player:
+    """Obeys orders with one actor."""
+
+    def __init__(self, setup: Setup):
+        config, self.setup = setup.config, setup
+        self.roaming = False
+        envs = setup.envs or make(config.env, config.actor.envs, factory=setup.factory)
+        algorithm = build_algorithm(config, envs.spec)
+        self.board = Board(arrays_of(algorithm.acting), fd=setup.board_fd)
+        algorithm.networks.to(_device(config, setup.actor))
+        self.actor = Actor(
+            envs,
+            algorithm,
+            config.actor,
+            config.env,
+            seed=config.run.seed,
+            ring=Ring.from_fd(setup.ring_fd),
+            index=setup.actor,
+            incarnation=setup.incarnation,
+            info_keys=config.report.info_keys,
+            values=config.replay.first_priority is FirstPriority.ACTOR,
+        )
+        self.actor.pull(self.board)
+        self.trace = Trace(f"actor-{setup.actor}")
+        self._played, self._ended = 0, list[Episode]()
+        self._told = self._traced_at = time.monotonic()
+        self._orders: dict[type, Callable[[Any], Any]] = {
+            Play: self._play,
+            Roam: self._roam,
+            Cut: self._cut,
+            Save: self._save,
+            Restore: self._restore,
+        }
+
+    def do(self, order: Any) -> Any:
+        return self._orders[type(order)](order)
+
+    def _play(self, order: Play) -> Report:
+        played = self._chunk(order)
+        left = 0 if order.episodes is None else max(0, order.episodes - len(played.ended))
+        return Report(
+            played.env_steps, played.ended, order.epsilon, self.actor.version, left, self._traced()
+        )
+
+    def _chunk(self, order: Play) -> Played:
+        if self.actor.due():
+            self.actor.pull(self.board)
+        began = time.monotonic()
+        if order.episodes is None:
+            played = self.actor.collect(order.env_steps, order.epsilon)
+        else:
+            played = self.actor.collect_episodes(order.episodes, order.epsilon)
+        self.trace.note(Activity.PLAY, began, time.monotonic(), played.env_steps)
+        return played
+
+    def _roam(self, order: Roam) -> Report:
+        self.roaming = True
+        return self._report(0.0)
+
+    def roam(self) -> Report | None:
+        """Plays a chunk, or naps; returns a report when one is due."""
+        ring, chunk = self.actor.ring, self.setup.config.actor.chunk
+        if ring.gate and ring.free >= self.actor.room(chunk):
+            played = self._chunk(Play(chunk, None, ring.epsilon))
+            self._played += played.env_steps
+            self._ended += played.ended
+        else:
+            self._nap()
+        due = time.monotonic() - self._told >= NEWS_S
+        return self._report(ring.epsilon) if due else None
+
+    def _nap(self) -> None:
+        began = time.monotonic()
+        time.sleep(NAP_S)
+        self.actor.ring.beat()
+        self.trace.note(Activity.WAIT, began, time.monotonic())
+
+    def _report(self, epsilon: float) -> Report:
+        report = Report(
+            self._played,
+            tuple(self._ended),
+            epsilon,
+            self.actor.version,
+            traced=self._traced(),
+        )
+        self._played, self._ended, self._told = 0, [], time.monotonic()
+        return report
+
+    def _traced(self) -> Traced | None:
+        """A trace now and then: a message for every chunk would be too many."""
+        if time.monotonic() - self._traced_at < TRACE_S:
+            return None
+        self._traced_at = time.monotonic()
+        return self.trace.take(Counters())
+
+    def _cut(self, order: Cut) -> Done:
+        self.actor.cut()
+        return Done()
+
+    def _save(self, order: Save) -> Saved:
+        numbers, arrays = self.actor.state()
+        return Saved(numbers, arrays, numbers["envs"] is not None)
+
+    def _restore(self, order: Restore) -> Done:
+        self.actor.restore(order.numbers, order.arrays)
+        return Done()
+
+    def close(self) -> None:
+        self.actor.close()
+        self.board.close()
+
+
+def _device(config: Config, index: int) -> torch.device:
+    devices = config.actor.devices
+    return torch.device(devices[index % len(devices)] if devices else "cpu")
+
+
+def own(fd: int) -> int:
+    """Returns a descriptor of the same file that somebody else may close."""
+    return os.dup(fd)
