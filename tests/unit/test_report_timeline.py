@@ -129,18 +129,18 @@ def test_resuming_cuts_the_timeline_back(tmp_path):
 
 
 def test_the_file_stays_below_its_limit_and_the_sums_stay_exact(tmp_path):
-    sink = Timeline(tmp_path, limit=8_000)
+    sink = Timeline(tmp_path, limit=4_000)
     sizes = []
-    for n in range(400):
+    for n in range(150):
         sink.write(traced(float(n), process=f"actor-{n % 2}", took=1.0))
         sizes.append((tmp_path / NAME).stat().st_size)
     sink.close()
 
     found = list(read(tmp_path / NAME))
-    assert max(sizes) <= 8_000
-    assert sum(event.totals["play"] for event in found) == pytest.approx(200.0)
-    assert sum(event.amounts["play"] for event in found) == pytest.approx(4000.0)
-    assert sum(len(event.spans) + event.dropped for event in found) == 800
+    assert max(sizes) <= 4_000
+    assert sum(event.totals["play"] for event in found) == pytest.approx(75.0)
+    assert sum(event.amounts["play"] for event in found) == pytest.approx(1500.0)
+    assert sum(len(event.spans) + event.dropped for event in found) == 300
     assert any(event.spans for event in found)
 
 
