@@ -21,7 +21,12 @@ __all__ = ["inline"]  # a fixture
 pytestmark = pytest.mark.usefixtures("inline")
 
 RESULT = ("weights_sha256", "env_steps", "learner_steps", "episodes", "best_score", "reason")
-RICH = {"replay.draw": "prioritized", "algo.n_step": 3, "env.frame_stack": 2}
+RICH = {
+    "replay.draw": "prioritized",
+    "replay.first_priority": "actor",
+    "algo.n_step": 3,
+    "env.frame_stack": 2,
+}
 CUT = {"env.id": "strange_envs:Wander", "env.kwargs": {}}
 
 

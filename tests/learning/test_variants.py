@@ -31,6 +31,7 @@ class TwoRooms(nn.Module):
 VARIANTS: dict[str, dict[str, Any]] = {
     "one step": {"algo.n_step": 1},
     "five steps, prioritised": {"algo.n_step": 5, "replay.draw": "prioritized"},
+    "ranked by actors": {"replay.draw": "prioritized", "replay.first_priority": "actor"},
     "not double": {"algo.double": False},
     "dueling": {"algo.dueling": True},
     "polyak": {"algo.target_tau": 0.02},
