@@ -135,7 +135,8 @@ def test_clean_removes_what_killed_runs_left_half_written_and_nothing_of_live_on
 
 def test_a_resumed_run_clears_away_what_it_left_half_written(nursery, tmp_path):
     run = train(nursery, tmp_path, "run", checkpoint__period=200)
-    assert eventually(lambda: bool(list(tmp_path.rglob("*.tmp-*"))), 30.0)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert eventually(lambda: bool(list(checkpoints.rglob("*.tmp-*"))), 30.0)
     run.send(SIGKILL)
     assert run.wait() == -SIGKILL
     half = tmp_path / "run" / "metrics.jsonl.tmp-1"

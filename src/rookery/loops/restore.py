@@ -81,14 +81,14 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> Rest:
     numbers, arrays = found.state(), found.arrays()
     parts.counters = Counters(**numbers["counters"])
     parts.learner.restore(numbers["learner"], _of("learner", arrays))
+    if "actors" in numbers["crew"]:
+        parts.crew.restore(numbers["crew"], _of("crew", arrays))
     if found.manifest["about"]["replay"]:
         parts.limiter.restore(numbers["limiter"])
         segments = found.segments()
         parts.pool.restore(numbers["pool"], _of("pool", arrays), read_segments(segments))
         saver.adopt(segments)
     parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
-    if "actors" in numbers["crew"]:
-        parts.crew.restore(numbers["crew"], _of("crew", arrays))
     parts.learner.advance(parts.share)
     pending = [
         Snapshot(
