@@ -147,6 +147,14 @@ def test_the_window_is_where_most_processes_do_most(tmp_path):
     assert 10.0 <= began <= ended <= 15.0
 
 
+def test_the_window_ends_with_the_run_at_the_latest(tmp_path):
+    found = history(
+        tmp_path, turns("a", 0.0, 9.5, WAIT, each=9.5), turns("a", 9.5, 0.5, PLAY, LEARN)
+    )
+
+    assert busiest(found, 0.0, 10.0, 3.0) == (pytest.approx(7.0), pytest.approx(10.0))
+
+
 def test_a_window_longer_than_the_run_is_the_run(run):
     assert busiest(run, 0.0, run.seconds, 3.0) == (0.0, run.seconds)
 
@@ -200,7 +208,8 @@ def test_spans_too_short_to_see_are_drawn_together_as_the_longest():
 
     found = list(boxes([*crowd, Span(WAIT, 4.0, 9.0)], scale))
 
-    assert len(found) <= 4 / FINEST + 1
+    assert len(found) == pytest.approx(4 / FINEST + 1, abs=1)
+    assert all(box.ended - box.began <= FINEST + 0.01 for box in found[:-1])
     assert sum(box.spans for box in found) == 401
     assert {box.activity for box in found[:-1]} == {LEARN}
     assert found[-1] == Box(WAIT, 4.0, 9.0, 1)
@@ -226,6 +235,22 @@ def test_the_overview_divides_each_slice_of_time(run):
     assert all(float(shape.get("height")) == pytest.approx(LANE / 4) for shape in learner)
     (frame,) = [shape for shape in shapes(picture) if shape.get("class") == "window"]
     assert float(frame.get("width")) == pytest.approx(PLOT / 4, abs=3)
+
+
+def test_activities_of_a_slice_stand_on_top_of_each_other(run):
+    picture = overview(run, 0.0, 2.0)
+    boxes = [shape for shape in shapes(picture) if shape.find(f"{SVG}title") is not None]
+    slices: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for shape in boxes:
+        process = shape.find(f"{SVG}title").text.partition(":")[0]
+        tops = slices.setdefault((process, shape.get("x")), [])
+        tops.append((float(shape.get("y")), float(shape.get("height"))))
+
+    assert any(len(tops) == 4 for tops in slices.values())
+    for tops in slices.values():
+        below = [LANE, *(y for y, _ in tops)]
+        for (y, height), foot in zip(tops, below, strict=False):
+            assert y + height == pytest.approx(foot, abs=0.02)
 
 
 def test_where_a_session_begins_there_is_a_line(tmp_path):

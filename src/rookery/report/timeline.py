@@ -25,8 +25,9 @@ from rookery.report import jsonl
 from rookery.report.lines import Lines
 
 NAME = "timeline.jsonl"
-LIMIT = 20_000_000  # bytes
+LIMIT = 10_000_000  # bytes
 WINDOW_S = 4.0
+ACTIVITIES = {str(activity): activity for activity in Activity}
 MOST = 1 << 20  # windows; six weeks
 
 
@@ -132,7 +133,7 @@ def _parse_traced(entry: dict[str, Any], counters: Counters) -> Traced:
         began=began,
         ended=_finite(entry["ended"]),
         spans=tuple(
-            Span(Activity(name), began + int(at) * 1e-6, began + (int(at) + int(took)) * 1e-6)
+            Span(ACTIVITIES[name], began + int(at) * 1e-6, began + (int(at) + int(took)) * 1e-6)
             for name, at, took in entry["spans"]
         ),
         totals={str(name): _finite(value) for name, value in entry["totals"].items()},
