@@ -113,6 +113,7 @@ class Logged:
     counters: Counters
     wall_s: float  # since the run began, earlier sessions included
     metrics: dict[str, float]
+    limit: str = ""  # what limits the run, in a sentence; empty: not known yet
 
 
 @dataclass(frozen=True)

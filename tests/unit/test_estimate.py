@@ -48,7 +48,8 @@ class TestAdding:
 
     def test_weights_are_those_of_every_role(self, parts: Parts) -> None:
         # One network: 8 → 4 → 2 in float32. The learner trains one beside a target of the same
-        # size, the running return scale (3 numbers) with them; two moments; five copies and an actor's elsewhere.
+        # size, the running return scale (3 numbers) with them; two moments; an actor's, and
+        # five copies elsewhere.
         net = 4 * ((8 * 4 + 4) + (4 * 2 + 2))
         need = estimate(parts.config, parts.spec, parts.learner)
 

@@ -61,6 +61,7 @@ def test_every_kept_event_is_one_json_object(tmp_path):
         "episodes": 3,
         "wall_s": 10.0,
         "metrics": {"train/loss": 0.5},
+        "limit": "",
     }
     assert (entries[1]["score"], entries[1]["returns"]) == (2.0, [1.0, 3.0])
     assert entries[4]["reason"] == "target"

@@ -5,6 +5,7 @@ line, an evaluation, a checkpoint, a reason to stop. Marks are counted in env st
 does the same things at the same places however fast it is.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rookery.config.schema import Config, Mode
+from rookery.config.schema import Config, Engine, Mode
 from rookery.errors import CheckpointError, ConfigError
 from rookery.event import (
     Activity,
@@ -37,6 +38,7 @@ from rookery.manage.checkpoint import Content
 from rookery.manage.interrupts import Interrupts
 from rookery.manage.saver import Saver
 from rookery.nets.arrays import fingerprint
+from rookery.report.ledger import Ledger
 from rookery.report.meter import Meter
 from rookery.report.trace import Trace
 
@@ -91,6 +93,9 @@ class Driver:
         self._saved: list[Saved] = []  # by the saver's thread
         self._owed = False  # an evaluation, in async, where the evaluator was busy at its mark
         self._judging = Trace("evaluator")
+        self._ledger = Ledger(
+            actors=self.config.actor.num, alone=self.config.engine is Engine.INLINE
+        )
 
     @property
     def _newest_only(self) -> bool:
@@ -171,16 +176,33 @@ class Driver:
                 "train/learning_rate": parts.learner.lr.at(parts.share),
                 "faults/skipped_steps": float(parts.learner.skipped),
                 **parts.freshness.metrics(),
+                **self._taken(),
                 **{f"faults/{kind}": float(count) for kind, count in self.faults.items()},
             },
         )
+        self._write_traces()
+        event = replace(event, limit=self._ledger.verdict)
         self.manager.write(event)
-        for traced in (parts.trace.take(self._written), self._judging.take(self._written)):
-            parts.keep(traced)
+        yield event
+
+    def _write_traces(self) -> None:
+        parts = self.parts
+        for trace in (parts.trace, self._judging):
+            parts.keep(trace.take(self._written))
         for traced in parts.traced:
+            self._ledger.add(traced)
             self.manager.write(replace(traced, counters=self._written))
         parts.traced.clear()
-        yield event
+
+    def _taken(self) -> dict[str, float | None]:
+        """What each process takes of the machine."""
+        names = {"learner": os.getpid(), "manage": self.manager.pid, **self.parts.crew.pids}
+        taken = self.meter.processes(names)
+        if self.parts.learner.device.type == "cuda":
+            import torch
+
+            taken["system/gpu_memory_mb"] = torch.cuda.memory_allocated() / 2**20
+        return taken
 
     def _submit(self) -> Iterator[Event]:
         """Takes a snapshot. Only where the evaluator is hopelessly behind, training waits."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rookery.config.schema import Engine
 from rookery.event import Activity, Collected, Episode, Learned
 from rookery.loops.crew import rungs
 from rookery.loops.wiring import Parts
@@ -48,8 +49,12 @@ def play(parts: Parts) -> Collected:
     left = config.run.env_steps - parts.counters.env_steps
     chunk = max(1, min(config.actor.chunk, -(-left // config.actor.num)))
     epsilon, ended, version = parts.epsilon_now, list[Episode](), parts.board.version
+    began = time.monotonic()
     for reports in parts.crew.play(chunk, rungs(epsilon, config), config.actor.chunk_episodes):
+        if config.engine is not Engine.INLINE:
+            parts.trace.note(Activity.WAIT, began, time.monotonic())
         take_in(parts)
+        began = time.monotonic()
         for report in reports:
             env_steps += report.env_steps
             ended += report.ended

@@ -114,7 +114,7 @@ class Player:
         self.actor.pull(self.board)
         self.trace = Trace(f"actor-{setup.actor}")
         self._played, self._ended = 0, list[Episode]()
-        self._told = self._traced_at = time.monotonic()
+        self._told = self._traced_at = self._idle_since = time.monotonic()
         self._orders: dict[type, Callable[[Any], Any]] = {
             Play: self._play,
             Roam: self._roam,
@@ -127,7 +127,10 @@ class Player:
         return self._orders[type(order)](order)
 
     def _play(self, order: Play) -> Report:
+        if self.setup.envs is None:  # in a process of its own: it has waited for the others
+            self.trace.note(Activity.WAIT, self._idle_since, time.monotonic())
         played = self._chunk(order)
+        self._idle_since = time.monotonic()
         left = 0 if order.episodes is None else max(0, order.episodes - len(played.ended))
         return Report(
             played.env_steps, played.ended, order.epsilon, self.actor.version, left, self._traced()

@@ -82,7 +82,11 @@ def panel(view: View, width: int) -> Panel:
     """Draws a run in nine rows; in twelve where there are few columns."""
     narrow = width < NARROW
     rows = Group(
-        _bar(view, narrow), "", _judgement(view, width), "", _figures(view, 2 if narrow else 4)
+        _bar(view, narrow),
+        "",
+        _judgement(view, width),
+        Text(view.limit, style="dim", no_wrap=True, overflow="ellipsis"),
+        _figures(view, 2 if narrow else 4),
     )
     return Panel(
         rows,

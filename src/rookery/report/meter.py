@@ -45,6 +45,14 @@ class Meter:
         """Seconds since the run began, earlier sessions included."""
         return self._now() - self._began
 
+    def processes(self, names: Mapping[str, int | None]) -> dict[str, float | None]:
+        """Returns what each of these processes took at the last sample, under metric names."""
+        taken = {name: self._usage.processes.get(pid or -1) for name, pid in names.items()}
+        known = {name: one for name, one in taken.items() if one is not None}
+        return {f"system/cpu_percent/{name}": one.cpu_percent for name, one in known.items()} | {
+            f"system/memory_mb/{name}": one.memory_mb for name, one in known.items()
+        }
+
     def observe(self, event: Event) -> None:
         watch = self._watch.get(type(event))
         if watch is not None:
@@ -57,7 +65,7 @@ class Meter:
         replay_fill: float,
         samples_per_insert: float,
         version: int,
-        extra: Mapping[str, float],
+        extra: Mapping[str, float | None],
     ) -> Logged:
         """Closes the interval since the last mark. Converts tensors, so it waits for the device.
 

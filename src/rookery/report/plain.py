@@ -56,7 +56,7 @@ def status(view: View) -> str:
     parts = [f"env_steps {view.counters.env_steps}/{view.config.run.env_steps}"]
     parts += _judged(view)
     parts += [show(view.metrics[name]) for name, show in SHOWN.items() if name in view.metrics]
-    return "  ".join(parts)
+    return "  ".join([*parts, f"({view.limit})"] if view.limit else parts)
 
 
 def stopped(event: Stopped) -> str:

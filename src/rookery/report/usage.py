@@ -26,6 +26,8 @@ class Usage:
         self._spent: dict[int, float] = {}  # pid → processor seconds at the last sample
         self._sampled_at: float | None = None
         self._taken = Taken(None, 0.0)
+        self._resident: dict[int, int] = {}  # pid → bytes
+        self.processes: dict[int, Taken] = {}  # by pid, at the last sample
         self.sample()  # the first percentage needs something to count from
 
     def sample(self) -> Taken:
@@ -42,9 +44,17 @@ class Usage:
         spent, resident = self._read()
         burnt = sum(max(0.0, spent[pid] - self._spent.get(pid, spent[pid])) for pid in spent)
 
-        since, self._sampled_at, self._spent = self._sampled_at, now, spent
+        since, before = self._sampled_at, self._spent
+        self._sampled_at, self._spent = now, spent
+        self.processes = {
+            pid: Taken(_percent(seconds, before.get(pid), since, now), self._mb(pid))
+            for pid, seconds in spent.items()
+        }
         percent = None if since is None else 100.0 * burnt / (now - since)
         return Taken(percent, resident / 2**20)
+
+    def _mb(self, pid: int) -> float:
+        return self._resident.get(pid, 0) / 2**20
 
     def _read(self) -> tuple[dict[int, float], int]:
         spent, resident = {}, 0
@@ -55,4 +65,11 @@ class Usage:
                 continue
             spent[process.pid] = times.user + times.system
             resident += memory.rss
+            self._resident[process.pid] = memory.rss
         return spent, resident
+
+
+def _percent(spent: float, before: float | None, since: float | None, now: float) -> float | None:
+    if before is None or since is None:
+        return None
+    return 100.0 * max(0.0, spent - before) / (now - since)

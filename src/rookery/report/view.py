@@ -18,7 +18,7 @@ class View:
         self.counters, self.metrics = Counters(), dict[str, float]()
         self.scores, self.best = list(scores), max(scores, default=None)
         self.run_dir, self.about, self.resumed = "", dict[str, Any](), False
-        self.faults = 0
+        self.faults, self.limit = 0, ""
         self.stopped: Stopped | None = None
         self._saved_at: float | None = None
         self._wall_s, self._seen_at = 0.0, now()
@@ -77,6 +77,7 @@ class View:
 
     def _logged(self, event: Logged) -> None:
         self.counters, self.metrics = event.counters, event.metrics
+        self.limit = event.limit or self.limit
         self._set_clock(event.wall_s)
         self._marks.append((event.wall_s, self._share(event.counters, event.wall_s)))
 
