@@ -22,9 +22,10 @@ def run_dir(tmp_path):
     for process, busy in (("actor-0", Activity.PLAY), ("learner", Activity.LEARN)):
         trace = Trace(process, now=iter((100.0, 110.0)).__next__)
         for second in range(100, 110):
-            trace.note(busy, second, second + 0.25, 5)
-            if busy is Activity.LEARN:
-                trace.note(Activity.WAIT, second + 0.25, second + 1.0)
+            quarter = second + 0.25
+            trace.note(busy, second, quarter, 5)
+            rest = Activity.WRITE if busy is Activity.PLAY else Activity.WAIT
+            trace.note(rest, quarter, second + 1.0)
         sink.write(trace.take(Counters(50)))
     sink.close()
     return folder

@@ -39,6 +39,13 @@ def test_taking_turns_is_limited_by_the_longer_turn():
     assert (found.role, found.share) == (Limit.ACTORS, pytest.approx(0.7))
 
 
+def test_who_notes_no_waits_waits_whenever_it_does_nothing():
+    """One process that plays inline, and notes the actor's part apart from the learner's."""
+    found = bottleneck({"a": {"play": 1.0}, "l": {"learn": 8.7, "drain": 0.2}}, 10.0)
+
+    assert (found.role, found.share) == (Limit.LEARNER, pytest.approx(0.9))
+
+
 @pytest.mark.parametrize(
     ("totals", "role", "share"),
     [
@@ -62,8 +69,8 @@ def test_a_judge_at_work_limits_nobody():
 def test_a_wait_must_be_noticeable():
     below, above = 10 * NOTICEABLE - 0.01, 10 * NOTICEABLE + 0.01
 
-    assert bottleneck({"a": actor(9, 0), "l": learner(9, below)}, 10.0).role is Limit.NOBODY
-    assert bottleneck({"a": actor(9, 0), "l": learner(9, above)}, 10.0).role is Limit.ACTORS
+    assert bottleneck({"a": actor(10, 0), "l": learner(9, below)}, 10.0).role is Limit.NOBODY
+    assert bottleneck({"a": actor(10, 0), "l": learner(9, above)}, 10.0).role is Limit.ACTORS
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0])

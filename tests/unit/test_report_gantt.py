@@ -120,6 +120,30 @@ def test_getting_ready_is_not_part_of_the_run(tmp_path):
     assert found.lanes[0].shares == {"play": pytest.approx(1.0)}
 
 
+def test_waiting_for_the_others_to_get_up_is_not_part_of_the_run(tmp_path):
+    early = mark("learner", Span(WAIT, 90.0, 95.0), Span(WAIT, 96.0, 103.0), Span(LEARN, 103, 104))
+    never = mark("evaluator", Span(WAIT, 90.0, 99.0))
+
+    found = history(tmp_path, early, never, turns("actor-0", 100.0, 4.0, PLAY, each=1.0))
+    lanes = {lane.process: lane for lane in found.lanes}
+
+    assert found.seconds == pytest.approx(4.0)
+    spans = [(s.activity, s.began, s.ended) for s in lanes["learner"].spans]
+    assert spans == [
+        (WAIT, pytest.approx(0.0), pytest.approx(3.0)),
+        (LEARN, pytest.approx(3.0), pytest.approx(4.0)),
+    ]
+    assert lanes["learner"].shares == {"wait": pytest.approx(0.75), "learn": pytest.approx(0.25)}
+    assert (list(lanes["evaluator"].spans), lanes["evaluator"].seconds) == ([], 0.0)
+
+
+def test_a_run_that_only_waits_is_shown_waiting(tmp_path):
+    found = history(tmp_path, mark("learner", Span(WAIT, 90.0, 95.0)))
+
+    assert found.seconds == pytest.approx(5.0)
+    assert found.lanes[0].shares == {"wait": pytest.approx(1.0)}
+
+
 def test_shares_and_rates_count_what_was_dropped(tmp_path):
     first = Traced(
         Counters(), "a", 0.0, 4.0, (Span(PLAY, 0.0, 1.0),), {"play": 3.0}, {"play": 60.0}, 9
@@ -149,7 +173,7 @@ def test_the_window_is_where_most_processes_do_most(tmp_path):
 
 def test_the_window_ends_with_the_run_at_the_latest(tmp_path):
     found = history(
-        tmp_path, turns("a", 0.0, 9.5, WAIT, each=9.5), turns("a", 9.5, 0.5, PLAY, LEARN)
+        tmp_path, turns("a", 0.0, 9.5, PLAY, each=9.5), turns("a", 9.5, 0.5, PLAY, LEARN)
     )
 
     assert busiest(found, 0.0, 10.0, 3.0) == (pytest.approx(7.0), pytest.approx(10.0))

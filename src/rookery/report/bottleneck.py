@@ -1,7 +1,8 @@
 """What limits a run: whoever the others wait for.
 
 Roles are told by what they do, not by their names: who plays is an actor, who drains or learns is
-the learner. Where one process does both nobody can wait, and the longer of the two is the limit.
+the learner. Who notes no waits waits whenever it does nothing. Where one process does everything
+nobody can wait, and the longer part is the limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ def _phases(shares: Sequence[Shares]) -> list[tuple[float, Bottleneck]]:
 
 def _waits(actors: Sequence[Shares], learners: Sequence[Shares]) -> list[tuple[float, Bottleneck]]:
     """Gives the limiter what both sides must have waited at once, each side the rest."""
-    learner, actor = _mean(learners, Activity.WAIT), _mean(actors, Activity.WAIT)
+    learner, actor = _mean_wait(learners), _mean_wait(actors)
     both = max(0.0, learner + actor - 1.0)
     return [
         (learner - both, Bottleneck(Limit.ACTORS, learner, "the learner waits")),
@@ -88,3 +89,11 @@ def _takes(shares: Shares, *activities: Activity) -> float:
 
 def _mean(shares: Sequence[Shares], *activities: Activity) -> float:
     return fmean(_takes(share, *activities) for share in shares) if shares else 0.0
+
+
+def _mean_wait(shares: Sequence[Shares]) -> float:
+    return fmean(_wait(share) for share in shares) if shares else 0.0
+
+
+def _wait(shares: Shares) -> float:
+    return _takes(shares, Activity.WAIT) or max(0.0, 1.0 - sum(shares.values()))

@@ -3,7 +3,8 @@
     history = load(run_dir)
     for lane in history.lanes: lane.process, lane.spans, lane.shares
 
-Time is in seconds since the run's first span. Sessions lie end to end: the hours between an
+Time is in seconds since the run's first span that is not waiting: processes that are up wait for
+those that are not, and that is not yet the run. Sessions lie end to end: the hours between an
 interrupt and `--resume` are not drawn.
 """
 
@@ -90,11 +91,12 @@ def load(run_dir: Path) -> History:
     lanes: dict[str, Lane] = {}
     sessions, end = [], 0.0
     for marks in _sessions(run_dir):
-        shift = end - min(_first(mark) for mark in marks)
+        first = _first(marks)
+        shift = end - first
         sessions.append(end)
         for mark in marks:
             lane = lanes.setdefault(mark.process, Lane(mark.process, []))
-            lane.marks.append(_shifted(mark, shift, end))
+            lane.marks.append(_shifted(_since(mark, first), shift))
         end = max(mark.ended for mark in marks) + shift
     return History(sorted(lanes.values(), key=_place), sessions, end)
 
@@ -109,18 +111,41 @@ def _sessions(run_dir: Path) -> list[list[Traced]]:
     return [marks for marks in found if marks]
 
 
-def _first(mark: Traced) -> float:
-    if mark.spans:
-        return mark.spans[0].began
-    return mark.began if mark.totals else mark.ended
+def _first(marks: list[Traced]) -> float:
+    """Returns when somebody first did something else than wait."""
+    busy = [moment for moment in map(_busy_since, marks) if moment is not None]
+    return min(busy, default=min(mark.began for mark in marks))
 
 
-def _shifted(mark: Traced, shift: float, earliest: float) -> Traced:
-    """Moves a mark; before the session's first span a process was only getting ready."""
-    spans = tuple(Span(kind, began + shift, ended + shift) for kind, began, ended in mark.spans)
-    return replace(
-        mark, began=max(earliest, mark.began + shift), ended=mark.ended + shift, spans=spans
+def _busy_since(mark: Traced) -> float | None:
+    if mark.dropped and not mark.spans:
+        return mark.began  # it may have done anything
+    return next((span.began for span in mark.spans if span.activity is not Activity.WAIT), None)
+
+
+def _since(mark: Traced, first: float) -> Traced:
+    """Leaves out what a process waited before the session's first span."""
+    if mark.began >= first:
+        return mark
+    kept = tuple(span._replace(began=max(span.began, first)) for span in mark.spans)
+    waited = sum(
+        new.began - old.began if new.ended > first else old.ended - old.began
+        for new, old in zip(kept, mark.spans, strict=True)
     )
+    wait = str(Activity.WAIT)
+    totals = mark.totals | {wait: max(0.0, mark.totals.get(wait, 0.0) - waited)}
+    return replace(
+        mark,
+        began=first,
+        ended=max(first, mark.ended),
+        spans=tuple(span for span in kept if span.ended > first),
+        totals={name: seconds for name, seconds in totals.items() if seconds},
+    )
+
+
+def _shifted(mark: Traced, shift: float) -> Traced:
+    spans = tuple(Span(kind, began + shift, ended + shift) for kind, began, ended in mark.spans)
+    return replace(mark, began=mark.began + shift, ended=mark.ended + shift, spans=spans)
 
 
 def _place(lane: Lane) -> tuple[int, list[str | int]]:
