@@ -108,18 +108,19 @@ class Dqn:
             self._quick = Quick.of(self._online.body) or False
         if not (self._quick and self._quick.fits(obs)):
             with torch.inference_mode():
-                return self.acting(tensors(obs)).numpy()  # type: ignore[no-any-return]
+                seen = tensors(obs, self._leaders[0].device)
+                return self.acting(seen).cpu().numpy()  # type: ignore[no-any-return]
         out = self._quick(obs)  # type: ignore[arg-type]
         if not exact:
             return out[:, self.config.dueling :]  # a state's value favours no action
         return self._online.values(torch.from_numpy(out)).numpy()
 
 
-def tensors(obs: Obs) -> Any:
-    """Gives an observation's arrays to torch, without copying."""
+def tensors(obs: Obs, device: torch.device) -> Any:
+    """Gives an observation's arrays to torch, on the CPU without copying."""
     if isinstance(obs, dict):
-        return {name: torch.from_numpy(leaf) for name, leaf in obs.items()}
-    return torch.from_numpy(obs)
+        return {name: torch.from_numpy(leaf).to(device) for name, leaf in obs.items()}
+    return torch.from_numpy(obs).to(device)
 
 
 def _share_statistics(online: nn.Module, target: nn.Module) -> None:
