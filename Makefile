@@ -9,7 +9,7 @@
 
 PYTHON ?= python3
 SCENARIO ?= cartpole
-BENCH ?= replay collect learn weights train checkpoint start
+BENCH ?= replay collect learn async weights train checkpoint start
 PYTEST_ARGS ?=
 
 VENV := .venv

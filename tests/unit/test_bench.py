@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rookery.cli import arguments, bench
-from rookery.cli.bench import BENCHES, Bench, Better, Contender, Trial
+from rookery.cli.bench import BENCHES, CROWDS, Bench, Better, Contender, Trial
 from rookery.errors import ConfigError, LostError, StalledError
 
 EVERYBODY = [
@@ -241,3 +241,17 @@ def test_the_temporary_folder_of_a_trial_that_was_killed_goes_too(made_up, monke
 def test_rounds_that_make_no_sense_are_refused(words: tuple[str, str]):
     with pytest.raises(ConfigError, match=words[0]):
         asked("replay", *words)
+
+
+class TestCrowds:
+    def test_crews_are_compared_with_the_first_and_keep_85_per_cent_of_each_actor(self):
+        runs = {"1 actor": [{"value": 10.0}], "4 actors": [{"value": 30.0}]}
+        answer = bench.summary("collect", CROWDS["collect"]([1, 4]), runs, absent=[])
+
+        assert answer["ratios"] == {"4 actors": 3.0}
+        assert answer["bars"]["4 actors"]["bar"] == pytest.approx(3.4)
+        assert not answer["bars"]["4 actors"]["held"]
+
+    def test_a_bench_without_actors_refuses_them(self):
+        with pytest.raises(ConfigError, match="collect and async"):
+            asked("replay", "--actors", "2")

@@ -50,6 +50,11 @@ def count(text: str) -> int:
     return int(text)
 
 
+def counts(text: str) -> list[int]:
+    """Reads whole numbers above 0 with commas between them."""
+    return [count(part.strip()) for part in text.split(",")]
+
+
 def seeds(text: str) -> list[int]:
     """Reads `0-4`, `0,2,5` or a mixture of both."""
     found: list[int] = []

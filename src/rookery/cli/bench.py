@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +35,7 @@ examples:
   rookery bench replay --peers
   rookery bench train --peers --seeds 0-4 --json
 """
+EFFICIENCY = 0.85  # of N actors, beside N times one
 HERO = "rookery"  # the contender that all others of its group are compared with
 
 
@@ -59,10 +60,13 @@ class Contender:
     command: tuple[str, ...]  # script in the benchmarks folder, and its arguments
     package: str = ""  # a peer's package; peers take part only when asked to
     bar: float | None = None  # for Rookery's ratio to this one; for Rookery itself its value
+    rival: str = ""  # the contender this one is compared with, where it is not Rookery
 
     @property
     def hero(self) -> str:
         """The name of the contender that this one is compared with."""
+        if self.rival:
+            return self.rival
         what, colon, _ = self.name.rpartition(":")
         return what + colon + HERO
 
@@ -86,6 +90,40 @@ def _rate(name: str, work: str, **more: Any) -> Contender:
 
 _DOUBLE = ("floor.py", "--net", "256,256", "--batch", "64", "--double")
 _FULL = (*_DOUBLE, "--dueling", "--weights", "--clip")
+
+_MODES = "learn/rookery_modes.py"
+
+
+def _modes(actors: int) -> tuple[Contender, ...]:
+    """Returns a learner beside so many actors, and what it is compared with."""
+    return (
+        Contender(name="rookery", command=(_MODES, "async", "--actors", str(actors))),
+        Contender(name="single", command=(_MODES, "single"), bar=1.0),
+        Contender(name="alone", command=(_MODES, "alone")),
+    )
+
+
+def _crowd(counts: Sequence[int]) -> Bench:
+    """Returns a comparison of crews of several sizes with the first."""
+    names = [f"{count} actors" if count > 1 else "1 actor" for count in counts]
+    crews = [
+        Contender(
+            name=name,
+            command=("collect/rookery_crew.py", "--actors", str(count)),
+            rival=names[0],
+            bar=EFFICIENCY * count / counts[0] if name != names[0] else None,
+        )
+        for name, count in zip(names, counts, strict=True)
+    ]
+    about = "CartPole, 64 environments and a network 2x64 for each actor, rows in replay"
+    return Bench(about=about, unit="env steps/s", contenders=tuple(crews))
+
+
+# --actors: how a bench looks with these numbers of actors
+CROWDS: dict[str, Callable[[Sequence[int]], Bench]] = {
+    "collect": _crowd,
+    "async": lambda counts: replace(BENCHES["async"], contenders=_modes(counts[0])),
+}
 
 BENCHES: dict[str, Bench] = {
     "replay": Bench(
@@ -120,6 +158,12 @@ BENCHES: dict[str, Bench] = {
             _rate("full:rookery", "learn/rookery_learner.py:full"),
             Contender(name="full:floor", command=_FULL, bar=0.85),
         ),
+    ),
+    "async": Bench(
+        about="learner steps in whole runs, 2x256, batch 64: two actors in other processes, "
+        "the single loop, and a learner that nobody plays beside",
+        unit="learner steps/s",
+        contenders=_modes(2),
     ),
     "weights": Bench(
         about="publish of 1 MB to a verified copy in a polling process on this host",
@@ -175,6 +219,12 @@ class Trial(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("bench", choices=list(BENCHES), help="what to compare")
+    parser.add_argument(
+        "--actors",
+        type=arguments.counts,
+        metavar="1,2",
+        help="collect: crews of these sizes; async: actors beside the learner",
+    )
     parser.add_argument("--peers", action="store_true", help="run the peers too (rookery[peers])")
     rounds = parser.add_mutually_exclusive_group()
     rounds.add_argument("--rounds", type=arguments.count, metavar="N", help="trials of each")
@@ -189,7 +239,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs a bench and prints what came out."""
-    bench = BENCHES[args.bench]
+    bench = _bench(args)
     seeds = args.seeds or range(args.rounds or bench.rounds)
     invited = [who for who in bench.contenders if args.peers or not who.package]
     present = [who for who in invited if not who.package or _installed(who.package)]
@@ -201,6 +251,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         output.say(*report(answer))
     return 0
+
+
+def _bench(args: argparse.Namespace) -> Bench:
+    if not args.actors:
+        return BENCHES[args.bench]
+    if args.bench not in CROWDS:
+        raise ConfigError(
+            f"bench {args.bench} has no actors, got --actors; it goes with {' and '.join(CROWDS)}"
+        )
+    return CROWDS[args.bench](args.actors)
 
 
 def compete(
@@ -225,9 +285,7 @@ def summary(name: str, bench: Bench, runs: Runs, *, absent: Sequence[Contender])
     values = {who: [float(answer["value"]) for answer in answers] for who, answers in runs.items()}
     medians = {who: statistics.median(numbers) for who, numbers in values.items()}
     took_part = [who for who in bench.contenders if who.name in medians]
-    ratios = {
-        who.name: medians[who.hero] / medians[who.name] for who in took_part if who.name != who.hero
-    }
+    ratios = {who.name: _ratio(who, medians) for who in took_part if who.name != who.hero}
     censored = {who: seeds for who in runs if (seeds := unsolved(runs[who]))}
     return {
         "bench": name,
@@ -242,6 +300,12 @@ def summary(name: str, bench: Bench, runs: Runs, *, absent: Sequence[Contender])
         "censored": censored,
         "runs": runs,
     }
+
+
+def _ratio(who: Contender, medians: Mapping[str, float]) -> float:
+    """Returns Rookery / this one, or this one / its rival."""
+    above, below = (who.name, who.rival) if who.rival else (who.hero, who.name)
+    return medians[above] / medians[below]
 
 
 def spread(values: Sequence[float]) -> float:
@@ -336,7 +400,7 @@ def _narrate(name: str, answer: Answer) -> None:
 
 def report(answer: Answer) -> list[str]:
     """Says the answer as a table, with what is missing below."""
-    heading = ("contender", "median", "spread", "rookery / it", "bar")
+    heading = ("contender", "median", "spread", "ratio", "bar")
     cells = [tuple(_cells(result, answer)) for result in answer["results"]]
     return [
         f"{answer['bench']}, {answer['unit']}, {answer['better']} is better",

@@ -288,6 +288,7 @@ class Driver:
             if self.manager.pending and self.winner is None:
                 self.reason = self.interrupts.reason  # it is not over: a resumed run judges them
         yield from self._save_the_end()
+        self._write_traces()
         yield self._stopped()
 
     def _save_the_end(self) -> Iterator[Event]:

@@ -24,7 +24,7 @@ from rookery.types import Array
 
 NAP_S = 0.0005  # between two looks at a closed gate
 NEWS_S = 0.05  # between two reports while roaming
-TRACE_S = 1.0  # between two traces
+TRACE_S = 0.5  # between two traces
 
 
 class Setup(NamedTuple):
