@@ -77,6 +77,21 @@ def test_stored_observations_lose_nothing(space, num, seed):
         np.testing.assert_array_equal(back, np.asarray(given_obs).astype(back.dtype))
 
 
+@given(OBSERVATIONS, st.integers(1, 3), st.integers(0, 1000))
+def test_decoding_undoes_storing(space, num, seed):
+    batched = batch_space(space, num)
+    batched.seed(seed)
+    obs = batched.sample()
+    codec = Codec(space, spaces.Discrete(2))
+
+    back = codec.decode(codec.encode(obs, num))
+
+    for (part, found), (_, meant) in zip(_flat(space, back), _flat(space, obs), strict=True):
+        assert found.shape == (num, *part.shape)
+        lossy = part.dtype == np.float64  # stored in 32 bits
+        np.testing.assert_array_equal(found, meant.astype(np.float32) if lossy else meant)
+
+
 @given(
     st.floats(-100, 100, width=32),
     st.floats(0, 100, width=32),

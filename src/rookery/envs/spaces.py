@@ -63,6 +63,7 @@ class Codec:
     codec = Codec(env.observation_space, env.action_space)
     codec.check(obs)                         # one environment, its own form
     stored = codec.encode(batch, num)        # [E, ...] of the environment's form
+    batch = codec.decode(stored)
     env_action = codec.decode_action(action) # [E] int64, or [E, *shape] float32 in [-1, 1]
     """
 
@@ -88,6 +89,21 @@ class Codec:
             for part in self._parts
         }
 
+    def decode(self, obs: Obs) -> Any:
+        """The inverse of `encode`: [E, ...] of the environment's form, nested dicts included."""
+        if self._single is not None:
+            assert not isinstance(obs, dict), "a single leaf is one array"
+            return self._single.restore(obs)
+        assert isinstance(obs, dict), "several leaves come by name"
+        found: dict[str, Any] = {}
+        for part in self._parts:
+            *parents, last = part.path
+            at = found
+            for parent in parents:
+                at = at.setdefault(parent, {})
+            at[last] = part.restore(obs[part.leaf.name])
+        return found
+
     def check(self, obs: Any) -> None:
         """Refuses one observation whose shape or kind of numbers its space does not allow.
 
@@ -110,6 +126,7 @@ class _Part:
     shape: tuple[int, ...]  # in the environment
     kinds: str  # numpy kinds of numbers that may be cast to it
     store: Callable[[Array], Array]  # [E, *shape] → [E, *leaf.shape], always fresh memory
+    restore: Callable[[Array], Array]  # and back
     good: Callable[[Array], Array] | None  # stored values → which of them may be; None: all
     allowed: str
 
@@ -221,10 +238,14 @@ def _vector(space: spaces.Box, path: Path) -> _Part:
     def store(array: Array) -> Array:
         return narrowed(array).reshape(-1, *shape)
 
+    def restore(stored: Array) -> Array:
+        return stored.reshape(-1, *space.shape).astype(space.dtype)
+
     leaf = Leaf("/".join(path), shape, "float32", Kind.VECTOR)
     if space.dtype.kind != "f":
-        return _Part(leaf, path, space.shape, "iub", store, None, "integers")
-    return _Part(leaf, path, space.shape, "fiub", store, np.isfinite, "finite 32-bit floats")
+        return _Part(leaf, path, space.shape, "iub", store, restore, None, "integers")
+    allowed = "finite 32-bit floats"
+    return _Part(leaf, path, space.shape, "fiub", store, restore, np.isfinite, allowed)
 
 
 def narrowed(array: Array) -> Array:
@@ -244,8 +265,12 @@ def _image(space: spaces.Box, path: Path) -> _Part:
         full = array[:, None] if array.ndim == 3 else array.transpose(batched)
         return np.array(full, dtype=np.uint8, order="C")
 
+    def restore(stored: Array) -> Array:
+        flat = len(space.shape) == 2
+        return (stored[:, 0] if flat else stored.transpose(np.argsort(batched))).copy()
+
     leaf = Leaf("/".join(path), stored, "uint8", Kind.IMAGE)
-    return _Part(leaf, path, space.shape, "u", store, None, "uint8")
+    return _Part(leaf, path, space.shape, "u", store, restore, None, "uint8")
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -276,13 +301,17 @@ def _classes(path: Path, shape: tuple[int, ...], sizes: Array, start: Array) -> 
         shifted: Array = wide - start
         return shifted
 
+    def restore(stored: Array) -> Array:
+        back: Array = (stored + start).reshape(-1, *shape)
+        return back
+
     def good(stored: Array) -> Array:
         within: Array = (stored >= 0) & (stored < sizes)
         return within
 
     leaf = Leaf("/".join(path), (len(sizes),), "int64", Kind.DISCRETE, tuple(map(int, sizes)))
     allowed = f"integers from {start.tolist()} to {(start + sizes - 1).tolist()}"
-    return _Part(leaf, path, shape, "iub", store, good, allowed)
+    return _Part(leaf, path, shape, "iub", store, restore, good, allowed)
 
 
 def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
@@ -292,12 +321,15 @@ def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
         wide = array.reshape(len(array), size).astype(np.int64, order="C")
         return np.clip(wide, -1, 2).astype(np.int8)  # 256 must not become a 0
 
+    def restore(stored: Array) -> Array:
+        return stored.reshape(-1, *space.shape).copy()
+
     def good(stored: Array) -> Array:
         lower: Array = (stored & -2) == 0  # only 0 and 1 have no other bit
         return lower
 
     leaf = Leaf("/".join(path), (size,), "int8", Kind.BINARY)
-    return _Part(leaf, path, space.shape, "iub", store, good, "only 0 and 1")
+    return _Part(leaf, path, space.shape, "iub", store, restore, good, "only 0 and 1")
 
 
 LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
