@@ -121,7 +121,7 @@ class Actor:
         real = steps.real
         whole = np.count_nonzero(real) == len(real)  # a fifth of the time of real.all()
         who = self._everyone if whole else np.flatnonzero(real)
-        reward = self._learned_reward(steps.reward)
+        reward = learned_reward(steps.reward, self.env)
         if not whole:
             acted = acted.of(who)
         self._rows(
@@ -136,13 +136,6 @@ class Actor:
         self.t += real
         self.score += steps.reward * real
         return len(who)
-
-    def _learned_reward(self, reward: Array) -> Array:
-        if self.env.reward_scale != 1.0:
-            reward = reward * np.float32(self.env.reward_scale)
-        if self.env.reward_clip is not None:
-            reward = reward.clip(-self.env.reward_clip, self.env.reward_clip)
-        return reward
 
     def _rows(
         self,
@@ -266,6 +259,15 @@ class Actor:
     def close(self) -> None:
         self.envs.close()
         self.ring.close()
+
+
+def learned_reward(reward: Array, env: EnvConfig) -> Array:
+    """Returns rewards as they are stored: scaled, then clipped."""
+    if env.reward_scale != 1.0:
+        reward = reward * np.float32(env.reward_scale)
+    if env.reward_clip is not None:
+        reward = reward.clip(-env.reward_clip, env.reward_clip)
+    return reward
 
 
 def transport(spec: EnvSpec, config: ActorConfig, *, index: int, incarnation: int) -> Ring:
