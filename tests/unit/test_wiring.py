@@ -219,6 +219,13 @@ class TestTurns:
         parts.counters = Counters(env_steps=10_000)
         assert (parts.share, parts.beta) == (1.0, 1.0)
 
+    def test_a_run_is_as_far_as_the_nearer_of_its_limits_says(self, wired: Any) -> None:
+        parts = wired({"run.episodes": 20})  # and 400 env steps
+        parts.counters = Counters(env_steps=100, episodes=15)
+        assert parts.share == 0.75
+        parts.counters = Counters(env_steps=360, episodes=15)
+        assert parts.share == 0.9
+
     def test_a_skipped_step_reranks_and_publishes_nothing(self, wired: Any) -> None:
         parts = wired()
         parts.learner.learn = lambda batch: type("Facts", (), {"td_error": None, "metrics": {}})()

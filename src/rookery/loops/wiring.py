@@ -50,8 +50,10 @@ class Parts:
 
     @property
     def share(self) -> float:
-        """How much of the run is over, 0 to 1."""
-        return min(1.0, self.counters.env_steps / self.config.run.env_steps)
+        """How much of the run is over, 0 to 1, by whichever of its limits is nearer."""
+        run, done = self.config.run, self.counters
+        episodes = done.episodes / run.episodes if run.episodes is not None else 0.0
+        return min(1.0, max(done.env_steps / run.env_steps, episodes))
 
     @property
     def beta(self) -> float:
