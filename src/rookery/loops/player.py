@@ -22,7 +22,7 @@ from rookery.replay.ring import Ring
 from rookery.report.trace import Trace
 from rookery.types import Array
 
-NAP_S = 0.0005  # between two looks at a closed gate
+NAP_S, LONG_NAP_S = 0.0005, 0.004  # between two looks at a closed gate: the longer, the longer
 NEWS_S = 0.05  # between two reports while roaming
 TRACE_S = 0.5  # between two traces
 
@@ -113,7 +113,7 @@ class Player:
         )
         self.actor.pull(self.board)
         self.trace = Trace(f"actor-{setup.actor}")
-        self._played, self._ended = 0, list[Episode]()
+        self._played, self._ended, self._nap_s = 0, list[Episode](), NAP_S
         self._told = self._traced_at = self._idle_since = time.monotonic()
         self._orders: dict[type, Callable[[Any], Any]] = {
             Play: self._play,
@@ -155,6 +155,7 @@ class Player:
         """Plays a chunk, or naps; returns a report when one is due."""
         ring, chunk = self.actor.ring, self.setup.config.actor.chunk
         if ring.gate and ring.free >= self.actor.room(chunk):
+            self._nap_s = NAP_S
             played = self._chunk(Play(chunk, None, ring.epsilon))
             self._played += played.env_steps
             self._ended += played.ended
@@ -165,7 +166,8 @@ class Player:
 
     def _nap(self) -> None:
         began = time.monotonic()
-        time.sleep(NAP_S)
+        time.sleep(self._nap_s)
+        self._nap_s = min(2 * self._nap_s, LONG_NAP_S)
         self.actor.ring.beat()
         self.trace.note(Activity.WAIT, began, time.monotonic())
 
