@@ -5,6 +5,8 @@
 # make check    format, lint, types, layers
 # make format   mends what can be mended: format and lint
 # make bench    compares with the peers     BENCH='replay learn' chooses
+# make study    returns of one, two and eight actors at equal env steps
+# make soak     private memory of a run with eight actors over ten minutes
 # make clean    removes build products and caches; .venv and runs stay
 
 PYTHON ?= python3
@@ -24,7 +26,7 @@ VENV_MADE := $(VENV)/.made
 USER_READY := $(VENV)/.user
 DEV_READY := $(VENV)/.dev
 
-.PHONY: help train setup test check format bench clean
+.PHONY: help train setup test check format bench study soak clean
 .NOTPARALLEL: # two pips in one .venv tread on each other
 .DEFAULT_GOAL := help
 
@@ -51,6 +53,12 @@ format: $(DEV_READY)
 
 bench: $(DEV_READY)
 	set -e; for bench in $(BENCH); do $(BIN)/rookery bench $$bench --peers; done
+
+study: $(DEV_READY)
+	$(BIN)/python benchmarks/study/actors.py cartpole
+
+soak: $(DEV_READY)
+	$(BIN)/python benchmarks/soak/memory.py
 
 clean:
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
