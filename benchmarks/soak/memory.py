@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -43,13 +44,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--actors", type=int, default=8)
     parser.add_argument("--settle", type=float, default=2.0, help="minutes before steady state")
-    parser.add_argument("--run-dir", default="runs/soak")
     args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rookery-soak-") as folder:
+        print(json.dumps(soak(args, str(Path(folder) / "run"))))
+
+
+def soak(args: argparse.Namespace, run_dir: str) -> dict[str, object]:
     config = load(
         "cartpole",
         changes={
             "run.mode": "async",
-            "run.run_dir": args.run_dir,
+            "run.run_dir": run_dir,
             "run.env_steps": 10**12,
             "run.minutes": args.minutes + args.settle,
             "eval.target": None,
@@ -74,8 +79,7 @@ def main() -> None:
                 samples.append((round(now / 60, 2), round(total_mb("RssAnon"), 1)))
                 print(samples[-1], round(shared, 1), file=sys.stderr, flush=True)
     grown = samples[-1][1] - samples[0][1]
-    answer = {"value": grown, "samples": samples, "replay_mb": replay_mb, "shared_mb": shared}
-    print(json.dumps(answer))
+    return {"value": grown, "samples": samples, "replay_mb": replay_mb, "shared_mb": shared}
 
 
 if __name__ == "__main__":
