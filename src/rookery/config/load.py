@@ -64,12 +64,14 @@ def load(
 
     `overrides` are `section.key=value` with values in YAML; `changes` maps dotted keys to values.
     A mapping given for a section is merged into it, one given for a single setting replaces it.
+    Another `env.id` does not inherit the arguments of the source's environment.
     """
     settings = _settings(source)
-    for override in overrides:
-        key, value = _override(override)
-        _put(settings, key, value)
-    for key, value in changes.items():
+    given = [*map(_override, overrides), *changes.items()]
+    env = settings.get("env")
+    if isinstance(env, dict) and any(k == "env.id" and v != env.get("id") for k, v in given):
+        env.pop("kwargs", None)
+    for key, value in given:
         _put(settings, key, value)
     return parse(Config, settings)
 
