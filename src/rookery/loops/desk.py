@@ -23,6 +23,10 @@ from rookery.event import Counters, Event, Warned
 from rookery.seeding import Role
 from rookery.types import Array
 
+BLIND = (
+    "eval.record is true, but the environment gives no pictures; it must take "
+    "render_mode='rgb_array', or leave eval.record out"
+)
 TIDY_S = 1.0  # for environments to close what they opened
 
 
@@ -108,6 +112,7 @@ class _Desk:
         self._judging = False
         self._tidied = threading.Event()
         self._best = float("-inf")
+        self._blind = False  # has it been said that there are no pictures?
 
     def listen(self) -> None:
         """Writes events as they come and queues snapshots; runs on its own thread."""
@@ -204,6 +209,8 @@ class _Desk:
         )
 
     def _film(self, snapshot: Snapshot, judged: Any) -> None:
+        if self._setup.config.eval.record and not judged.frames:
+            self._say_blind(snapshot)
         score = sum(judged.returns) / len(judged.returns)
         if not judged.frames or score <= self._best:
             return
@@ -213,6 +220,11 @@ class _Desk:
         folder = Path(self._setup.run_dir) / "videos"
         folder.mkdir(exist_ok=True)
         write_gif(folder / f"best-{snapshot.counters.env_steps:012d}.gif", judged.frames, fps=30)
+
+    def _say_blind(self, snapshot: Snapshot) -> None:
+        if not self._blind:
+            self._blind = True
+            self._tell(Warned(snapshot.counters, "video", BLIND))
 
     def _tell(self, *messages: int | Begun | Judgement | Warned | Close) -> None:
         with self._sending:
