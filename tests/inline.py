@@ -46,7 +46,7 @@ class Inline:
         self._evaluator: Evaluator | None = None
         self.pending: deque[Snapshot] = deque()
         self.unwritten: list[Event] = []
-        self.counters = Counters()
+        self.counters, self.pid = Counters(), None
 
     def write(self, event: Event) -> None:
         with suppress(OSError):  # a full disk stops no sink

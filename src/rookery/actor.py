@@ -257,8 +257,10 @@ class Actor:
                 stack[...] = arrays[f"frames.{name}"]
 
     def close(self) -> None:
-        self.envs.close()
-        self.ring.close()
+        try:
+            self.envs.close()
+        finally:
+            self.ring.close()
 
 
 def learned_reward(reward: Array, env: EnvConfig) -> Array:

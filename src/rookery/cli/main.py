@@ -75,6 +75,8 @@ def _dispatch(argv: list[str]) -> int:
 
 def _show_cause(error: RookeryError) -> None:
     """Shows where a user's own code failed; for everything else the message says enough."""
+    for note in getattr(error, "__notes__", ()):  # an actor's own traceback
+        print(note, file=sys.stderr)
     if isinstance(error, EnvError) and error.__cause__ is not None:
         import traceback
 

@@ -15,13 +15,14 @@ from typing import Any
 from rookery.errors import ClosedError
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_LONGEST = 15  # letters of a name that the kernel keeps
 
 
 def main(target: str, fd: int, parent: int, name: str) -> None:
     """Runs `target` until it returns or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
     _die_with(parent)
-    _rename(f"rookery-{name}")
+    _rename(shown(name))
     connection = Connection(fd)
     first = _first_message(connection)
     sys.path[:] = first["path"]
@@ -52,10 +53,15 @@ def _die_with(parent: int) -> None:
         os._exit(0)
 
 
+def shown(name: str) -> str:
+    """Returns a role's name as ps and top show it: never cut at its number."""
+    long = f"rookery-{name}"
+    return long if len(long) <= _LONGEST else f"rk-{name}"[:_LONGEST]
+
+
 def _rename(name: str) -> None:
-    """Shows the role's name in ps and top."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
 if __name__ == "__main__":

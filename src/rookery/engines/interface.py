@@ -21,6 +21,7 @@ class Failed(NamedTuple):
     summary: str
     traceback: str
     final: bool  # True where another try would fail in the same way: a wrong request
+    error: Exception | None = None  # itself, where it was raised in this process
 
 
 class Close(NamedTuple):
@@ -63,7 +64,11 @@ class Host(Protocol):
 
 
 class Start(Protocol):
-    """An engine: brings a role to life. The role takes over the descriptors `fds`."""
+    """An engine: brings a role to life. The role takes over the descriptors `fds`.
+
+    A constructor that raises does so here, or is the host's first answer, as `Failed`. Where there
+    is no process to be had, an OSError comes out of this.
+    """
 
     def __call__(self, target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Host: ...
 

@@ -10,9 +10,11 @@ Spawn from the main thread: the kernel's death signal fires when the spawning *t
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -27,6 +29,7 @@ import cloudpickle
 from rookery.errors import ClosedError
 
 GRACE_S = 5.0  # between asking a child to end and killing it
+PART_S = 5  # for the rest of a message: a child that was stopped in the middle of one is broken
 
 
 class Child:
@@ -121,9 +124,12 @@ def start(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Chi
 def spawn(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Child:
     """Starts `module:function` in a process of its own, called as function(connection, setup).
 
-    It inherits the descriptors `fds` under the same numbers.
+    It inherits the descriptors `fds` under the same numbers. Where there is no process or no
+    descriptor left for it, this is an OSError.
     """
+    first = {"path": list(sys.path), "setup": cloudpickle.dumps(setup)}
     ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PART_S, 0))
     command = [
         sys.executable,
         "-m",
@@ -133,7 +139,7 @@ def spawn(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Chi
         str(os.getpid()),
         name,
     ]
-    with theirs:
+    with ours, theirs:
         process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno(), *fds],
@@ -141,9 +147,19 @@ def spawn(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Chi
             stdin=subprocess.DEVNULL,
             env=_environment(),
         )
-    child = Child(process, Connection(ours.detach()), name)
-    child.send({"path": list(sys.path), "setup": cloudpickle.dumps(setup)})
+        child = _talking_to(process, Connection(ours.detach()), name)
+    child.send(first)
     return child
+
+
+def _talking_to(process: "subprocess.Popen[bytes]", connection: Connection, name: str) -> Child:
+    try:
+        return Child(process, connection, name)
+    except RuntimeError as error:  # a thread is a process to the system: it may have none left
+        process.kill()
+        process.wait()
+        connection.close()
+        raise OSError(errno.EAGAIN, str(error)) from error
 
 
 def _environment() -> dict[str, str]:

@@ -26,12 +26,17 @@ def asynchronous(parts: Parts) -> Iterator[Event]:
         listen = now - heard >= NEWS_S
         heard = now if listen else heard
         yield bring_in(parts, listen=listen)
-        yield Turned(parts.counters)
-        if not parts.limiter.ready():
+        if not parts.limiter.ready() and not over(parts):
             wait(parts)
         until = time.monotonic() + TURN_S
-        while parts.limiter.ready() and time.monotonic() < until:
+        while parts.limiter.ready() and (over(parts) or time.monotonic() < until):
             yield learn(parts)
+        yield Turned(parts.counters)
+
+
+def over(parts: Parts) -> bool:
+    """Has everything been played? Then what was played is learned from to the end."""
+    return parts.counters.env_steps >= parts.config.run.env_steps
 
 
 def bring_in(parts: Parts, *, listen: bool) -> Collected:
@@ -45,8 +50,8 @@ def bring_in(parts: Parts, *, listen: bool) -> Collected:
         parts.keep(report.traced)
     epsilon = parts.epsilon_now
     collected = count(parts, drained.steps, ended, epsilon, parts.freshness.version)
-    enough = parts.counters.env_steps >= parts.config.run.env_steps
-    parts.crew.allow(parts.limiter.may_insert() and not enough, rungs(epsilon, parts.config))
+    go = parts.limiter.may_insert() and not over(parts)
+    parts.crew.allow(go, rungs(epsilon, parts.config))
     return collected
 
 

@@ -5,24 +5,37 @@
     for report in crew.news(): ...
 
 An actor that dies, raises or falls silent is killed, reaped and replaced by its next incarnation,
-after a pause that doubles with every loss in a row. Its old ring is not drained any more, so what
-it may still do touches nothing; its open episodes end where they were. Too many losses in a row
-end the run, with the actor's own traceback.
+after a pause that doubles with every loss in a row. The next one gets a ring of its own, so what
+the last one may still do touches nothing; its open episodes end where they were. Too many losses
+in a row, without a chunk played in between, end the run, with the actor's own traceback.
+
+Two things only end a run that has actors in this process: one that hangs there, because nobody can
+be put in its place, and in single mode one that raises, because there is nobody else.
 """
 
 import contextlib
+import errno
+import os
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rookery.actor import Actor, transport
-from rookery.config.schema import Config, Engine, Exploration
+from rookery.config.schema import Config, Engine, Exploration, Mode
 from rookery.engines import ENGINES
 from rookery.engines.inline import Inline
 from rookery.engines.interface import Close, Failed, Host
 from rookery.envs.make import Envs
-from rookery.errors import LostError
+from rookery.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvError,
+    LostError,
+    RookeryError,
+    StalledError,
+)
 from rookery.loops.player import (
     Cut,
     Play,
@@ -35,7 +48,8 @@ from rookery.loops.player import (
     Setup,
     own,
 )
-from rookery.manage.watchdog import Watchdog
+from rookery.manage.patience import Patience
+from rookery.manage.watchdog import Hung, Watchdog
 from rookery.replay.ring import Ring
 from rookery.types import Array, EnvSpec
 
@@ -45,6 +59,12 @@ PATIENCE_S = 0.05  # between two looks after everybody while an answer is waited
 CLOSE_S = 2.0  # for everybody to close its environments
 NAP_S = 0.0002  # between two looks for rows
 LADDER = 7.0  # Horgan et al. 2018: actor i of N explores with e**(1 + 7i/(N-1))
+ADVICE = {  # what to do where the system has no more of something
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close other programs: the whole machine has no more open files to give",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u, or the container's pids limit)",
+    errno.ENOMEM: "close other programs: there is no memory left",
+}
 
 
 def rungs(epsilon: float, config: Config) -> list[float]:
@@ -73,7 +93,10 @@ class Seat:
     order: Any = None  # not answered yet
     roams: bool = False
     heard: bool = False  # anything, of this incarnation
-    strikes: int = 0  # losses since it last played
+    proven: bool = False  # an incarnation has answered: the settings can be played with
+    failed: Failed | None = None  # its last words
+    patience: Patience = field(default_factory=Patience)
+    strikes: int = 0  # losses since it last brought a chunk
     next_try: float = 0.0
     answers: list[Any] = field(default_factory=list)
 
@@ -101,32 +124,53 @@ class Crew:
         self.restarts = 0
         self._complaints: list[str] = []
         self._allowed: tuple[bool, Sequence[float]] | None = None
-        self._watchdog: Watchdog | None = None
+        self._at_work: Seat | None = None  # who does something in this process right now
+        self._vigil = Patience()
         self.rings: list[Ring] = []
         self.seats: list[Seat] = []
-        first = list(incarnations) or [0] * config.actor.num
+        inline = config.engine is Engine.INLINE  # only another thread notices that this one hangs
+        self._watchdog = Watchdog(self._hung) if inline else None
         try:
             for index in range(config.actor.num):
-                self.rings.append(self._ring(index, first[index]))
-                self.seats.append(Seat(index, first[index]))
+                incarnation = incarnations[index] if index < len(incarnations) else 0
+                self.rings.append(self._ring(index, incarnation))
+                self.seats.append(Seat(index, incarnation))
                 self._seat(self.seats[-1])
+        except OSError as error:
+            self.close()
+            raise LostError(
+                f"actor {len(self.seats) - 1} of {config.actor.num} could not be started "
+                f"({error}); {_advice(error)}, or use fewer actors (--actors)"
+            ) from error
         except BaseException:  # whatever it was, those who sit already must go
             self.close()
             raise
-        if config.engine is Engine.INLINE:  # only another thread can notice that this one hangs
-            self._watchdog = Watchdog(self._hung)
 
     def _hung(self) -> str | None:
-        limit_s = self.config.actor.env_step_timeout_s
-        for seat, ring in zip(self.seats, self.rings, strict=True):
-            busy = isinstance(seat.host, Inline) and seat.host.busy
-            if busy and (silence := ring.silence_s) > limit_s:
-                return (
-                    f"{self.spec.name} has not answered for {silence:.0f} s "
-                    f"(actor.env_step_timeout_s is {limit_s:g}); mend the environment, raise the "
-                    "limit, or use --engine processes, where a hung actor is replaced"
-                )
-        return None
+        """Says who hangs in this process; the watchdog asks."""
+        seat, limit_s = self._at_work, self.config.actor.env_step_timeout_s
+        if seat is None:
+            self._vigil = Patience()
+            return None
+        if not self._vigil.at_end(self.rings[seat.index].silence_s, limit_s):
+            return None
+        return (
+            f"{self.spec.name} has not answered for {self._vigil.silent_s:.0f} s "
+            f"(actor.env_step_timeout_s is {limit_s:g}); mend the environment, raise the limit, "
+            "or use --mode sync or async with --engine processes, where a hung actor is replaced"
+        )
+
+    @contextlib.contextmanager
+    def _here(self, seat: Seat) -> Iterator[None]:
+        """Around whatever an actor may do in this process."""
+        self.rings[seat.index].beat()
+        self._at_work = seat
+        try:
+            yield
+        except Hung as hung:
+            raise StalledError(str(hung)) from None
+        finally:
+            self._at_work = None
 
     def _ring(self, index: int, incarnation: int) -> Ring:
         ring = transport(self.spec, self.config.actor, index=index, incarnation=incarnation)
@@ -135,17 +179,18 @@ class Crew:
 
     def _seat(self, seat: Seat) -> None:
         envs, self._envs = self._envs, None
-        ring_fd, board_fd = own(self.rings[seat.index].fd), own(self._board_fd)
+        ring_fd, board_fd = _own_both(self.rings[seat.index].fd, self._board_fd)
         setup = Setup(
             self.config, self._factory, seat.index, seat.incarnation, ring_fd, board_fd, envs
         )
-        seat.host = self._start_role(
-            "rookery.loops.player:Player",
-            setup,
-            name=f"actor-{seat.index}",
-            fds=[ring_fd, board_fd],
-        )
-        seat.heard = False
+        with self._here(seat):
+            seat.host = self._start_role(
+                "rookery.loops.player:Player",
+                setup,
+                name=f"actor-{seat.index}",
+                fds=[ring_fd, board_fd],
+            )
+        seat.heard, seat.failed = False, None
 
     @property
     def actors(self) -> list[Actor]:
@@ -199,6 +244,11 @@ class Crew:
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Goes on from what `save` returned."""
+        if len(numbers["actors"]) != len(self.seats):
+            raise CheckpointError(
+                f"the checkpoint has {len(numbers['actors'])} actors, this run has "
+                f"{len(self.seats)}; resume with --actors {len(numbers['actors'])}"
+            )
         orders = {}
         for i, own_numbers in enumerate(numbers["actors"]):
             prefix = f"{i}."
@@ -224,8 +274,7 @@ class Crew:
         return {index: self.seats[index].answers.pop() for index in orders}
 
     def _tell(self, seat: Seat, order: Any) -> None:
-        seat.order = order
-        self.rings[seat.index].beat()  # silence counts from here
+        seat.order, seat.patience = order, Patience()  # silence counts from here
         if seat.host is not None:
             seat.host.send(order)
 
@@ -246,10 +295,13 @@ class Crew:
         self._allowed = go, epsilons
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for rows that can be drained."""
+        """Waits for rows that can be drained; whoever lives here plays some."""
         deadline = time.monotonic() + timeout_s
         while not any(ring.waiting for ring in self.rings) and time.monotonic() < deadline:
-            time.sleep(NAP_S)
+            if self._watchdog is None:
+                time.sleep(NAP_S)
+            for seat in self.seats if self._watchdog else ():
+                self._hear(seat)
 
     def news(self) -> list[Report]:
         """Returns what was reported since the last call, and looks after everybody."""
@@ -264,58 +316,90 @@ class Crew:
     # In both: looking after them.
 
     def _hear(self, seat: Seat, timeout_s: float = 0.0) -> None:
+        if seat.host is None:
+            time.sleep(timeout_s)
         while seat.host is not None and not (seat.answers and not seat.roams):
-            message = seat.host.receive(timeout_s)
+            message = self._receive(seat, seat.host, timeout_s)
             if message is None:
                 return
-            seat.heard = True
             if isinstance(message, Failed):
-                self._lose(seat, message.summary, message)
+                self._take_last_words(seat, message)
                 return
+            seat.heard = seat.proven = True
             seat.order = None
-            seat.strikes = 0
             seat.answers.append(message)
             if isinstance(seat.host, Inline):
                 return  # one turn for everybody
             timeout_s = 0.0
 
+    def _receive(self, seat: Seat, host: Host, timeout_s: float) -> Any | None:
+        if not isinstance(host, Inline):
+            return host.receive(timeout_s)
+        with self._here(seat):
+            return host.receive(timeout_s)
+
+    def _take_last_words(self, seat: Seat, failed: Failed) -> None:
+        if failed.error is not None and self.config.run.mode is Mode.SINGLE:
+            raise failed.error
+        seat.failed, seat.patience = failed, Patience()  # it may still close its environments
+
     def _look_after(self) -> None:
         for seat in self.seats:
             if seat.host is not None and (trouble := self._trouble(seat, seat.host)):
-                self._lose(seat, trouble)
-            if seat.host is None and time.monotonic() >= seat.next_try:
+                self._lose(seat, seat.host, trouble)
+            if seat.host is None and time.monotonic() >= seat.next_try and self._emptied(seat):
                 self._replace(seat)
 
     def _trouble(self, seat: Seat, host: Host) -> str | None:
-        if isinstance(host, Inline):
-            return None
+        if not host.alive and seat.failed is None:
+            self._hear(seat)  # what it said before it went
+        silence_s = self.rings[seat.index].silence_s
+        if seat.failed is not None:
+            gone = not host.alive or seat.patience.at_end(silence_s, CLOSE_S)
+            return seat.failed.summary if gone else None
         if not host.alive:
-            self._hear(seat)  # its last words
-            return None if seat.host is None else "died"
-        limit_s = self.config.actor.env_step_timeout_s + (0 if seat.heard else START_S)
-        silence = self.rings[seat.index].silence_s
-        if seat.working and silence > limit_s:
-            return (
-                f"has not moved for {silence:.0f} s (actor.env_step_timeout_s is "
-                f"{self.config.actor.env_step_timeout_s:g})"
-            )
-        return None
+            return "died"
+        limit_s = self.config.actor.env_step_timeout_s
+        allowed_s = limit_s + (0 if seat.heard else START_S)
+        if self._watchdog or not seat.working or not seat.patience.at_end(silence_s, allowed_s):
+            return None
+        return (
+            f"has not moved for {seat.patience.silent_s:.0f} s "
+            f"(actor.env_step_timeout_s is {limit_s:g})"
+        )
 
-    def _lose(self, seat: Seat, trouble: str, failed: Failed | None = None) -> None:
+    def _lose(self, seat: Seat, host: Host, trouble: str) -> None:
         """Ends what is left of an actor, and decides what follows."""
-        assert seat.host is not None, "whoever is lost sat there"
-        status = seat.host.stop()
-        seat.host = None
-        seat.strikes += 1
-        if status is not None and failed is None:
+        seat.host, failed, status = None, seat.failed, None
+        with self._here(seat), contextlib.suppress(EnvError):  # it is gone, tidily or not
+            status = host.stop(0.0)
+        if failed is not None and failed.final and not seat.proven:
+            _, _, message = failed.summary.partition(": ")
+            raise _noted(ConfigError(f"actor {seat.index}: {message}"), failed.traceback)
+        if failed is None and status is not None:
             trouble += f" (exit status {status})"
+        if self._brought(seat):
+            seat.strikes = 0
+        self._count(seat, trouble, failed.traceback if failed else "")
+
+    def _brought(self, seat: Seat) -> bool:
+        """Are there rows of this incarnation in replay, or left for it? In async, a chunk's."""
+        ring = self.rings[seat.index]
+        if seat.roams:
+            return ring.committed >= self.config.actor.chunk
+        return bool(seat.answers) or ring.consumed > 0
+
+    def _count(self, seat: Seat, trouble: str, its_traceback: str) -> None:
+        """Says when to try again, or that this was once too often."""
+        seat.strikes += 1
         most = self.config.actor.max_restarts
-        if seat.strikes > most or (failed and failed.final):
-            raise LostError(
-                f"actor {seat.index} was lost {seat.strikes} times in a row, the last time it "
+        if seat.strikes > most:
+            lost = LostError(
+                f"actor {seat.index} of {self.spec.name} (seed {self.config.run.seed}, incarnation "
+                f"{seat.incarnation}) was lost {seat.strikes} times in a row, the last time: "
                 f"{trouble}; mend the environment, or raise actor.max_restarts ({most})"
-                + (f"\n{failed.traceback}" if failed else "")
             )
+            raise _noted(lost, its_traceback)
         wait_s = BACK_OFF_S * 2 ** (seat.strikes - 2) if seat.strikes > 1 else 0.0
         seat.next_try = time.monotonic() + wait_s
         self._complaints.append(
@@ -323,16 +407,25 @@ class Crew:
             + (f" in {wait_s:g} s" if wait_s else "")
         )
 
+    def _emptied(self, seat: Seat) -> bool:
+        """Is nothing left to drain that counts? Of a chunk that is played anew nothing does."""
+        counts = seat.roams or seat.answers
+        return not (counts and self.rings[seat.index].waiting)
+
     def _replace(self, seat: Seat) -> None:
         """Seats the next incarnation, with a ring of its own, and repeats what it has to do."""
-        seat.incarnation += 1
+        try:
+            ring = self._ring(seat.index, seat.incarnation + 1)
+            old, self.rings[seat.index] = self.rings[seat.index], ring
+            old.close()
+            seat.incarnation += 1
+            self._seat(seat)
+        except StalledError:
+            raise
+        except (OSError, RookeryError) as error:
+            self._count(seat, f"could not be started: {error}", traceback.format_exc())
+            return
         self.restarts += 1
-        old, self.rings[seat.index] = (
-            self.rings[seat.index],
-            self._ring(seat.index, seat.incarnation),
-        )
-        old.close()
-        self._seat(seat)
         self._allowed = None  # its gate is told anew
         if seat.roams:
             self._tell(seat, Roam())
@@ -341,18 +434,39 @@ class Crew:
 
     def close(self) -> None:
         """Lets everybody close its environments, and ends those who take too long."""
-        if self._watchdog is not None:
-            self._watchdog.close()
-        hosts = [seat.host for seat in self.seats if seat.host is not None]
         deadline = time.monotonic() + CLOSE_S
         with contextlib.ExitStack() as stack:
             for ring in self.rings:
                 stack.callback(ring.close)
-            for host in hosts:
-                host.send(Close())
-                stack.callback(_stop, host, deadline)
-            self.seats.clear()
+            if self._watchdog is not None:
+                stack.callback(self._watchdog.close)
+            for seat in self.seats:
+                if seat.host is not None:
+                    seat.host.send(Close())
+                    stack.callback(self._stop, seat, seat.host, deadline)
+
+    def _stop(self, seat: Seat, host: Host, deadline: float) -> None:
+        """Whoever never said a word is still starting, and has nothing to close."""
+        seat.host = None
+        with self._here(seat):
+            host.stop(max(0.0, deadline - time.monotonic()) if seat.heard else 0.0)
 
 
-def _stop(host: Host, deadline: float) -> None:
-    host.stop(max(0.0, deadline - time.monotonic()))
+def _own_both(ring_fd: int, board_fd: int) -> tuple[int, int]:
+    first = own(ring_fd)
+    try:
+        return first, own(board_fd)
+    except OSError:
+        os.close(first)
+        raise
+
+
+def _advice(error: OSError) -> str:
+    return ADVICE.get(error.errno or 0, "see what the system says")
+
+
+def _noted(error: RookeryError, its_traceback: str) -> RookeryError:
+    """Gives an error the traceback of the process in which it began."""
+    if its_traceback:
+        error.add_note(its_traceback)
+    return error

@@ -53,10 +53,9 @@ def play(parts: Parts) -> Collected:
     for reports in parts.crew.play(chunk, rungs(epsilon, config), config.actor.chunk_episodes):
         if config.engine is not Engine.INLINE:
             parts.trace.note(Activity.WAIT, began, time.monotonic())
-        take_in(parts)
+        env_steps += take_in(parts).steps  # what of a lost actor's never arrived does not count
         began = time.monotonic()
         for report in reports:
-            env_steps += report.env_steps
             ended += report.ended
             version = min(version, report.version)
             parts.keep(report.traced)

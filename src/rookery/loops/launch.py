@@ -13,7 +13,7 @@ from rookery.config.load import differences, load_run
 from rookery.config.schema import Config
 from rookery.envs.entry import name_of
 from rookery.envs.make import check
-from rookery.errors import CheckpointError, ConfigError, EnvError
+from rookery.errors import CheckpointError, ConfigError, EnvError, StalledError
 from rookery.event import Event, Stopped
 from rookery.learner import Learner, pick_device
 from rookery.loops.desk import Setup
@@ -215,7 +215,7 @@ def _forget(run_dir: Path) -> Callable[..., None]:
 def _close(parts: Parts) -> None:
     try:
         parts.close()
-    except EnvError as error:  # the run is over: what it came to stands
+    except (EnvError, StalledError) as error:  # the run is over: what it came to stands
         _say(f"closing the environments failed: {error}")
 
 

@@ -4,6 +4,7 @@ In single and sync mode it plays what it is told to. In async it roams: it plays
 waits where the limiter holds it up or its ring is full, and says now and then how it went.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from rookery.algos import build_algorithm
 from rookery.board import Board
 from rookery.config.schema import Config, FirstPriority
 from rookery.envs.make import Envs, make
+from rookery.errors import EnvError
 from rookery.event import Activity, Counters, Episode, Traced
 from rookery.nets.arrays import arrays_of
 from rookery.replay.ring import Ring
@@ -96,6 +98,25 @@ class Player:
         config, self.setup = setup.config, setup
         self.roaming = False
         envs = setup.envs or make(config.env, config.actor.envs, factory=setup.factory)
+        try:
+            self._begin(envs)
+        except BaseException:  # whatever it was, nobody else has them
+            with contextlib.suppress(EnvError):
+                envs.close()
+            raise
+        self.trace = Trace(f"actor-{setup.actor}")
+        self._played, self._ended, self._nap_s = 0, list[Episode](), NAP_S
+        self._told = self._traced_at = self._idle_since = time.monotonic()
+        self._orders: dict[type, Callable[[Any], Any]] = {
+            Play: self._play,
+            Roam: self._roam,
+            Cut: self._cut,
+            Save: self._save,
+            Restore: self._restore,
+        }
+
+    def _begin(self, envs: Envs) -> None:
+        setup, config = self.setup, self.setup.config
         algorithm = build_algorithm(config, envs.spec)
         self.board = Board(arrays_of(algorithm.acting), fd=setup.board_fd)
         algorithm.networks.to(_device(config, setup.actor))
@@ -112,16 +133,6 @@ class Player:
             values=config.replay.first_priority is FirstPriority.ACTOR,
         )
         self.actor.pull(self.board)
-        self.trace = Trace(f"actor-{setup.actor}")
-        self._played, self._ended, self._nap_s = 0, list[Episode](), NAP_S
-        self._told = self._traced_at = self._idle_since = time.monotonic()
-        self._orders: dict[type, Callable[[Any], Any]] = {
-            Play: self._play,
-            Roam: self._roam,
-            Cut: self._cut,
-            Save: self._save,
-            Restore: self._restore,
-        }
 
     def do(self, order: Any) -> Any:
         return self._orders[type(order)](order)
@@ -148,6 +159,7 @@ class Player:
         return played
 
     def _roam(self, order: Roam) -> Report:
+        self.actor.pull(self.board)  # a resumed run's weights came after this was built
         self.roaming = True
         return self._report(0.0)
 
@@ -202,8 +214,10 @@ class Player:
         return Done()
 
     def close(self) -> None:
-        self.actor.close()
-        self.board.close()
+        try:
+            self.actor.close()
+        finally:
+            self.board.close()
 
 
 def _device(config: Config, index: int) -> torch.device:

@@ -3,6 +3,7 @@
 Loops, benchmarks and tests all get their parts here, so that they run the same thing.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from rookery import seeding
 from rookery.algos import build_algorithm
 from rookery.board import Board
 from rookery.config.schema import Config, Engine, Mode, Storage
-from rookery.envs.make import make
+from rookery.envs.make import Envs, make
 from rookery.event import Counters, Traced
 from rookery.learner import Learner, pick_device
 from rookery.loops.crew import Crew
@@ -77,9 +78,9 @@ class Parts:
             self.traced.append(traced)
 
     def close(self) -> None:
-        self.crew.close()
-        self.pool.close()
-        self.board.close()
+        with contextlib.ExitStack() as stack:
+            for part in (self.board, self.pool, self.crew):  # the last first
+                stack.callback(part.close)
 
 
 def wire(
@@ -109,24 +110,14 @@ def wire(
     learner.algorithm.settle(0)
     if approve is not None:
         approve(spec, learner)
-    board = Board(learner.weights())
-    board.publish(learner.weights())
-    crew = Crew(
+    board, crew, pool = _shared(
         config,
         spec,
-        board_fd=board.fd,
-        factory=factory,
+        learner,
         envs=envs if inline else None,
+        factory=factory,
+        run_dir=run_dir,
         incarnations=incarnations,
-    )
-    pool = Pool(
-        spec,
-        config.replay,
-        config.algo,
-        rng=seeding.generator(config.run.seed, Role.REPLAY),
-        transports=crew.rings,
-        envs=config.actor.envs,
-        directory=_replay_directory(config, run_dir),
     )
     return Parts(
         config=config,
@@ -141,6 +132,43 @@ def wire(
         ),
         trace=Trace("learner"),
     )
+
+
+def _shared(
+    config: Config,
+    spec: EnvSpec,
+    learner: Learner,
+    *,
+    envs: Envs | None,
+    factory: Factory | None,
+    run_dir: Path | None,
+    incarnations: Sequence[int],
+) -> tuple[Board, Crew, Pool]:
+    """Builds what has processes or shared memory. Where one cannot be, those before it go."""
+    with contextlib.ExitStack() as stack:
+        board = Board(learner.weights())
+        stack.callback(board.close)
+        board.publish(learner.weights())
+        crew = Crew(
+            config,
+            spec,
+            board_fd=board.fd,
+            factory=factory,
+            envs=envs,
+            incarnations=incarnations,
+        )
+        stack.callback(crew.close)
+        pool = Pool(
+            spec,
+            config.replay,
+            config.algo,
+            rng=seeding.generator(config.run.seed, Role.REPLAY),
+            transports=crew.rings,
+            envs=config.actor.envs,
+            directory=_replay_directory(config, run_dir),
+        )
+        stack.pop_all()
+    return board, crew, pool
 
 
 def build_limiter(config: Config) -> Limiter:

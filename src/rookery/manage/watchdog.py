@@ -1,11 +1,12 @@
 """A thread that notices when the main thread hangs in somebody else's code, and ends that.
 
-It raises `StalledError` there. Where that does not help, because the main thread is inside compiled
-code that never returns, the process ends with the same message and exit code.
+It raises `Hung` there. Where that does not help, because the main thread is inside compiled code
+that never returns, the process ends with the same message.
 """
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -14,8 +15,12 @@ from typing import Any
 from rookery.errors import StalledError
 
 LOOK_S = 0.25  # between two looks
-GRACE_S = 5.0  # for the error to get through to whoever handles it
+GRACE_S = 5.0  # for the main thread to leave what it hangs in
 SIGNAL = signal.SIGUSR2
+
+
+class Hung(BaseException):
+    """Says what hangs, and where. Not an Exception: environments catch those, and go on."""
 
 
 class Watchdog:
@@ -25,30 +30,35 @@ class Watchdog:
     """
 
     def __init__(self, hung: Callable[[], str | None]):
-        self._hung, self._message = hung, ""
-        self._over = threading.Event()
+        self._hung, self._over = hung, threading.Event()
         self._main = threading.main_thread()
         self._before: Any = None
-        self._thread = threading.Thread(target=self._work, name="watchdog", daemon=True)
+        self._thread: threading.Thread | None = None
         if threading.current_thread() is self._main:
             self._before = signal.signal(SIGNAL, self._raise)
+            self._thread = threading.Thread(target=self._work, name="watchdog", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
         self._over.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
             signal.signal(SIGNAL, self._before)
 
     def _work(self) -> None:
         while not self._over.wait(LOOK_S):
-            if message := self._hung():
-                self._message = message
-                signal.pthread_kill(self._main.ident or 0, SIGNAL)
-                if self._over.wait(GRACE_S) or not self._hung():
-                    return
-                os.write(2, f"rookery: {message}\n".encode())
+            if self._hung() is None:
+                continue
+            signal.pthread_kill(self._main.ident or 0, SIGNAL)
+            if not self._over.wait(GRACE_S) and (message := self._hung()):
+                place = _place(sys._current_frames().get(self._main.ident or 0))
+                os.write(2, f"rookery: error: {message}{place}\n".encode())
                 os._exit(StalledError.exit_code)
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        raise StalledError(self._message)
+        if message := self._hung():  # it may have come to an end in the meantime
+            raise Hung(message + _place(frame))
+
+
+def _place(frame: FrameType | None) -> str:
+    return "" if frame is None else f" (it is in {frame.f_code.co_filename}, line {frame.f_lineno})"
