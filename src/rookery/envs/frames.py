@@ -45,5 +45,17 @@ class View:
             stack[fresh] = _filled(leaf[fresh], self.spec.frame_stack)
 
 
+def remember(
+    frames: dict[str, Array] | None, leaves: dict[str, Array], depth: int
+) -> dict[str, Array]:
+    """Returns the last `depth` frames of one environment; None: an episode begins."""
+    if frames is None:
+        return {name: _filled(leaf, depth) for name, leaf in leaves.items()}
+    return {
+        name: np.concatenate([frames[name][:, leaf.shape[1] :], leaf], axis=1)
+        for name, leaf in leaves.items()
+    }
+
+
 def _filled(leaf: Array, depth: int) -> Array:
     return np.concatenate([leaf] * depth, axis=1)

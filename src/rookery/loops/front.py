@@ -22,6 +22,8 @@ from rookery.algos import Algorithm, build_algorithm
 from rookery.config.load import load as load_config
 from rookery.config.load import load_run
 from rookery.config.schema import Config
+from rookery.envs.frames import remember
+from rookery.envs.entry import name_of
 from rookery.envs.make import make
 from rookery.envs.spaces import Codec
 from rookery.event import Event, Reason, Stopped
@@ -55,7 +57,7 @@ class Policy:
         """
         leaves = self._spec.unpack(self._codec.encode_one(obs))
         if self._spec.frame_stack > 1:
-            state = _remember(state, leaves, self._spec.frame_stack)
+            state = remember(state, leaves, self._spec.frame_stack)
             leaves = state
         seen: Obs = self._spec.pack(leaves)
         acted = self._algorithm.act(seen, 0.0 if deterministic else self._epsilon, self._rng)
@@ -95,7 +97,9 @@ def train(
     `source` is a scenario's name, the path of a YAML file, or a Config; `env` a Gymnasium id, an
     environment class, or a function that makes one. With `resume`, `source` is left out.
     """
-    config = _config(source, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume)
+    config = _config(
+        source, env=env, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume
+    )
     request = Request(
         resume=Path(resume) if resume else None,
         exact=exact,
@@ -135,7 +139,9 @@ def events(
     exact: bool = False,
 ) -> Iterator[Event]:
     """Yields a run's events as they happen. Leaving the loop ends the run without a checkpoint."""
-    config = _config(source, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume)
+    config = _config(
+        source, env=env, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume
+    )
     request = Request(
         resume=Path(resume) if resume else None, exact=exact, factory=env, callbacks=callbacks
     )
@@ -164,6 +170,7 @@ def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) ->
 def _config(
     source: Source | None,
     *,
+    env: Any,
     seed: int | None,
     overrides: Sequence[str],
     run_dir: str | Path | None,
@@ -174,13 +181,6 @@ def _config(
         changes["run.run_dir"] = str(run_dir)
     if resume is not None:
         return load_run(Path(resume), overrides=overrides, changes=changes)
+    if env is not None:
+        changes["env.id"] = name_of(env)
     return load_config(source, overrides=overrides, changes=changes)
-
-
-def _remember(state: Any, leaves: dict[str, Any], depth: int) -> dict[str, Any]:
-    if state is None:
-        return {name: np.concatenate([leaf] * depth, axis=1) for name, leaf in leaves.items()}
-    return {
-        name: np.concatenate([state[name][:, leaf.shape[1] :], leaf], axis=1)
-        for name, leaf in leaves.items()
-    }
