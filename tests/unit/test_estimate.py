@@ -8,15 +8,22 @@ from typing import Any
 import pytest
 
 from rookery.config.load import load
-from rookery.config.schema import Config
+from rookery.config.schema import Config, Engine
 from rookery.errors import ConfigError
 from rookery.loops import estimate as module
 from rookery.loops.estimate import (
+    ACTOR_FILES,
     COPIES,
+    GPU_BYTES,
     PROCESS_BYTES,
     PROCESSES,
+    SPARE_FILES,
     Estimate,
+    crowding,
     estimate,
+    refuse_descriptors,
+    refuse_devices,
+    refuse_memory,
     refuse_what_cannot_fit,
 )
 from rookery.loops.wiring import Parts, wire
@@ -142,6 +149,102 @@ class TestRefusing:
         said = str(caught.value)
         assert f"needs 9.0 kB of disk, {tmp_path} has 5.0 kB free" in said
         assert "set checkpoint.replay=false" in said
+
+
+def crew(num: int, engine: str = "processes", **changes: Any) -> Config:
+    crowd = {"run.mode": "sync", "run.engine": engine, "actor.num": num}
+    return config(**crowd, **changes)
+
+
+class TestManyActors:
+    def test_too_little_memory_names_the_number_of_actors_too(self, room: Any) -> None:
+        room(5_000, 10**9)
+
+        with pytest.raises(
+            ConfigError, match=r"lower replay\.capacity \(500\) or actor\.num \(3\)"
+        ):
+            refuse_memory(NEED, crew(3))
+
+    @pytest.mark.parametrize("engine", [Engine.INLINE, Engine.PROCESSES])
+    def test_descriptors_that_just_suffice_are_allowed_and_one_less_is_not(
+        self, monkeypatch: pytest.MonkeyPatch, engine: Engine
+    ) -> None:
+        need = 10 + SPARE_FILES + 7 * ACTOR_FILES[engine]
+        monkeypatch.setattr(machine, "open_files", lambda: 10)
+        for limits in ((need, need), (-1, -1)):
+            monkeypatch.setattr(machine, "descriptors", lambda limits=limits: limits)
+            refuse_descriptors(crew(7, engine))
+
+        monkeypatch.setattr(machine, "descriptors", lambda: (need - 1, need - 1))
+        with pytest.raises(ConfigError, match=f"7 actors need about {need} descriptors"):
+            refuse_descriptors(crew(7, engine))
+
+    @pytest.mark.parametrize(
+        ("hard", "help"),
+        [
+            (-1, "ulimit -n 4096, or lower actor.num"),
+            (100_000, "ulimit -n 4096, or lower actor.num"),
+            (2_000, "ulimit -n 2000, or lower actor.num"),
+            (256, "ask for more than 256 in limits.conf, or lower actor.num"),
+        ],
+    )
+    def test_too_many_open_files_says_what_helps(
+        self, monkeypatch: pytest.MonkeyPatch, hard: int, help: str
+    ) -> None:
+        monkeypatch.setattr(machine, "descriptors", lambda: (128, hard))
+
+        with pytest.raises(ConfigError, match=r"^too many open files: ") as caught:
+            refuse_descriptors(crew(100))
+        assert str(caught.value).endswith(help)
+
+    def test_an_actor_takes_as_many_descriptors_as_is_assumed(self) -> None:
+        taken = {}
+        for num in (1, 3):
+            before = machine.open_files()
+            parts = wire(crew(num, "inline"))
+            taken[num] = machine.open_files() - before
+            parts.close()
+
+        assert taken[3] - taken[1] == 2 * ACTOR_FILES[Engine.INLINE]
+        assert taken[1] < SPARE_FILES
+
+    def test_gpus_that_just_suffice_are_allowed_and_a_byte_less_is_not(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = crew(5, **{"actor.devices": ["cuda:0", "cuda:1"]})  # three on the first
+
+        monkeypatch.setattr(machine, "gpu_memory", lambda: [Space(10**12, 3 * GPU_BYTES)] * 2)
+        refuse_devices(asked)
+        monkeypatch.setattr(machine, "gpu_memory", lambda: [Space(10**12, 3 * GPU_BYTES - 1)] * 2)
+        with pytest.raises(ConfigError) as caught:
+            refuse_devices(asked)
+
+        said = str(caught.value)
+        assert said.startswith("GPU out of memory: 3 actors need about 1.9 GB of cuda:0")
+        assert "lower actor.num (5), name more devices in actor.devices, or leave it out" in said
+
+    def test_a_gpu_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "gpu_memory", lambda: [Space(10**12, 10**12)])
+
+        refuse_devices(crew(2, **{"actor.devices": ["cuda"]}))
+        with pytest.raises(ConfigError, match="has 'cuda:1', but this machine has 1 CUDA devices"):
+            refuse_devices(crew(2, **{"actor.devices": ["cuda:0", "cuda:1"]}))
+
+    def test_actors_on_the_cpu_do_not_ask_for_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "gpu_memory", lambda: 1 / 0)
+
+        refuse_devices(crew(2))
+        refuse_devices(crew(2, **{"actor.devices": ["cpu"]}))
+
+    def test_more_actors_than_processors_are_worth_a_word(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(machine, "cores", lambda: 8)
+
+        assert crowding(crew(8)) is None
+        assert crowding(crew(99, "inline")) is None  # they take turns by design
+        said = "9 actors share 8 CPUs and will take turns; lower --actors to 6, or"
+        assert (crowding(crew(9), "--actors") or "").startswith(said)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_replay_takes_its_memory(

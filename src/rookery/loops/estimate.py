@@ -1,6 +1,7 @@
 """What a run will take, before it takes it: memory and disk, printed and refused in time."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from rookery.types import EnvSpec
 
 PROCESS_BYTES = 450 << 20  # an interpreter with torch in it, measured
 PROCESSES = 2  # training, and the manage process
+SPARE_FILES = 32  # rings, board, sockets, checkpoints being written; measured, with room
+ACTOR_FILES: dict[Engine, int] = {Engine.PROCESSES: 3, Engine.INLINE: 6}  # measured by a test
+GPU_BYTES = 600 << 20  # a CUDA context and a small network
 COPIES = 4 + 1  # of the weights outside learner and actors: board slots, evaluator
 
 
@@ -48,15 +52,9 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
 
 
 def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> None:
-    """Raises ConfigError, with the setting to change, where memory or disk is too small."""
+    """Raises ConfigError, with the setting to change, where the machine has too little."""
+    refuse_memory(need, config)
     on_disk = config.replay.storage is Storage.DISK
-    memory = need.weights + need.processes + (0 if on_disk else need.replay)
-    available = machine.memory().free
-    if memory > available:
-        raise ConfigError(
-            f"the run needs {_size(memory)} of memory, {_size(available)} are available; lower "
-            f"replay.capacity ({config.replay.capacity}), or set replay.storage=disk"
-        )
     disk = need.checkpoints + (need.replay if on_disk else 0)
     free = shutil.disk_usage(run_dir).free
     if disk > free:
@@ -64,6 +62,70 @@ def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> Non
             f"the run needs {_size(disk)} of disk, {run_dir} has {_size(free)} free; lower "
             "replay.capacity, set checkpoint.replay=false, or choose another --run-dir"
         )
+    refuse_descriptors(config)
+    refuse_devices(config)
+
+
+def refuse_memory(need: Estimate, config: Config) -> None:
+    """Refuses more memory than there is."""
+    on_disk = config.replay.storage is Storage.DISK
+    memory = need.weights + need.processes + (0 if on_disk else need.replay)
+    available = machine.memory().free
+    if memory > available:
+        raise ConfigError(
+            f"the run needs {_size(memory)} of memory, {_size(available)} are available; lower "
+            f"replay.capacity ({config.replay.capacity})"
+            + (f" or actor.num ({config.actor.num})" if _own_processes(config) > 1 else "")
+            + ", or set replay.storage=disk"
+        )
+
+
+def refuse_descriptors(config: Config) -> None:
+    """Refuses more actors than there are descriptors for: later it would be an OSError."""
+    soft, hard = machine.descriptors()
+    need = machine.open_files() + SPARE_FILES + config.actor.num * ACTOR_FILES[config.engine]
+    if need <= soft or soft < 0:  # -1: unlimited
+        return
+    wanted = max(need, 4096) if hard < 0 else min(hard, max(need, 4096))
+    more = f"ulimit -n {wanted}" if wanted >= need else f"ask for more than {hard} in limits.conf"
+    raise ConfigError(
+        f"too many open files: {config.actor.num} actors need about {need} descriptors, this "
+        f"process may have {soft}; {more}, or lower actor.num"
+    )
+
+
+def refuse_devices(config: Config) -> None:
+    """Refuses GPUs that are not there, or have no memory for their actors."""
+    if not any(device.startswith("cuda") for device in config.actor.devices):
+        return
+    free = machine.gpu_memory()
+    taken = Counter(
+        config.actor.devices[i % len(config.actor.devices)] for i in range(config.actor.num)
+    )
+    for device, actors in taken.items():
+        number = int(device.partition(":")[2] or 0)
+        if number >= len(free):
+            raise ConfigError(
+                f"actor.devices has {device!r}, but this machine has {len(free)} CUDA devices; "
+                "name others, or leave actor.devices out: actors then play on the CPU"
+            )
+        if actors * GPU_BYTES > free[number].free:
+            raise ConfigError(
+                f"GPU out of memory: {actors} actors need about {_size(actors * GPU_BYTES)} of "
+                f"{device}, {_size(free[number].free)} are free; lower actor.num "
+                f"({config.actor.num}), name more devices in actor.devices, or leave it out"
+            )
+
+
+def crowding(config: Config, knob: str = "actor.num") -> str | None:
+    """Says what more actors than processors mean, where there are."""
+    cores = machine.cores()
+    if _own_processes(config) <= cores:
+        return None
+    return (
+        f"{config.actor.num} actors share {cores} CPUs and will take turns; lower {knob} to "
+        f"{max(1, cores - 2)}, or give this process more CPUs"
+    )
 
 
 def _own_processes(config: Config) -> int:

@@ -80,6 +80,12 @@ def descriptors() -> tuple[int, int]:
     return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
+def open_files() -> int:
+    """Returns how many files this process has open, where the system says."""
+    folder = Path("/proc/self/fd")
+    return len(os.listdir(folder)) if folder.is_dir() else 0
+
+
 def unnamed_files(folder: Path) -> bool:
     """Tells whether files without a name can be made in a folder (O_TMPFILE)."""
     flag = getattr(os, "O_TMPFILE", None)
@@ -103,6 +109,14 @@ def gpus() -> list[Gpu]:
         found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     every = [(number, torch.cuda.get_device_properties(number)) for number in range(found)]
     return [Gpu(number, about.name, about.total_memory) for number, about in every]
+
+
+def gpu_memory() -> list[Space]:
+    """Returns the memory of each CUDA device, in their order. Takes a little of it to find out."""
+    import torch
+
+    every = (torch.cuda.mem_get_info(gpu.number) for gpu in gpus())
+    return [Space(total, free) for free, total in every]
 
 
 def _groups(root: Path) -> Iterator[Path]:
