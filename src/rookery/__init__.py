@@ -12,32 +12,61 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Actor": "rookery.actor",
     "Ask": "rookery.event",
+    "Board": "rookery.board",
     "Config": "rookery.config.schema",
+    "DqnAgent": "rookery.loops.agent",
+    "InferencePolicy": "rookery.loops.rollout",
+    "Learner": "rookery.learner",
+    "Limiter": "rookery.replay.limiter",
     "Policy": "rookery.loops.front",
+    "Pool": "rookery.replay.pool",
     "RookeryError": "rookery.errors",
     "Run": "rookery.loops.front",
+    "Trajectory": "rookery.loops.trajectory",
     "events": "rookery.loops.front",
     "load": "rookery.loops.front",
+    "rollout_worker": "rookery.loops.rollout",
     "train": "rookery.loops.front",
+    "train_dqn": "rookery.loops.cycles",
 }
 __all__ = [
+    "Actor",
     "Ask",
+    "Board",
     "Config",
+    "DqnAgent",
+    "InferencePolicy",
+    "Learner",
+    "Limiter",
     "Policy",
+    "Pool",
     "RookeryError",
     "Run",
+    "Trajectory",
     "__version__",
     "events",
     "load",
+    "rollout_worker",
     "train",
+    "train_dqn",
 ]
 
 if TYPE_CHECKING:
+    from rookery.actor import Actor
+    from rookery.board import Board
     from rookery.config.schema import Config
     from rookery.errors import RookeryError
     from rookery.event import Ask
+    from rookery.learner import Learner
+    from rookery.loops.agent import DqnAgent
+    from rookery.loops.cycles import train_dqn
     from rookery.loops.front import Policy, Run, events, load, train
+    from rookery.loops.rollout import InferencePolicy, rollout_worker
+    from rookery.loops.trajectory import Trajectory
+    from rookery.replay.limiter import Limiter
+    from rookery.replay.pool import Pool
 
 
 def __getattr__(name: str) -> Any:

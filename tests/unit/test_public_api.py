@@ -19,15 +19,25 @@ from rookery.schedule import SHAPES
 from rookery.types import Kind
 
 PUBLIC = {
+    "Actor",
     "Ask",
+    "Board",
     "Config",
+    "DqnAgent",
+    "InferencePolicy",
+    "Learner",
+    "Limiter",
     "Policy",
+    "Pool",
     "RookeryError",
     "Run",
+    "Trajectory",
     "__version__",
     "events",
     "load",
+    "rollout_worker",
     "train",
+    "train_dqn",
 }
 
 
@@ -59,7 +69,16 @@ def test_importing_rookery_imports_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "call", [rookery.train, rookery.load, lambda source: next(rookery.events(source))]
+    "call",
+    [
+        rookery.train,
+        rookery.load,
+        lambda source: next(rookery.events(source)),
+        rookery.train_dqn,
+        rookery.rollout_worker,
+        rookery.DqnAgent.open,
+        rookery.InferencePolicy.of,
+    ],
 )
 def test_the_front_door_refuses_arguments_of_a_wrong_type(call):
     with pytest.raises(BeartypeCallHintViolation):

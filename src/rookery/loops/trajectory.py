@@ -1,0 +1,130 @@
+"""Trajectories: episodes in the environment's own form, on their way into and out of rows."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.actor import learned_reward
+from rookery.config.schema import EnvConfig
+from rookery.envs.spaces import Codec
+from rookery.errors import ConfigError
+from rookery.replay.ring import obs_column
+from rookery.types import Array, End, EnvSpec
+
+
+class Trajectory(NamedTuple):
+    """One episode as its environment told it.
+
+    Where the last step neither terminated nor truncated, the episode counts as cut there, and
+    learning bootstraps from `final_obs` as after any truncation.
+    """
+
+    obs: Any  # [T, ...] what was acted on; a dict of arrays where the space is a Dict
+    action: Any  # [T] as given to the environment
+    reward: Any  # [T] raw: neither scaled nor clipped
+    terminated: Any  # [T] bool; only the last may be true
+    truncated: Any  # [T] bool; the same
+    final_obs: Any  # one observation: what the last step led to
+
+    @property
+    def score(self) -> float:
+        """The undiscounted return."""
+        return float(np.sum(self.reward))
+
+    @property
+    def env_steps(self) -> int:
+        return len(self.action)
+
+
+def as_trajectory(given: Trajectory | Mapping[str, Any]) -> Trajectory:
+    """Takes a mapping with the same names for a trajectory."""
+    if isinstance(given, Trajectory):
+        return given
+    if set(given) != set(Trajectory._fields):
+        raise ConfigError(
+            f"a trajectory has {', '.join(Trajectory._fields)}, got {', '.join(sorted(given))}; "
+            "rename, add or leave out what differs"
+        )
+    return Trajectory(**given)
+
+
+def rows_of(
+    trajectory: Trajectory, spec: EnvSpec, codec: Codec, env: EnvConfig
+) -> dict[str, Array]:
+    """Returns T + 1 rows: one for each step, and the final observation's."""
+    length, end = trajectory.env_steps, _end(trajectory)
+    obs = spec.unpack(codec.encode(trajectory.obs, length))
+    final = spec.unpack(codec.encode_one(trajectory.final_obs))
+    leaves = {obs_column(name): np.concatenate([obs[name], final[name]]) for name in obs}
+    reward = np.asarray(trajectory.reward, dtype=np.float32)
+    return {
+        **leaves,
+        "action": np.append(_stored(trajectory, spec), 0),
+        "reward": np.append(learned_reward(reward, env), np.float32(0.0)),
+        "end": np.append(np.full(length, End.RUNNING), end),
+        "t": np.arange(length + 1),
+    }
+
+
+def _end(trajectory: Trajectory) -> End:
+    """Returns how the episode ended, and refuses what is not one episode."""
+    length = trajectory.env_steps
+    flags = {name: np.asarray(getattr(trajectory, name)) for name in ("terminated", "truncated")}
+    lengths = {name: len(flag) for name, flag in flags.items()}
+    lengths["reward"] = len(trajectory.reward)
+    if not length or set(lengths.values()) != {length}:
+        raise ConfigError(
+            f"a trajectory has at least one step and one entry for each, got {length} actions "
+            f"and {lengths}; one reward, terminated and truncated belong to each action"
+        )
+    early = np.flatnonzero((flags["terminated"] | flags["truncated"])[:-1])
+    if early.size:
+        raise ConfigError(
+            f"this trajectory of {length} steps has an episode's end at step {early[0] + 1}; "
+            "give each episode as a trajectory of its own"
+        )
+    return End.TERMINATED if flags["terminated"][-1] else End.TRUNCATED
+
+
+def _stored(trajectory: Trajectory, spec: EnvSpec) -> Array:
+    given, first = np.asarray(trajectory.action), spec.action.start
+    last = first + spec.action.n - 1
+    stored: Array = given.astype(np.int64) - first
+    if given.ndim != 1 or (stored < 0).any() or (stored >= spec.action.n).any():
+        raise ConfigError(
+            f"actions of {spec.name} are whole numbers from {first} to {last}, one for each step; "
+            f"got {given.dtype} of shape {given.shape}, from {given.min()} to {given.max()}"
+        )
+    return stored
+
+
+def trajectories_in(rows: Mapping[str, Array], spec: EnvSpec, codec: Codec) -> Iterator[Trajectory]:
+    """Yields the whole episodes of one environment's rows, in their order."""
+    first = 0
+    for last in np.flatnonzero(rows["end"] != End.RUNNING).tolist():
+        yield _trajectory({name: rows[name][first : last + 1] for name in rows}, spec, codec)
+        first = last + 1
+
+
+def _trajectory(rows: Mapping[str, Array], spec: EnvSpec, codec: Codec) -> Trajectory:
+    ended = np.zeros((2, len(rows["end"]) - 1), dtype=np.bool_)
+    ended[:, -1] = rows["end"][-1] == End.TERMINATED, rows["end"][-1] == End.TRUNCATED
+    leaves = {leaf.name: rows[obs_column(leaf.name)] for leaf in spec.obs}
+    obs = codec.decode(spec.pack({name: leaf[:-1] for name, leaf in leaves.items()}))
+    final = codec.decode(spec.pack({name: leaf[-1:] for name, leaf in leaves.items()}))
+    return Trajectory(
+        obs=obs,
+        action=codec.decode_action(rows["action"][:-1]),
+        reward=rows["reward"][:-1],
+        terminated=ended[0],
+        truncated=ended[1],
+        final_obs=_only(final),
+    )
+
+
+def _only(batch: Any) -> Any:
+    """Returns the one observation of a batch of one."""
+    if isinstance(batch, dict):
+        return {name: _only(part) for name, part in batch.items()}
+    return batch[0]
