@@ -169,7 +169,7 @@ class Learner:
             optimizer.load_state_dict(state)
 
 
-def pick_device(wanted: str) -> torch.device:
+def pick_device(wanted: str, setting: str = "learner.device") -> torch.device:
     """Returns the device a config asks for; `auto` takes the first GPU where there is one."""
     if wanted == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -177,8 +177,7 @@ def pick_device(wanted: str) -> torch.device:
     present = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= present:
         raise ConfigError(
-            f"learner.device is {wanted!r}, but this machine has {present} CUDA "
-            "devices; use auto or cpu"
+            f"{setting} is {wanted!r}, but this machine has {present} CUDA devices; use auto or cpu"
         )
     return device
 

@@ -285,3 +285,11 @@ def test_a_signal_ends_all_seeds(launched, capsys, code):
     assert main(["train", "cartpole", "--seeds", "0-2", "--json"]) == code
     assert [seed for seed, _ in launched.asked] == [0, 1]
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
+
+
+def test_actors_on_a_device_that_is_not_there_are_refused(tmp_path, capsys):
+    where = ["--mode", "async", "--actor-devices", "cpu,cuda:99", "--run-dir", str(tmp_path / "a")]
+
+    assert main(["train", "corridor", *where]) == 2
+    assert "actor.devices is 'cuda:99'" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()

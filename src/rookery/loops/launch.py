@@ -18,7 +18,7 @@ from rookery.event import Event, Stopped
 from rookery.learner import Learner, pick_device
 from rookery.loops.desk import Setup
 from rookery.loops.driver import Callback, Driver
-from rookery.loops.estimate import estimate, refuse_what_cannot_fit
+from rookery.loops.estimate import crowding, estimate, refuse_what_cannot_fit
 from rookery.loops.manager import Manager
 from rookery.loops.restore import put_back
 from rookery.loops.wiring import Factory, Parts, wire
@@ -111,6 +111,8 @@ def finished(config: Config, request: Request) -> Outcome | None:
 def session(config: Config, request: Request) -> Iterator[Driver]:
     """Everything a run needs while it runs, and nothing left of it afterwards."""
     pick_device(config.learner.device)
+    for device in config.actor.devices:
+        pick_device(device, "actor.devices")
     check_sinks(config)
     if request.factory is not None:
         config = replace(config, env=replace(config.env, id=name_of(request.factory)))
@@ -140,6 +142,8 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             refuse_what_cannot_fit(need, config, run_dir)
             about["estimate"] = str(need)
             _say(str(need))
+            if crowded := crowding(config, "--actors"):
+                _say(crowded)
 
         parts = wire(
             config,

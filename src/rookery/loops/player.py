@@ -19,6 +19,7 @@ from rookery.config.schema import Config, FirstPriority
 from rookery.envs.make import Envs, make
 from rookery.errors import EnvError
 from rookery.event import Activity, Counters, Episode, Traced
+from rookery.learner import pick_device
 from rookery.nets.arrays import arrays_of
 from rookery.replay.ring import Ring
 from rookery.report.trace import Trace
@@ -222,7 +223,7 @@ class Player:
 
 def _device(config: Config, index: int) -> torch.device:
     devices = config.actor.devices
-    return torch.device(devices[index % len(devices)] if devices else "cpu")
+    return pick_device(devices[index % len(devices)] if devices else "cpu", "actor.devices")
 
 
 def own(fd: int) -> int:
