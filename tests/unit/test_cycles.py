@@ -214,7 +214,7 @@ class TestArguments:
         monkeypatch.setattr(module, "wire", started)
 
         with (
-            pytest.warns(RuntimeWarning, match=r"5 actors share 4 CPUs .* lower num_workers to 2"),
+            pytest.warns(RuntimeWarning, match=r"5 actors share 4 CPUs .* lower num_workers to 4"),
             pytest.raises(InterruptedError),
         ):
             train(num_workers=5, engine="processes")

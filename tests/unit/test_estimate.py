@@ -243,7 +243,7 @@ class TestManyActors:
 
         assert crowding(crew(8)) is None
         assert crowding(crew(99, "inline")) is None  # they take turns by design
-        said = "9 actors share 8 CPUs and will take turns; lower --actors to 6, or"
+        said = "9 actors share 8 CPUs and will take turns; lower --actors to 8 or less"
         assert (crowding(crew(9), "--actors") or "").startswith(said)
 
 

@@ -124,7 +124,7 @@ def crowding(config: Config, knob: str = "actor.num") -> str | None:
         return None
     return (
         f"{config.actor.num} actors share {cores} CPUs and will take turns; lower {knob} to "
-        f"{max(1, cores - 2)}, or give this process more CPUs"
+        f"{cores} or less, or give this process more CPUs"
     )
 
 
