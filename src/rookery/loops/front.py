@@ -22,8 +22,8 @@ from rookery.algos import Algorithm, build_algorithm
 from rookery.config.load import load as load_config
 from rookery.config.load import load_run
 from rookery.config.schema import Config
-from rookery.envs.frames import remember
 from rookery.envs.entry import name_of
+from rookery.envs.frames import remember
 from rookery.envs.make import make
 from rookery.envs.spaces import Codec
 from rookery.event import Event, Reason, Stopped
