@@ -211,11 +211,12 @@ class TestManyActors:
     def test_gpus_that_just_suffice_are_allowed_and_a_byte_less_is_not(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
         asked = crew(5, **{"actor.devices": ["cuda:0", "cuda:1"]})  # three on the first
 
-        monkeypatch.setattr(machine, "gpu_memory", lambda: [Space(10**12, 3 * GPU_BYTES)] * 2)
+        monkeypatch.setattr(machine, "gpu_memory", lambda number: Space(10**12, 3 * GPU_BYTES))
         refuse_devices(asked)
-        monkeypatch.setattr(machine, "gpu_memory", lambda: [Space(10**12, 3 * GPU_BYTES - 1)] * 2)
+        monkeypatch.setattr(machine, "gpu_memory", lambda number: Space(10**12, 3 * GPU_BYTES - 1))
         with pytest.raises(ConfigError) as caught:
             refuse_devices(asked)
 
@@ -224,14 +225,15 @@ class TestManyActors:
         assert "lower actor.num (5), name more devices in actor.devices, or leave it out" in said
 
     def test_a_gpu_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine, "gpu_memory", lambda: [Space(10**12, 10**12)])
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+        monkeypatch.setattr(machine, "gpu_memory", lambda number: Space(10**12, 10**12))
 
         refuse_devices(crew(2, **{"actor.devices": ["cuda"]}))
-        with pytest.raises(ConfigError, match="has 'cuda:1', but this machine has 1 CUDA devices"):
+        with pytest.raises(ConfigError, match="is 'cuda:1', but this machine has 1 CUDA devices"):
             refuse_devices(crew(2, **{"actor.devices": ["cuda:0", "cuda:1"]}))
 
     def test_actors_on_the_cpu_do_not_ask_for_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine, "gpu_memory", lambda: 1 / 0)
+        monkeypatch.setattr(machine, "gpu_memory", lambda number: 1 / 0)
 
         refuse_devices(crew(2))
         refuse_devices(crew(2, **{"actor.devices": ["cpu"]}))

@@ -1,5 +1,6 @@
 """What a run will take, before it takes it: memory and disk, printed and refused in time."""
 
+import itertools
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import NamedTuple
 
 from rookery.config.schema import Config, Engine, Storage
 from rookery.errors import ConfigError
-from rookery.learner import Learner
+from rookery.learner import Learner, pick_device
 from rookery.manage import machine
 from rookery.nets.arrays import arrays_of
 from rookery.replay.pool import bytes_needed
@@ -96,24 +97,17 @@ def refuse_descriptors(config: Config) -> None:
 
 def refuse_devices(config: Config) -> None:
     """Refuses GPUs that are not there, or have no memory for their actors."""
-    if not any(device.startswith("cuda") for device in config.actor.devices):
-        return
-    free = machine.gpu_memory()
-    taken = Counter(
-        config.actor.devices[i % len(config.actor.devices)] for i in range(config.actor.num)
-    )
-    for device, actors in taken.items():
-        number = int(device.partition(":")[2] or 0)
-        if number >= len(free):
+    devices = [pick_device(name, "actor.devices") for name in config.actor.devices]
+    seated = Counter(itertools.islice(itertools.cycle(devices), config.actor.num))
+    for device, actors in seated.items():
+        if device.type != "cuda":
+            continue
+        need, free = actors * GPU_BYTES, machine.gpu_memory(device.index or 0).free
+        if need > free:
             raise ConfigError(
-                f"actor.devices has {device!r}, but this machine has {len(free)} CUDA devices; "
-                "name others, or leave actor.devices out: actors then play on the CPU"
-            )
-        if actors * GPU_BYTES > free[number].free:
-            raise ConfigError(
-                f"GPU out of memory: {actors} actors need about {_size(actors * GPU_BYTES)} of "
-                f"{device}, {_size(free[number].free)} are free; lower actor.num "
-                f"({config.actor.num}), name more devices in actor.devices, or leave it out"
+                f"GPU out of memory: {actors} actors need about {_size(need)} of {device}, "
+                f"{_size(free)} are free; lower actor.num ({config.actor.num}), name more devices "
+                "in actor.devices, or leave it out"
             )
 
 

@@ -111,12 +111,12 @@ def gpus() -> list[Gpu]:
     return [Gpu(number, about.name, about.total_memory) for number, about in every]
 
 
-def gpu_memory() -> list[Space]:
-    """Returns the memory of each CUDA device, in their order. Takes a little of it to find out."""
+def gpu_memory(number: int) -> Space:
+    """Returns the memory of a CUDA device. Takes a little of it to find out. Imports torch."""
     import torch
 
-    every = (torch.cuda.mem_get_info(gpu.number) for gpu in gpus())
-    return [Space(total, free) for free, total in every]
+    free, total = torch.cuda.mem_get_info(number)
+    return Space(total, free)
 
 
 def _groups(root: Path) -> Iterator[Path]:
