@@ -58,11 +58,11 @@ def soak(args: argparse.Namespace, run_dir: str) -> dict[str, object]:
             "run.env_steps": 10**12,
             "run.minutes": args.minutes + args.settle,
             "eval.target": None,
-            "eval.period": 200_000,
+            "eval.period": 50_000,
             "actor.num": args.actors,
             "replay.capacity": CAPACITY,
             "replay.samples_per_insert": 4.0,
-            "checkpoint.period": 500_000,
+            "checkpoint.period": 100_000,
             "report.log_period": 20_000,
         },
     )
