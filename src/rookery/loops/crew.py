@@ -136,15 +136,18 @@ class Crew:
                 self.rings.append(self._ring(index, incarnation))
                 self.seats.append(Seat(index, incarnation))
                 self._seat(self.seats[-1])
-        except OSError as error:
+        except BaseException as error:  # whatever it was, those who sit already must go
             self.close()
-            raise LostError(
-                f"actor {len(self.seats) - 1} of {config.actor.num} could not be started "
-                f"({error}); {_advice(error)}, or use fewer actors (--actors)"
-            ) from error
-        except BaseException:  # whatever it was, those who sit already must go
-            self.close()
+            if isinstance(error, OSError) and not isinstance(error, RookeryError):
+                raise self._unstarted(error) from error
             raise
+
+    def _unstarted(self, error: OSError) -> LostError:
+        advice = ADVICE.get(error.errno or 0, "see what the system says")
+        return LostError(
+            f"actor {len(self.seats) - 1} of {self.config.actor.num} could not be started "
+            f"({error}); {advice}, or use fewer actors (--actors)"
+        )
 
     def _hung(self) -> str | None:
         """Says who hangs in this process; the watchdog asks."""
@@ -459,10 +462,6 @@ def _own_both(ring_fd: int, board_fd: int) -> tuple[int, int]:
     except OSError:
         os.close(first)
         raise
-
-
-def _advice(error: OSError) -> str:
-    return ADVICE.get(error.errno or 0, "see what the system says")
 
 
 def _noted(error: RookeryError, its_traceback: str) -> RookeryError:

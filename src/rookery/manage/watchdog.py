@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -50,10 +51,18 @@ class Watchdog:
             if self._hung() is None:
                 continue
             signal.pthread_kill(self._main.ident or 0, SIGNAL)
-            if not self._over.wait(GRACE_S) and (message := self._hung()):
+            if message := self._after(GRACE_S):
                 place = _place(sys._current_frames().get(self._main.ident or 0))
                 os.write(2, f"rookery: error: {message}{place}\n".encode())
                 os._exit(StalledError.exit_code)
+
+    def _after(self, grace_s: float) -> str | None:
+        """Returns what still hangs after that long, None as soon as nothing does."""
+        deadline = time.monotonic() + grace_s
+        while (message := self._hung()) and time.monotonic() < deadline:
+            if self._over.wait(LOOK_S):
+                return None
+        return message
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         if message := self._hung():  # it may have come to an end in the meantime

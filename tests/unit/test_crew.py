@@ -1,0 +1,588 @@
+"""What is decided about actors that fail, tried on some that only pretend to play."""
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roles import flat_spec, written
+from rookery.board import Board
+from rookery.config.load import load
+from rookery.config.schema import Config, Engine
+from rookery.engines.interface import Close, Failed
+from rookery.errors import CheckpointError, ConfigError, LostError
+from rookery.loops import crew as crew_module
+from rookery.loops.crew import Crew, rungs
+from rookery.loops.player import Cut, Done, Play, Report, Restore, Roam, Save, Saved, Setup
+from rookery.replay.ring import Ring
+
+CHUNK, ENVS = 16, 2
+
+
+def settings(**changes: Any) -> Config:
+    base = {"run.mode": "sync", "actor.num": 2, "actor.chunk": CHUNK, "actor.envs": ENVS}
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    return load("corridor", changes=base | changes)
+
+
+class Pretender:
+    """A host whose actor writes the rows it is asked for, until it is told to be otherwise."""
+
+    def __init__(self, setup: Setup, name: str, world: "World"):
+        self.setup, self.name, self.world, self.pid = setup, name, world, 1
+        self.ring = Ring.from_fd(setup.ring_fd)
+        os.close(setup.board_fd)
+        self.alive, self.sent, self.grace_s = True, list[Any](), None
+        self.answers: deque[Any] = deque()
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+        obey = self.world.moods.get(self.name, Pretender.obey)
+        if self.alive and not isinstance(message, Close):
+            obey(self, message)
+
+    def obey(self, order: Any) -> None:
+        answers: dict[type, Callable[[], Any]] = {
+            Play: lambda: self.play(order.env_steps),
+            Roam: lambda: Report(0, (), 0.0, 1),
+            Cut: Done,
+            Restore: Done,
+            Save: lambda: Saved({"mark": self.setup.incarnation}, {"w": np.ones(1)}, True),
+        }
+        self.answers.append(answers[type(order)]())
+
+    def play(self, rows: int) -> Report:
+        self.ring.put(rows, {"end": 0, "env": 0, "episode": 0, "t": np.arange(rows)})
+        return Report(rows, (), 0.5, 1)
+
+    def die(self, order: Any = None) -> None:
+        self.alive = False
+
+    def fail(self, order: Any = None) -> None:
+        self.answers.append(Failed("EnvError: on fire", "Traceback: on fire", final=False))
+        self.alive = False
+
+    def receive(self, timeout_s: float = 0.0) -> Any | None:
+        return self.answers.popleft() if self.answers else None
+
+    def stop(self, grace_s: float = 0.0) -> int:
+        self.alive, self.grace_s = False, grace_s
+        self.ring.close()
+        return -9
+
+
+class World:
+    """Starts pretenders, decides how they are, and keeps the time."""
+
+    def __init__(self) -> None:
+        self.hosts: list[Pretender] = []
+        self.moods: dict[str, Callable[[Pretender, Any], None]] = {}
+        self.broken: OSError | None = None
+        self.now = 1_000.0
+
+    def start(self, target: str, setup: Setup, *, name: str, fds: Sequence[int]) -> Pretender:
+        if self.broken is not None:
+            for fd in fds:
+                os.close(fd)
+            raise self.broken
+        self.hosts.append(Pretender(setup, name, self))
+        return self.hosts[-1]
+
+    def of(self, index: int) -> list[Pretender]:
+        return [host for host in self.hosts if host.setup.actor == index]
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setitem(crew_module.ENGINES, Engine.PROCESSES, world.start)
+    monkeypatch.setattr(crew_module, "time", world)
+    return world
+
+
+@pytest.fixture
+def make(world: World) -> Iterator[Callable[..., Crew]]:
+    board = Board({"w": np.zeros(1)})
+    made: list[Crew] = []
+
+    def build(incarnations: Sequence[int] = (), **changes: Any) -> Crew:
+        crew = Crew(settings(**changes), flat_spec(), board_fd=board.fd, incarnations=incarnations)
+        made.append(crew)
+        return crew
+
+    yield build
+    for crew in made:
+        crew.close()
+    board.close()
+
+
+def play(crew: Crew, rows: int = CHUNK) -> list[Report]:
+    """Has everybody play a chunk, and drains it."""
+    found = []
+    for reports in crew.play(rows, [0.5] * len(crew.seats)):
+        found += reports
+        drain(crew)
+    return found
+
+
+def drain(crew: Crew) -> None:
+    for ring in crew.rings:
+        ring.consume(ring.committed)
+
+
+def turns(crew: Crew, world: World, count: int) -> None:
+    """Lets everybody roam for a while."""
+    for _ in range(count):
+        crew.news()
+        drain(crew)
+        world.now += 1.0
+
+
+class TestExploration:
+    def test_a_ladder_has_its_rungs_where_the_paper_puts_them(self) -> None:
+        ladder = settings(actor__num=4, actor__exploration="ladder")
+
+        assert rungs(0.4, ladder) == [0.4 ** (1 + 7 * i / 3) for i in range(4)]
+        assert rungs(0.4, ladder)[-1] == pytest.approx(0.4**8)
+
+    def test_one_epsilon_is_shared_unless_told_otherwise(self) -> None:
+        assert rungs(0.4, settings(actor__num=3)) == [0.4] * 3
+
+    def test_a_lonely_actor_stands_on_the_first_rung(self) -> None:
+        assert rungs(0.4, settings(actor__num=1, actor__exploration="ladder")) == [0.4]
+
+
+class TestOrders:
+    def test_reports_come_in_the_actors_order(self, make: Any, world: World) -> None:
+        crew = make(actor__num=3)
+
+        (reports,) = list(crew.play(CHUNK, [0.1, 0.2, 0.3]))
+
+        assert [host.sent for host in world.hosts] == [
+            [Play(CHUNK, None, epsilon)] for epsilon in (0.1, 0.2, 0.3)
+        ]
+        assert [report.env_steps for report in reports] == [CHUNK] * 3
+
+    def test_whoever_has_episodes_left_is_asked_again_and_nobody_else(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make()
+        left = iter([1, 0])
+        world.moods["actor-1"] = lambda host, order: host.answers.append(
+            host.play(4)._replace(left=next(left))
+        )
+
+        assert [len(reports) for reports in crew.play(CHUNK, [0.5, 0.5], episodes=2)] == [2, 1]
+        assert [len(host.sent) for host in world.hosts] == [1, 2]
+
+    def test_states_are_saved_and_handed_back_to_whom_they_belong(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make(incarnations=[3, 5])
+
+        dealt = crew.save()
+        crew.restore(dealt.numbers, dealt.arrays)
+
+        assert dealt.exact
+        assert dealt.numbers == {"incarnations": [3, 5], "actors": [{"mark": 3}, {"mark": 5}]}
+        assert [host.sent[-1].numbers for host in world.hosts] == [{"mark": 3}, {"mark": 5}]
+        assert [list(host.sent[-1].arrays) for host in world.hosts] == [["w"], ["w"]]
+
+    def test_a_checkpoint_of_more_actors_is_refused(self, make: Any) -> None:
+        with pytest.raises(CheckpointError, match=r"has 3 actors, this run has 2; .*--actors 3"):
+            make().restore({"actors": [{}, {}, {}]}, {})
+
+    def test_a_run_that_goes_on_with_more_actors_begins_the_new_ones(self, make: Any) -> None:
+        assert make(incarnations=[4]).incarnations == [4, 0]
+
+
+class TestLosing:
+    @pytest.mark.parametrize("how", [Pretender.die, Pretender.fail])
+    def test_the_next_incarnation_gets_the_order_and_a_ring_of_its_own(
+        self, how: Any, make: Any, world: World
+    ) -> None:
+        crew = make()
+        play(crew)
+        old = crew.rings[1]
+        how(world.hosts[1])
+
+        reports = play(crew)
+
+        assert [report.env_steps for report in reports] == [CHUNK] * 2
+        assert crew.incarnations == [0, 1]
+        assert crew.rings[1] is not old
+        assert old.fd == -1
+        assert {row["incarnation"] for row in written(crew.rings[1])} == {1}
+        assert {row["actor"] for row in written(crew.rings[1])} == {1}
+        assert len(world.of(0)) == 1
+
+    def test_what_it_wrote_of_an_unfinished_chunk_is_played_anew(
+        self, make: Any, world: World
+    ) -> None:
+        def stumble(host: Pretender, order: Any) -> None:
+            if host.setup.incarnation == 0:
+                host.play(5)
+                host.die()
+            else:
+                host.obey(order)
+
+        world.moods["actor-1"] = stumble
+        crew = make()
+
+        ((first, second),) = list(crew.play(CHUNK, [0.5, 0.5]))
+
+        assert (first.env_steps, second.env_steps) == (CHUNK, CHUNK)
+        assert len(written(crew.rings[1])) == CHUNK
+
+    def test_a_chunk_that_was_finished_is_drained_before_its_ring_goes(
+        self, make: Any, world: World
+    ) -> None:
+        """The first one dies after its answer, while the second one still plays."""
+        crew = make()
+
+        def play_last(host: Pretender, order: Any) -> None:
+            world.hosts[0].die()
+            host.obey(order)
+
+        world.moods["actor-1"] = play_last
+        plays = crew.play(CHUNK, [0.5, 0.5])
+        next(plays)
+
+        assert len(written(crew.rings[0])) == CHUNK
+        assert {row["incarnation"] for row in written(crew.rings[0])} == {0}
+        drain(crew)
+        world.moods.clear()
+        play(crew)
+        assert crew.incarnations == [1, 0]
+
+    def test_one_that_dies_between_two_orders_is_noticed_at_the_next(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make()
+        play(crew)
+        world.hosts[0].die()
+
+        play(crew)
+
+        assert crew.incarnations == [1, 0]
+        assert list(crew.complaints()) == [
+            "actor 0 was lost (died (exit status -9)) and is replaced"
+        ]
+        assert list(crew.complaints()) == []
+
+    def test_one_that_dies_while_it_is_saved_is_saved_as_its_next_incarnation(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make()
+        play(crew)
+        world.moods["actor-1"] = lambda host, order: (
+            host.die() if host.setup.incarnation == 0 else host.obey(order)
+        )
+
+        dealt = crew.save()
+
+        assert dealt.numbers == {"incarnations": [0, 1], "actors": [{"mark": 0}, {"mark": 1}]}
+
+    def test_all_may_go_at_once(self, make: Any, world: World) -> None:
+        crew = make(actor__num=3)
+        play(crew)
+        for host in world.hosts:
+            host.die()
+
+        assert [report.env_steps for report in play(crew)] == [CHUNK] * 3
+        assert crew.incarnations == [1, 1, 1]
+
+    def test_nobody_waits_for_one_that_is_lost(self, make: Any, world: World) -> None:
+        crew = make()
+        play(crew)
+        world.hosts[0].die()
+        play(crew)
+
+        assert world.hosts[0].grace_s == 0.0
+
+    def test_one_that_failed_may_close_its_environments_before_it_goes(
+        self, make: Any, world: World
+    ) -> None:
+        def confess(host: Pretender, order: Any) -> None:
+            if host.setup.incarnation == 0:
+                host.fail()
+                host.alive = True  # for now
+            else:
+                host.obey(order)
+
+        crew = make()
+        world.moods["actor-0"] = confess
+        crew._tell(crew.seats[0], Play(CHUNK, None, 0.5))
+        crew.news()
+        assert world.hosts[0].grace_s is None
+        world.hosts[0].alive = False
+        crew.news()
+
+        assert crew.incarnations == [1, 0]
+        (complaint,) = crew.complaints()
+        assert complaint == "actor 0 was lost (EnvError: on fire) and is replaced"
+
+    def test_descriptors_are_given_back(self, make: Any, world: World) -> None:
+        crew = make()
+        play(crew)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            world.of(1)[-1].die()
+            play(crew)
+
+        assert crew.restarts == 20
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+class TestGivingUp:
+    def test_pauses_double_and_then_it_is_over(self, make: Any, world: World) -> None:
+        world.moods["actor-0"] = Pretender.fail
+        crew = make(actor__max_restarts=4)
+        started = [world.now]
+        start = world.start
+
+        def note(*args: Any, **kwargs: Any) -> Pretender:
+            started.append(world.now)
+            return start(*args, **kwargs)
+
+        crew._start_role = note
+        with pytest.raises(LostError) as lost:
+            play(crew)
+
+        pauses = np.diff(started)
+        assert pauses[0] < 0.1  # at once
+        assert pauses[1:] == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
+        message = str(lost.value)
+        assert message.startswith(
+            "actor 0 of flat (seed 0, incarnation 4) was lost 5 times in a row"
+        )
+        assert "EnvError: on fire; mend the environment" in message
+        assert "raise actor.max_restarts (4)" in message
+        assert lost.value.__notes__ == ["Traceback: on fire"]
+        assert lost.value.exit_code == 3
+        assert [line.partition(" is replaced")[2] for line in crew.complaints()] == [
+            "",
+            " in 0.5 s",
+            " in 1 s",
+            " in 2 s",
+        ]
+
+    def test_a_chunk_in_between_begins_the_count_anew(self, make: Any, world: World) -> None:
+        crew = make(actor__max_restarts=1)
+        for _ in range(5):
+            play(crew)
+            world.of(0)[-1].die()
+
+        assert crew.seats[0].strikes <= 1
+
+    def test_an_answer_without_rows_does_not(self, make: Any, world: World) -> None:
+        """It can be built and saved, but never plays."""
+        world.moods["actor-0"] = lambda host, order: (
+            host.fail() if isinstance(order, Play) else host.obey(order)
+        )
+        crew = make(actor__max_restarts=1)
+        crew.save()
+
+        with pytest.raises(LostError, match="2 times in a row"):
+            play(crew)
+
+    def test_a_wrong_request_ends_the_run_at_once_and_is_one(self, make: Any, world: World) -> None:
+        world.moods["actor-1"] = lambda host, order: (
+            host.answers.append(
+                Failed("ConfigError: no such device", "Traceback: cuda", final=True)
+            )
+            or host.die()
+        )
+        crew = make()
+
+        with pytest.raises(ConfigError, match=r"^actor 1: no such device") as refused:
+            play(crew)
+        assert refused.value.exit_code == 2
+        assert refused.value.__notes__ == ["Traceback: cuda"]
+
+    def test_a_request_that_was_right_before_is_tried_again(self, make: Any, world: World) -> None:
+        """An environment whose licence server is away for a moment is no wrong setting."""
+        crew = make()
+        play(crew)
+        world.of(0)[-1].answers.append(Failed("ConfigError: no licence", "", final=True))
+        world.of(0)[-1].die()
+
+        play(crew)
+
+        assert crew.incarnations == [1, 0]
+
+    def test_where_no_process_is_left_the_start_says_what_to_do(
+        self, make: Any, world: World
+    ) -> None:
+        world.broken = OSError(errno.EMFILE, "Too many open files")
+        before = len(os.listdir("/proc/self/fd"))
+
+        with pytest.raises(LostError) as lost:
+            make()
+
+        assert str(lost.value).startswith("actor 0 of 2 could not be started ([Errno 24] Too many")
+        assert "(ulimit -n), or use fewer actors (--actors)" in str(lost.value)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_where_no_process_is_left_for_a_moment_it_is_tried_again(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make()
+        play(crew)
+        world.broken = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        world.hosts[0].die()
+        crew.news()
+        world.broken = None
+
+        play(crew)
+
+        assert any("could not be started" in line for line in crew.complaints())
+        assert [report.env_steps for report in play(crew)] == [CHUNK] * 2
+
+
+class Impatient:
+    """Comes to its end at once, where the silence allowed is no longer than a second."""
+
+    silent_s = 7.0
+
+    def at_end(self, silence_s: float, limit_s: float) -> bool:
+        return limit_s <= 1.0
+
+
+class TestSilence:
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(crew_module, "Patience", Impatient)
+
+    def test_one_that_does_not_move_is_replaced(self, make: Any, world: World) -> None:
+        crew = make(actor__env_step_timeout_s=1.0)
+        play(crew)
+        world.moods["actor-1"] = lambda host, order: (
+            None if host.setup.incarnation == 0 else host.obey(order)
+        )
+        play(crew)
+
+        assert crew.incarnations == [0, 1]
+        (complaint,) = crew.complaints()
+        assert "has not moved for 7 s (actor.env_step_timeout_s is 1)" in complaint
+
+    def test_one_that_has_nothing_to_do_may_be_silent(self, make: Any) -> None:
+        crew = make(actor__env_step_timeout_s=1.0)
+        play(crew)
+        crew.news()
+
+        assert crew.incarnations == [0, 0]
+
+    def test_one_that_never_said_a_word_is_given_time_to_start(
+        self, make: Any, world: World
+    ) -> None:
+        world.moods["actor-1"] = lambda host, order: None
+        crew = make(actor__env_step_timeout_s=1.0, run__mode="async")
+        crew.roam()
+        crew.news()
+
+        assert crew.incarnations[1] == 0
+        world.of(1)[0].obey(Roam())
+        crew.news()
+        assert crew.incarnations[1] == 1
+
+
+class TestRoaming:
+    def test_the_next_incarnation_roams_too_and_its_gate_is_opened(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make(run__mode="async")
+        crew.roam()
+        crew.allow(True, [0.3, 0.4])
+        crew.news()
+        world.hosts[1].die()
+        crew.news()
+        assert not crew.rings[1].gate
+
+        crew.allow(True, [0.3, 0.4])
+
+        assert [type(order) for order in world.of(1)[-1].sent] == [Roam]
+        assert crew.rings[1].gate
+        assert crew.rings[1].epsilon == 0.4
+
+    def test_its_rows_are_drained_before_it_is_replaced(self, make: Any, world: World) -> None:
+        crew = make(run__mode="async")
+        crew.roam()
+        world.hosts[0].play(CHUNK)
+        world.hosts[0].die()
+        crew.news()
+        assert crew.incarnations == [0, 0]
+        assert crew.rings[0].waiting
+        drain(crew)
+        crew.news()
+
+        assert crew.incarnations == [1, 0]
+
+    def test_one_that_starts_but_never_plays_is_given_up(self, make: Any, world: World) -> None:
+        def one_step(host: Pretender, order: Any) -> None:
+            host.obey(order)
+            host.play(ENVS)
+            host.fail()
+
+        world.moods["actor-0"] = one_step
+        crew = make(run__mode="async")
+        crew.roam()
+
+        with pytest.raises(LostError, match="4 times in a row"):
+            turns(crew, world, 100)
+
+    def test_one_that_fails_after_every_few_chunks_never_is(self, make: Any, world: World) -> None:
+        def some_chunks(host: Pretender, order: Any) -> None:
+            host.obey(order)
+            host.play(2 * CHUNK)
+            host.fail()
+
+        world.moods["actor-0"] = some_chunks
+        crew = make(run__mode="async")
+        crew.roam()
+        turns(crew, world, 60)
+
+        assert crew.restarts > 20
+        assert crew.seats[0].strikes == 1
+
+
+class TestClosing:
+    def test_everybody_may_close_its_environments_but_who_never_spoke(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make(run__mode="async")
+        world.moods["actor-1"] = lambda host, order: None
+        crew.roam()
+        crew.news()
+        crew.close()
+        crew.rings.clear()
+
+        assert all(isinstance(host.sent[-1], Close) for host in world.hosts)
+        assert [host.grace_s for host in world.hosts] == [crew_module.CLOSE_S, 0.0]
+
+    def test_an_actor_that_does_not_end_keeps_nobody_from_ending(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make()
+        honest = world.hosts[0].stop
+
+        def stubborn(grace_s: float = 0.0) -> int:
+            honest(grace_s)
+            raise TimeoutError("still there")
+
+        world.hosts[0].stop = stubborn  # type: ignore[method-assign]
+        with pytest.raises(TimeoutError):
+            crew.close()
+        crew.rings.clear()
+
+        assert world.hosts[1].grace_s == 0.0
