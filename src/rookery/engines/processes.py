@@ -76,8 +76,9 @@ class Child:
         """Ends the child's whole group: politely, then for certain. Returns its exit status."""
         deadline = time.monotonic() + grace_s
         while self.process.poll() is None and time.monotonic() < deadline:
-            if self.receive(0.05) is None and self._broken:
-                break
+            self.receive(0.05)  # it may wait for somebody to listen
+            if self._broken:  # it hung up: what is left of it is its own end
+                time.sleep(0.005)
         self.kill()  # also what a child that has ended left in its group
         status = self.process.wait(timeout=GRACE_S)
         self._hang_up()
