@@ -61,29 +61,44 @@ def logs(run_dir: Path) -> list[tuple[int, int, int]]:
     return [(e["env_steps"], e["learner_steps"], e["episodes"]) for e in entries]
 
 
+ALONE: dict[str, Any] = {}
+CREW = {"run.mode": "sync", "actor.num": 2}
+CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    **{variant: (variant, ALONE, tuple(MOMENTS)) for variant in VARIANTS},
+    "two actors, exports": ("exports its state", CREW, ("past the second",)),
+    "two actors, cannot": (
+        "cannot be saved",
+        CREW,
+        ("before the first checkpoint", "while a checkpoint is written"),
+    ),
+}
+
+
 def kill(run: Started, when: Callable[[Path], bool], run_dir: Path, rng: random.Random) -> None:
     """Kills a run at a random moment from a condition on."""
     assert eventually(lambda: when(run_dir) or run.poll() is not None, 60.0), run.said
     assert run.poll() is None, run.said
     for _ in range(rng.randrange(50)):  # each look takes some tens of microseconds
         run.poll()
-    run.send(SIGKILL)
+    rng.choice([run.kill_all, lambda: run.send(SIGKILL)])()
     assert run.wait() == -SIGKILL
     assert settled(run.pid)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("case", CASES)
 def test_a_run_killed_again_and_again_ends_like_one_that_never_was(
-    variant: str, nursery: Nursery, tmp_path: Path
+    case: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    rng = random.Random(variant)
-    train = ["train", "corridor", "--json", "--quiet", *words(SMALL | VARIANTS[variant])]
+    """Where it has several actors, the one that never was has them all in one process."""
+    rng = random.Random(case)
+    variant, crew, moments = CASES[case]
+    train = ["train", "corridor", "--json", "--quiet", *words(SMALL | VARIANTS[variant] | crew)]
 
-    whole = nursery.start([*train, "--run-dir", "whole"], tmp_path)
+    whole = nursery.start([*train, "--run-dir", "whole", "--engine", "inline"], tmp_path)
     run = nursery.start([*train, "--run-dir", "torn"], tmp_path)
     torn = tmp_path / "torn"
-    for when in MOMENTS.values():
-        kill(run, when, torn, rng)
+    for moment in moments:
+        kill(run, MOMENTS[moment], torn, rng)
         run = nursery.start(["train", "--resume", "--exact", "torn", "--json", "--quiet"], tmp_path)
     assert run.wait() == 0, run.said
     assert whole.wait() == 0, whole.said

@@ -48,11 +48,63 @@ def test_a_run_that_stops_at_its_target_stops_there_however_late_it_is_judged(
     assert late == at_once
 
 
+CREW = {"run.mode": "sync", "run.engine": "inline", "actor.num": 2}
+EPISODES = {"actor.chunk_episodes": 2, "actor.envs": 2}
+
+
 @pytest.mark.usefixtures("inline")
-def test_two_runs_with_one_seed_are_identical_and_two_seeds_are_not(tmp_path):
-    first = run(tmp_path / "first", wander())
-    second = run(tmp_path / "second", wander())
-    other = run(tmp_path / "other", wander() | {"run.seed": 1})
+@pytest.mark.parametrize("crew", [{}, CREW, CREW | EPISODES], ids=["single", "sync", "episodes"])
+def test_two_runs_with_one_seed_are_identical_and_two_seeds_are_not(crew, tmp_path):
+    first = run(tmp_path / "first", wander() | crew)
+    second = run(tmp_path / "second", wander() | crew)
+    other = run(tmp_path / "other", wander() | crew | {"run.seed": 1})
 
     assert second == first
     assert other["weights_sha256"] != first["weights_sha256"]
+
+
+@pytest.mark.usefixtures("inline")
+def test_the_single_loop_is_the_sync_loop_with_one_actor_at_home(tmp_path):
+    single = run(tmp_path / "single", wander())
+
+    assert run(tmp_path / "sync", wander() | CREW | {"actor.num": 1}) == single
+
+
+@pytest.mark.usefixtures("inline")
+def test_every_actor_counts(tmp_path):
+    """Two actors play something else than one, and a third one something else again."""
+    shas = {
+        run(tmp_path / str(num), wander() | CREW | {"actor.num": num})["weights_sha256"]
+        for num in (1, 2, 3)
+    }
+
+    assert len(shas) == 3
+
+
+RANKED = {
+    "replay.draw": "prioritized",
+    "replay.first_priority": "actor",
+    "actor.exploration": "ladder",
+}
+EXPORTS = {"env.id": "rookery.envs.toy:Corridor", "env.kwargs": {}, "env.frame_stack": 2}
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"actor.num": 1},
+        {"actor.num": 2} | RANKED | EXPORTS,
+        {"actor.num": 3} | RANKED,
+        {"actor.num": 2} | EPISODES,
+    ],
+    ids=["one", "two that export their state", "three", "two by episodes"],
+)
+def test_where_actors_live_does_not_matter(settings, tmp_path):
+    """Timing decides nothing: environments are cut, saved and pulled for at the same places."""
+    settings = wander() | CREW | settings
+
+    assert run(tmp_path / "processes", settings | {"run.engine": "processes"}) == run(
+        tmp_path / "inline", settings
+    )
+    assert not record(tmp_path / "processes", "warned")
