@@ -5,7 +5,9 @@ import json
 import pytest
 
 from rookery.cli import doctor
-from rookery.cli.doctor import GB, Mark, descriptors, enough, recommended
+from rookery.cli.doctor import GB, Mark, descriptors, enough, recommended, scenarios
+from rookery.config.load import load
+from rookery.config.load import scenarios as packaged
 from rookery.manage import machine
 from rookery.manage.machine import Space
 
@@ -72,6 +74,38 @@ def test_learner_and_evaluator_keep_a_core_each(cores, gpu, found):
     assert recommended(cores, gpu) == found
 
 
+@pytest.mark.parametrize(
+    ("cores", "gpus", "best", "command"),
+    [
+        (2, 0, "cartpole", "rookery train cartpole"),
+        (2, 1, "cartpole", "rookery train cartpole"),
+        (6, 0, "cartpole", "rookery train cartpole --mode sync --actors 4"),
+        (16, 1, "cartpole-6gpu", "rookery train cartpole-6gpu --device cuda:0"),
+        (48, 0, "cartpole-48core", "rookery train cartpole-48core"),
+        (48, 6, "cartpole-48core", "rookery train cartpole-48core"),
+    ],
+)
+def test_a_scenario_is_recommended_for_every_machine(cores, gpus, best, command):
+    found = scenarios(cores, gpus)
+
+    assert next(iter(found.items())) == (best, command)
+    assert set(found) <= set(packaged())
+
+
+@pytest.mark.parametrize(("cores", "gpus", "last"), [(48, 6, 5), (48, 2, 1), (24, 6, 2)])
+def test_every_gpu_that_has_eight_cores_gets_a_run(cores, gpus, last):
+    assert scenarios(cores, gpus)["cartpole-6gpu"].endswith(f"for each GPU up to cuda:{last}")
+
+
+def test_the_large_scenarios_leave_room_for_their_learners():
+    large, shared = load("cartpole-48core"), load("cartpole-6gpu")
+
+    assert large.actor.num == recommended(48, has_gpu=False)[0] == 46
+    assert (shared.actor.num + 1) * 6 == 48
+    for config in (large, shared):
+        assert (config.run.mode, config.actor.chunk_episodes) == ("sync", 4)
+
+
 def test_a_small_shared_memory_is_a_warning_with_a_hint():
     short = enough("/dev/shm", Space(64 << 20, 64 << 20), least=GB // 4, hint="--shm-size")
     ample = enough("/dev/shm", Space(GB, GB), least=GB // 4, hint="--shm-size")
@@ -124,6 +158,7 @@ def test_every_finding_is_a_line(monkeypatch, capsys):
     assert "ok    cuda:0" in shown
     assert "H200, 139.0 GB" in shown
     assert "replay.batch 256" in shown
+    assert "  rookery train cartpole" in shown
     for name in ("python", "torch", "usable CPUs", "memory", "disk here", "open files"):
         assert f"  {name} " in shown
 

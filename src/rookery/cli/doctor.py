@@ -55,23 +55,36 @@ def run(args: argparse.Namespace) -> int:
     with signals.abrupt():
         gpus = _gpus()
         findings = [*_software(), *_processors(), *_room(), *_files(), *_graphics(gpus), *_extras()]
-    actors, batch = recommended(machine.cores(), bool(gpus))
+    cores, presets = machine.cores(), scenarios(machine.cores(), len(gpus or []))
+    actors, batch = recommended(cores, bool(gpus))
     if args.json:
-        output.say_json(
-            {
-                "findings": [asdict(finding) for finding in findings],
-                "recommended": {"actors": actors, "batch": batch},
-            }
-        )
+        advice = {"actors": actors, "batch": batch, "scenarios": presets}
+        findings_json = [asdict(finding) for finding in findings]
+        output.say_json({"findings": findings_json, "recommended": advice})
         return 0
     output.say(*output.table(map(_row, findings), indent=""))
-    output.say(f"recommended: actors {actors}, replay.batch {batch}")
+    output.say(f"recommended: actors {actors}, replay.batch {batch}; for example, best first:")
+    output.say(*(f"  {command}" for command in presets.values()))
     return 0
 
 
 def recommended(cores: int, has_gpu: bool) -> tuple[int, int]:
     """Returns actors and batch: learner and evaluator keep a core each, a GPU likes it large."""
     return max(1, cores - 2), 256 if has_gpu else 64
+
+
+def scenarios(cores: int, gpus: int) -> dict[str, str]:
+    """Returns packaged scenarios that fit a machine, best first, and the command for each."""
+    found, runs = {}, min(gpus, cores // 8)  # seven actors and a learner for each GPU
+    if cores >= 48:
+        found["cartpole-48core"] = "rookery train cartpole-48core"
+    if runs:
+        more = f"   # and one run for each GPU up to cuda:{runs - 1}" if runs > 1 else ""
+        found["cartpole-6gpu"] = f"rookery train cartpole-6gpu --device cuda:0{more}"
+    actors, _ = recommended(cores, has_gpu=False)
+    many = f" --mode sync --actors {actors}" if actors > 1 else ""
+    found["cartpole"] = f"rookery train cartpole{many}"
+    return found
 
 
 def enough(name: str, space: machine.Space, *, least: int, hint: str) -> Finding:

@@ -116,7 +116,7 @@ def scenarios() -> Mapping[str, Scenario]:
     from importlib.resources import files  # 20 ms that a path or a config need not wait for
 
     folder = Path(str(files("rookery.config.scenarios")))
-    paths = sorted(folder.glob("*.yaml"))
+    paths = sorted(folder.glob("*.yaml"), key=lambda path: path.stem)
     return {path.stem: Scenario(path, text.read_file(path).get("about", "")) for path in paths}
 
 
