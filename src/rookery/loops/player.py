@@ -7,7 +7,7 @@ waits where the limiter holds it up or its ring is full, and says now and then h
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from rookery.algos import build_algorithm
 from rookery.board import Board
 from rookery.config.schema import Config, FirstPriority
 from rookery.envs.make import Envs, make
-from rookery.errors import EnvError
+from rookery.errors import ConfigError, EnvError
 from rookery.event import Activity, Counters, Episode, Traced
 from rookery.learner import pick_device
 from rookery.nets.arrays import arrays_of
@@ -100,7 +100,8 @@ class Player:
         self.roaming = False
         envs = setup.envs or make(config.env, config.actor.envs, factory=setup.factory)
         try:
-            self._begin(envs)
+            with _memory(setup):
+                self._begin(envs)
         except BaseException:  # whatever it was, nobody else has them
             with contextlib.suppress(EnvError):
                 envs.close()
@@ -152,10 +153,11 @@ class Player:
         if self.actor.due():
             self.actor.pull(self.board)
         began = time.monotonic()
-        if order.episodes is None:
-            played = self.actor.collect(order.env_steps, order.epsilon)
-        else:
-            played = self.actor.collect_episodes(order.episodes, order.epsilon)
+        with _memory(self.setup):
+            if order.episodes is None:
+                played = self.actor.collect(order.env_steps, order.epsilon)
+            else:
+                played = self.actor.collect_episodes(order.episodes, order.epsilon)
         self.trace.note(Activity.PLAY, began, time.monotonic(), played.env_steps)
         return played
 
@@ -219,6 +221,21 @@ class Player:
             self.actor.close()
         finally:
             self.board.close()
+
+
+@contextlib.contextmanager
+def _memory(setup: Setup) -> Iterator[None]:
+    """Where a GPU has no memory left, says so in a way that nobody tries again."""
+    try:
+        yield
+    except RuntimeError as error:  # torch has several for it
+        if "out of memory" not in str(error):
+            raise
+        raise ConfigError(
+            f"GPU out of memory: actor.devices {list(setup.config.actor.devices)} have no room for "
+            f"actor {setup.actor} of {setup.config.actor.num}; lower actor.num, name more devices "
+            f"in actor.devices, or leave it out ({error})"
+        ) from error
 
 
 def _device(config: Config, index: int) -> torch.device:
