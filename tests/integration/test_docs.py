@@ -8,6 +8,7 @@
 * `<!-- not run: reason -->` on the line before a block leaves that block alone.
 """
 
+import ast
 import errno
 import os
 import re
@@ -15,14 +16,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from rookery.cli.arguments import Parser
 from rookery.cli.main import VERBS
+from rookery.config.load import load
 from rookery.config.parse import keys
+from rookery.config.schema import Config
+from rookery.errors import ConfigError, LostError
 
 TREE = Path(__file__).parents[2]
 PAGES = [TREE / "README.md", *sorted((TREE / "docs").glob("*.md"))]
@@ -82,7 +86,7 @@ def test_every_example_runs_in_an_empty_folder(example, tmp_path):
     printed = _ran([sys.executable, str(example)], tmp_path)
 
     assert printed.strip()
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
 
 
 @by_name
@@ -142,6 +146,16 @@ def test_every_message_of_the_troubleshooting_page_is_provoked(tmp_path, monkeyp
     for heading, provoke in PROVOKE.items():
         with monkeypatch.context() as patch:
             assert _quoted(quoted[heading], provoke(tmp_path, patch)), heading
+
+
+def test_the_loops_by_hand_are_shown_as_they_are_run():
+    example, page = (TREE / "examples" / "by_hand.py"), (TREE / "docs" / "by-hand.md")
+    tree = ast.parse(example.read_text())
+    loops = [node for node in tree.body if getattr(node, "name", "") in ("play", "learn")]
+
+    assert len(loops) == 2
+    for loop in loops:
+        assert (ast.get_source_segment(example.read_text(), loop) or "?") in page.read_text()
 
 
 def test_a_quotation_matches_line_by_line_and_in_order():
@@ -222,7 +236,6 @@ def _flags() -> set[str]:
 
 
 def _small_shm(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.errors import ConfigError
     from rookery.replay.ring import BOOKKEEPING, Ring
 
     def full(*args: int) -> None:
@@ -236,8 +249,26 @@ def _small_shm(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 def _few_descriptors(folder: Path, patch: pytest.MonkeyPatch) -> str:
     from rookery.cli import doctor, output
+    from rookery.loops.estimate import refuse_descriptors
+    from rookery.manage import machine
 
-    return "\n".join(output.table([doctor._row(doctor.descriptors(1024, 65536))], indent=""))
+    patch.setattr(machine, "descriptors", lambda: (1024, 65536))
+    with pytest.raises(ConfigError) as refused:
+        refuse_descriptors(_crew(500))
+    row = output.table([doctor._row(doctor.descriptors(*machine.descriptors()))], indent="")
+    return "\n".join([f"rookery: error: {refused.value}", *row])
+
+
+def _crew(num: int, **changes: Any) -> Config:
+    return load("corridor", changes={"run.mode": "sync", "actor.num": num, **changes})
+
+
+def _crowd(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    from rookery.loops.estimate import crowding
+    from rookery.manage import machine
+
+    patch.setattr(machine, "cores", lambda: 2)
+    return f"rookery: {crowding(_crew(46), '--actors')}"
 
 
 def _bad_checkpoint(folder: Path, patch: pytest.MonkeyPatch) -> str:
@@ -269,7 +300,6 @@ def _full_disk(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _folder_in_use(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.errors import ConfigError
     from rookery.manage.folder import Lock
 
     with Lock(folder), pytest.raises(ConfigError) as refused:
@@ -277,18 +307,35 @@ def _folder_in_use(folder: Path, patch: pytest.MonkeyPatch) -> str:
     return f"rookery: error: {refused.value}"
 
 
-def _missing_device(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.errors import ConfigError
-    from rookery.learner import pick_device
+def _full_gpu(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    import torch
 
-    with pytest.raises(ConfigError) as refused:
+    from rookery.learner import pick_device
+    from rookery.loops.estimate import refuse_devices
+    from rookery.loops.wiring import wire
+    from rookery.manage import machine
+
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    parts = wire(load("corridor"))
+    parts.learner.device = torch.device("cuda:0")
+    patch.setattr(parts.learner, "_here", full)
+    with pytest.raises(LostError) as lost:
+        parts.learner.learn(None)  # type: ignore[arg-type]
+    parts.close()
+
+    with pytest.raises(ConfigError) as missing:
         pick_device("cuda:99")
-    return f"rookery: error: {refused.value}"
+    patch.setattr(torch.cuda, "device_count", lambda: 1)
+    patch.setattr(machine, "gpu_memory", lambda number: machine.Space(8 * 10**9, 8 * 10**9))
+    with pytest.raises(ConfigError) as small:
+        refuse_devices(_crew(60, **{"actor.devices": ["cuda:0"]}))
+    errors = (lost.value, small.value, missing.value)
+    return "\n".join(f"rookery: error: {error}" for error in errors)
 
 
 def _too_much_memory(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.config.schema import Config
-    from rookery.errors import ConfigError
     from rookery.loops.estimate import Estimate, refuse_what_cannot_fit
 
     with pytest.raises(ConfigError) as refused:
@@ -297,8 +344,6 @@ def _too_much_memory(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _second_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.config.schema import Config
-    from rookery.errors import ConfigError
     from rookery.manage.folder import describe
 
     describe(folder, Config())
@@ -308,7 +353,6 @@ def _second_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _finished_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.config.schema import Config
     from rookery.loops.launch import Request, finished
     from rookery.manage.folder import write_result
 
@@ -325,7 +369,8 @@ PROVOKE: dict[str, Callable[[Path, pytest.MonkeyPatch], str]] = {
     "`/dev/shm` is too small (docker)": _small_shm,
     '"is in use by pid ..."': _folder_in_use,
     "A checkpoint is skipped": _bad_checkpoint,
-    "GPU out of memory": _missing_device,
+    "GPU out of memory": _full_gpu,
+    '"will take turns"': _crowd,
     "High memory usage": _too_much_memory,
     '"holds a run already"': _second_run,
     '"is over"': _finished_run,
