@@ -247,6 +247,12 @@ class TestArguments:
         with pytest.raises(ConfigError, match=said):
             train(**arguments)
 
+    def test_what_the_machine_cannot_do_is_said_in_the_same_words(self, monkeypatch) -> None:
+        monkeypatch.setattr(machine, "descriptors", lambda: (16, 100_000))
+
+        with pytest.raises(ConfigError, match=r"too many open files: .* or lower num_workers$"):
+            train()
+
     @pytest.mark.parametrize("toy", ["Corridor", "Loop", "Pictures", "Mixed"])
     def test_every_kind_of_observation_can_be_learned_from(self, toy) -> None:
         agent, seen = train(env=f"rookery.envs.toy:{toy}", n_episodes=4)

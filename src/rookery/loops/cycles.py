@@ -9,6 +9,7 @@ that is fixed where the limiter would decide, and an epsilon that falls by cycle
 checkpoints, no evaluator: `rookery.train` has those.
 """
 
+import contextlib
 import itertools
 import re
 import time
@@ -168,7 +169,7 @@ def _fresh_seed() -> int:
 
 
 def _recipe(env: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Recipe:
-    """Puts arguments and settings together; what is wrong is called what the user calls it."""
+    """Puts arguments and settings together."""
     for key in settings:
         if key in ARGUMENTS:
             raise ConfigError(
@@ -180,12 +181,20 @@ def _recipe(env: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any])
                 "which make a cycle; rookery.train has them all"
             )
     given = {key: arguments[name] for key, name in ARGUMENTS.items()}
-    try:
+    with _in_their_words():
         return recipe(env, {"algo.dueling": True, **settings, **given, **FIXED})
+
+
+@contextlib.contextmanager
+def _in_their_words() -> Iterator[None]:
+    """Lets refusals call settings what they are called here."""
+    try:
+        yield
     except ConfigError as error:
         known = "|".join(map(re.escape, ARGUMENTS))
         said = re.sub(rf"\b({known})\b", lambda found: ARGUMENTS[found[1]], str(error))
-        raise ConfigError(said) from error
+        error.args = (said,)
+        raise
 
 
 def _train(made_from: Recipe, plan: Plan, weights: Mapping[str, Any] | None) -> DqnAgent:
@@ -194,14 +203,16 @@ def _train(made_from: Recipe, plan: Plan, weights: Mapping[str, Any] | None) -> 
     for caution in check(config.env, factory) if config.env.check else ():
         _warn(f"environment check: {caution}")
     _, codec = made_from.spaces()
-    parts = wire(
-        config,
-        factory=factory,
-        weights=None if weights is None else dict(weights),
-        approve=lambda spec, learner: _approve(config, spec, learner),
-    )
+    with _in_their_words():
+        parts = wire(
+            config,
+            factory=factory,
+            weights=None if weights is None else dict(weights),
+            approve=lambda spec, learner: _approve(config, spec, learner),
+        )
     try:
-        returns = _run(parts, plan)
+        with _in_their_words():
+            returns = _run(parts, plan)
     except BaseException:  # whatever it was, the workers must go; it is raised again
         parts.close()
         raise
