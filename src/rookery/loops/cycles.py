@@ -136,7 +136,7 @@ def train_dqn(
     function of the arguments, `seed` and `num_workers` among them, where no clock ended it. Ctrl+C
     ends all workers and raises KeyboardInterrupt. docs/train-dqn.md explains every parameter.
     """
-    arguments = locals()
+    arguments = {**locals()}  # a copy: a debugger refreshes the other one
     workers = max(1, machine.cores() - 2) if num_workers is None else num_workers
     a_cycle = workers * episodes_per_batch
     arguments |= {
