@@ -55,10 +55,10 @@ bench: $(DEV_READY)
 	set -e; for bench in $(BENCH); do $(BIN)/rookery bench $$bench --peers; done
 
 study: $(DEV_READY)
-	$(BIN)/python benchmarks/study/actors.py cartpole
+	$(BIN)/python benchmarks/study/rookery_actors.py cartpole
 
 soak: $(DEV_READY)
-	$(BIN)/python benchmarks/soak/memory.py
+	$(BIN)/python benchmarks/soak/rookery_memory.py
 
 clean:
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

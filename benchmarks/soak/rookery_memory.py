@@ -1,6 +1,6 @@
 """Private memory over time: an async run with eight actors, after its replay has filled.
 
-    python benchmarks/soak/memory.py --minutes 10
+    python benchmarks/soak/rookery_memory.py --minutes 10
 
 Adds up RssAnon of every process of the run, once a minute, and says how much replay the processes
 map: it must be there once. The last line on stdout is

@@ -1,6 +1,6 @@
 """Return at equal env steps: one, two and eight actors, shared epsilon against the ladder.
 
-    python benchmarks/study/actors.py cartpole --seeds 0-9 --env-steps 10000
+    python benchmarks/study/rookery_actors.py cartpole --seeds 0-9 --env-steps 10000
 
 Sixteen environments in all runs, divided among the actors, so that only the number of policies at
 play and the way they explore differ. Sync mode, inline: the result is a function of the seed.
