@@ -27,6 +27,7 @@ def _warm_up() -> None:
     """Plays and learns a little: torch imports a second's worth when it first takes a step."""
     import rookery.cli.train
     import rookery.loops.launch  # noqa: F401
+    from eventually import eventually
     from rookery.config.load import load
     from rookery.event import Learned
     from rookery.loops.sync import sync
@@ -37,7 +38,10 @@ def _warm_up() -> None:
         learned = (event for event in sync(parts) if isinstance(event, Learned))
         next(learned)
         parts.close()
-    assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose the other threads"
+    alone = eventually(
+        lambda: len(os.listdir("/proc/self/task")) == 1, 10.0
+    )  # they are on their way
+    assert alone, "a fork would lose the other threads"
 
 
 def _poll(pid: int) -> int | None:

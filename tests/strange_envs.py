@@ -98,8 +98,7 @@ class Moody(Wander):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         answer = super().step(action)
         self._count += 1
-        here = {"everywhere": True, "judge": judging(), "nowhere": False}[self._where]
-        if here and self._count >= self._at:
+        if self._count >= self._at and PLACES[self._where]():
             return MOODS[self._mood](answer)
         return answer
 
@@ -141,9 +140,23 @@ MOODS = {
 }
 
 
+def process() -> str:
+    """Returns the name of this process, as `ps` shows it."""
+    return Path("/proc/self/comm").read_text().strip()
+
+
 def judging() -> bool:
     """Is this the manage process?"""
-    return Path("/proc/self/comm").read_text().strip() == "rookery-manage"
+    return process() == "rookery-manage"
+
+
+PLACES = {
+    "everywhere": lambda: True,
+    "nowhere": lambda: False,
+    "judge": judging,
+    "first actor": lambda: process() == "rookery-actor-0",
+    "actors": lambda: "-actor-" in process(),
+}
 
 
 def seize() -> None:

@@ -16,7 +16,19 @@ import pytest
 
 from eventually import eventually
 from rookery.manage import checkpoint
-from running import ALONE, SMALL, TESTS, Nursery, Started, clock, members, record, settled, words
+from running import (
+    ALONE,
+    SMALL,
+    TESTS,
+    Nursery,
+    Started,
+    clock,
+    members,
+    named,
+    record,
+    settled,
+    words,
+)
 
 CODES = {SIGINT: 130, SIGTERM: 143, SIGHUP: 143}
 LONG = SMALL | {"run.env_steps": 10_000_000}
@@ -92,6 +104,61 @@ def test_in_training_a_signal_leaves_a_checkpoint_that_verifies(phase, number, n
     (stopped,) = record(tmp_path / "run", "stopped")
     assert stopped["reason"] == run.answer["reason"]
     assert not list((tmp_path / "run").rglob("*.tmp-*"))
+
+
+CREWS: dict[str, dict[str, Any]] = {
+    "async": {"run.mode": "async", "actor.num": 2},
+    "sync": {"run.mode": "sync", "actor.num": 2},
+}
+
+
+@pytest.mark.parametrize(("mode", "number"), [("async", SIGINT), ("sync", SIGTERM)])
+def test_while_actors_start_a_signal_ends_them_too(mode, number, nursery, tmp_path):
+    run = train(nursery, tmp_path, LONG | CREWS[mode])
+    assert eventually(lambda: named(run.pid, "rookery-actor-1") is not None, 60.0), run.said
+
+    assert stop(run, number) < WITHIN_S
+
+
+@pytest.mark.parametrize(
+    ("mode", "phase", "number"),
+    [
+        ("async", "warm-up", SIGTERM),
+        ("async", "training", SIGINT),
+        ("sync", "warm-up", SIGINT),
+        ("sync", "training", SIGTERM),
+    ],
+)
+def test_with_actors_in_training_a_signal_leaves_a_checkpoint_that_verifies(
+    mode, phase, number, nursery, tmp_path
+):
+    settings, when = PHASES[phase]
+    run = train(nursery, tmp_path, settings | CREWS[mode])
+    assert eventually(lambda: when(tmp_path / "run"), 60.0), run.said
+
+    assert stop(run, number) < WITHIN_S
+
+    search = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert search.broken == []
+    assert search.found is not None
+    assert search.found.env_steps == run.answer["env_steps"]
+    assert not list((tmp_path / "run").rglob("*.tmp-*"))
+
+
+def test_a_second_signal_does_not_wait_for_an_actor_that_hangs(nursery, tmp_path):
+    """In sync everybody waits for it; the first signal alone would wait for nine seconds."""
+    settings = staged("play", tmp_path / "reached") | CREWS["sync"]
+    run = train(nursery, tmp_path, settings)
+    assert eventually((tmp_path / "reached").exists, 60.0), run.said
+    began = clock()
+
+    run.send(SIGINT)
+    while run.poll() is None and clock() - began < 5.0:
+        run.send(SIGINT)
+
+    assert run.wait() == 130
+    assert clock() - began < 5.0
+    assert settled(run.pid, within_s=2.0)
 
 
 @pytest.mark.parametrize("number", [SIGINT, SIGHUP])

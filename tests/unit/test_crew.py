@@ -18,6 +18,7 @@ from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops import crew as crew_module
 from rookery.loops.crew import Crew, rungs
 from rookery.loops.player import Cut, Done, Play, Report, Restore, Roam, Save, Saved, Setup
+from rookery.manage.patience import Patience
 from rookery.replay.ring import Ring
 
 CHUNK, ENVS = 16, 2
@@ -495,6 +496,30 @@ class TestSilence:
         world.of(1)[0].obey(Roam())
         crew.news()
         assert crew.incarnations[1] == 1
+
+
+class TestStarting:
+    def test_the_time_it_took_to_start_is_not_held_against_it(
+        self, make: Any, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its first answer is a sign of life, although it has not beaten its heart yet."""
+        monkeypatch.setattr(crew_module, "Patience", lambda: Patience(world.monotonic))
+        monkeypatch.setattr(Ring, "silence_s", property(lambda ring: 1e9))
+        world.moods["actor-0"] = world.moods["actor-1"] = lambda host, order: None
+        crew = make(actor__env_step_timeout_s=1.0, run__mode="async")
+        crew.roam()
+        for _ in range(60):
+            world.now += 0.5
+            crew.news()
+        for host in world.hosts:
+            host.obey(Roam())
+        crew.news()
+        assert crew.incarnations == [0, 0]
+
+        for _ in range(5):
+            world.now += 0.5
+            crew.news()
+        assert crew.incarnations == [1, 1]
 
 
 class TestRoaming:

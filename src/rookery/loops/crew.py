@@ -329,7 +329,7 @@ class Crew:
                 self._take_last_words(seat, message)
                 return
             seat.heard = seat.proven = True
-            seat.order = None
+            seat.order, seat.patience = None, Patience()  # that was a sign of life
             seat.answers.append(message)
             if isinstance(seat.host, Inline):
                 return  # one turn for everybody

@@ -1,0 +1,334 @@
+"""Actors are killed, stopped, raise and hang: the run goes on, and says what happened."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+from typing import Any
+
+import pytest
+
+import lineage
+from eventually import eventually
+from inline import begin, finish, inline
+from rookery.event import Ask, Collected, Evaluated, Event, Logged, Turned, Warned
+from rookery.loops.driver import Driver
+from running import SMALL, Nursery, named, nothing_new, record, settled, shared, words
+
+__all__ = ["inline"]  # a fixture
+
+# A learner that takes its time keeps replay from being overwritten while a process starts.
+CREW: dict[str, Any] = {
+    "run.mode": "async",
+    "actor.num": 2,
+    "run.env_steps": 10_000_000,
+    "replay.capacity": 100_000,
+    "replay.batch": 16,
+    "replay.warmup": 100,
+    "replay.samples_per_insert": 16.0,
+    "checkpoint.period": 10_000_000,
+    "eval.period": 10_000_000,
+    "report.log_period": 64,
+}
+SYNC = {"run.mode": "sync"}
+
+
+def moody(mood: str, at: int, where: str = "actors") -> dict[str, Any]:
+    return {
+        "env.id": "strange_envs:Moody",
+        "env.kwargs": {"mood": mood, "at": at, "where": where},
+    }
+
+
+def zombies() -> list[str]:
+    """Returns our children that nobody has asked about."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, parent = rest.split()[:2]
+        if state == "Z" and int(parent) == os.getpid():
+            found.append(name)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    before = shared()
+    yield
+    assert nothing_new(before)
+    assert zombies() == []
+
+
+class Story:
+    """Does one thing after another to a run, each once its time has come, then ends it."""
+
+    def __init__(self, *chapters: Callable[[Driver], bool]):
+        self._chapters, self.events = list(chapters), list[Event]()
+        self.rows: dict[tuple[int, int], int] = {}  # by actor and incarnation
+        self.incarnations: list[int] = []
+
+    def look(self, driver: Driver, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Turned) and self._chapters and self._chapters[0](driver):
+            self._chapters.pop(0)
+        if not self._chapters:
+            driver._asked.add(Ask.STOP)
+
+    def run(self, run_dir: Path, settings: dict[str, Any]) -> "Story":
+        with begin(run_dir, CREW | settings) as driver:
+            answer = finish(driver, self.look)
+            assert answer["reason"] == "callback"
+            crew, ring = driver.parts.crew, driver.parts.pool.ring
+            lineage.check(ring)
+            self.rows, self.incarnations = lineage.counts(ring), crew.incarnations
+            assert driver.parts.limiter.stored == driver.parts.counters.env_steps
+        return self
+
+    @property
+    def complaints(self) -> list[str]:
+        warned = [event for event in self.events if isinstance(event, Warned)]
+        assert {event.kind for event in warned} <= {"actor"}
+        return [event.message for event in warned]
+
+
+def played(*lives: tuple[int, int]) -> Callable[[Driver], bool]:
+    """Waits for rows of these (actor, incarnation)."""
+    return lambda driver: lineage.counts(driver.parts.pool.ring).keys() >= set(lives)
+
+
+def send(number: int, *actors: int) -> Callable[[Driver], bool]:
+    def chapter(driver: Driver) -> bool:
+        for actor in actors:
+            os.kill(driver.parts.crew.pids[f"actor-{actor}"], number)
+        return True
+
+    return chapter
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("mode", [{}, SYNC], ids=["async", "sync"])
+def test_one_actor_is_killed_then_all_and_each_is_replaced(mode, tmp_path):
+    story = Story(
+        played((0, 0), (1, 0)),
+        send(SIGKILL, 1),
+        played((1, 1)),
+        send(SIGKILL, 0, 1),
+        played((0, 1), (1, 2)),
+    )
+
+    story.run(tmp_path, mode)
+
+    assert story.incarnations == [1, 2]
+    died = r"actor (\d) was lost \(died \(exit status -9\)\) and is replaced"
+    assert sorted(re.fullmatch(died, line)[1] for line in story.complaints) == ["0", "1", "1"]
+    faults = [e.metrics.get("faults/actor", 0.0) for e in story.events if isinstance(e, Logged)]
+    assert faults[-1] == 3.0
+    assert [entry["kind"] for entry in record(tmp_path, "warned")] == ["actor"] * 3
+
+
+@pytest.mark.usefixtures("inline")
+def test_one_that_was_stopped_for_too_long_is_replaced_and_what_it_does_later_is_not_seen(
+    tmp_path,
+):
+    stopped: list[int] = []
+
+    def stop(driver: Driver) -> bool:
+        stopped.append(driver.parts.crew.pids["actor-0"])
+        os.kill(stopped[0], SIGSTOP)
+        return True
+
+    def wake(driver: Driver) -> bool:
+        """It was killed before its successor was started: there is nobody to wake."""
+        with pytest.raises(ProcessLookupError):
+            os.kill(stopped[0], SIGCONT)
+        return True
+
+    story = Story(played((0, 0), (1, 0)), stop, played((0, 1)), wake)
+
+    story.run(tmp_path, {"actor.env_step_timeout_s": 2.0})
+
+    (complaint,) = story.complaints
+    assert re.match(r"actor 0 was lost \(has not moved for \d+ s \(actor.env_step", complaint)
+    assert story.incarnations == [1, 0]
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_environment_that_hangs_is_replaced_while_the_others_play_on(tmp_path):
+    story = Story(played((0, 2)))
+
+    story.run(tmp_path, moody("hang", 60, where="first actor") | {"actor.env_step_timeout_s": 2.0})
+
+    (complaint,) = story.complaints
+    assert "has not moved" in complaint
+    assert story.rows[1, 0] > 2 * story.rows[0, 0]
+
+
+@pytest.mark.usefixtures("inline")
+def test_in_sync_everybody_waits_for_the_successor_of_one_that_hangs(tmp_path):
+    story = Story(played((0, 1), (1, 0)))
+
+    story.run(
+        tmp_path,
+        SYNC | moody("hang", 20, where="first actor") | {"actor.env_step_timeout_s": 2.0},
+    )
+
+    assert story.incarnations == [1, 0]
+    (complaint,) = story.complaints
+    assert "has not moved" in complaint
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_environment_that_raises_every_few_steps_is_made_anew_each_time(tmp_path):
+    """Each life brings 8 x 99 rows or a few more, and none of them is lost."""
+    story = Story(lambda driver: len(story.complaints) == 2)
+
+    story.run(tmp_path, moody("raise", 100, where="first actor"))
+
+    first = "actor 0 was lost (EnvError: strange_envs:Moody, environment 0, step 100: step raised "
+    assert len(story.complaints) == 2
+    assert all(line.startswith(first) for line in story.complaints)
+    assert all("RuntimeError: the motor is on fire" in line for line in story.complaints)
+    assert story.rows[0, 0] >= 8 * 99
+    assert story.rows[0, 1] >= 8 * 99
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_slow_actor_does_not_slow_the_others(tmp_path):
+    """It sleeps for 5 ms in every env step: in its time the other one plays hundreds."""
+    story = Story(played((0, 0), (1, 0)), lambda driver: driver.parts.counters.env_steps > 4_000)
+
+    story.run(
+        tmp_path, moody("dawdle", 0, where="first actor") | {"replay.samples_per_insert": 1.0}
+    )
+
+    assert story.rows[1, 0] > 10 * story.rows[0, 0]
+    assert story.complaints == []
+
+
+def test_actors_and_evaluator_may_all_die_at_once(tmp_path):
+    """F28 too: training goes on, and what was to be judged is judged later."""
+    killed: list[Event] = []
+
+    def all_of_them(driver: Driver) -> bool:
+        assert driver.manager.pid is not None
+        os.kill(driver.manager.pid, SIGKILL)
+        return send(SIGKILL, 0, 1)(driver)
+
+    def judged(driver: Driver) -> bool:
+        found = [e for e in story.events if isinstance(e, Evaluated)]
+        return bool(found) and found[-1].counters.env_steps > killed[0].counters.env_steps
+
+    def note(driver: Driver) -> bool:
+        killed.append(story.events[-1])
+        return True
+
+    story = Story(played((0, 0), (1, 0)), note, all_of_them, played((0, 1), (1, 1)), judged)
+
+    with begin(tmp_path, CREW | {"eval.period": 200}) as driver:
+        finish(driver, story.look)
+        lineage.check(driver.parts.pool.ring)
+
+    kinds = sorted(event.kind for event in story.events if isinstance(event, Warned))
+    assert kinds == ["actor", "actor", "evaluator"]
+
+
+def test_an_evaluator_that_is_slow_or_killed_does_not_touch_training(tmp_path):
+    """It judges the newest weights when it can; nobody waits for it while there is training."""
+    story = Story(lambda driver: driver.parts.counters.env_steps > 3_000)
+    paused_s, at_news = 0.0, [0]
+
+    def look(driver: Driver, event: Event) -> None:
+        nonlocal paused_s
+        story.look(driver, event)
+        if isinstance(event, Collected):
+            paused_s = driver.paused_s
+        if isinstance(event, Evaluated):
+            assert event.counters.env_steps >= at_news[-1], "not the newest weights"
+            at_news.append(driver.parts.counters.env_steps)
+            if len(at_news) == 2:
+                assert driver.manager.pid is not None
+                os.kill(driver.manager.pid, SIGKILL)
+
+    slow = moody("dawdle", 0, where="judge") | {"eval.period": 64, "eval.episodes": 2}
+    with begin(tmp_path, CREW | slow) as driver:
+        answer = finish(driver, look)
+
+    judged = [event for event in story.events if isinstance(event, Evaluated)]
+    assert 2 <= len(judged) < 3_000 // 64
+    assert [e.version for e in judged] == sorted({e.version for e in judged})
+    assert judged[-1].counters.env_steps == answer["env_steps"]
+    assert paused_s < 0.5
+    assert [e.kind for e in story.events if isinstance(e, Warned)] == ["evaluator"]
+
+
+def train(nursery: Nursery, cwd: Path, settings: dict[str, Any]) -> Any:
+    changes = SMALL | {"report.log_period": 64} | settings
+    argv = ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(changes)]
+    return nursery.start(argv, cwd)
+
+
+def kwargs(**values: Any) -> dict[str, Any]:
+    inside = ", ".join(f"{key}: {value}" for key, value in values.items())
+    return {"env.kwargs": "{" + inside + "}"}
+
+
+def test_an_environment_that_always_raises_ends_the_run_with_its_own_traceback(nursery, tmp_path):
+    settings = {
+        "env.id": "strange_envs:Moody",
+        "run.mode": "async",
+        "actor.num": 2,
+        "actor.max_restarts": 1,
+    }
+    run = train(nursery, tmp_path, settings | kwargs(mood="raise", at=1, where="actors"))
+
+    assert run.wait() == 3, run.said
+    *_, last = run.stderr.read_text().splitlines()
+    assert re.match(r"rookery: error: actor \d of strange_envs:Moody \(seed 0, inc", last)
+    assert "was lost 2 times in a row" in last
+    assert "mend the environment, or raise actor.max_restarts (1)" in last
+    assert 'raise RuntimeError("the motor is on fire")' in run.said  # a line of its traceback
+    assert settled(run.pid)
+
+
+def test_where_actors_live_in_the_training_process_one_that_hangs_ends_the_run(nursery, tmp_path):
+    """In a sleep, in compiled code that never returns, and in the first of two inline actors."""
+    runs = {}
+    for name, stage, mode in (
+        ("single", "play", {}),
+        ("compiled", "compiled", {}),
+        ("sync", "play", {"run.mode": "sync", "run.engine": "inline", "actor.num": 2}),
+    ):
+        (tmp_path / name).mkdir()
+        reached = tmp_path / name / "reached"
+        settings = {"env.id": "strange_envs:Staged", "actor.env_step_timeout_s": 1.0} | mode
+        staged = kwargs(reached=f"'{reached}'", at=stage)
+        runs[name] = train(nursery, tmp_path / name, settings | staged)
+
+    for run in runs.values():
+        assert run.wait() == 3, run.said
+        *_, last = run.stderr.read_text().splitlines()
+        assert re.match(r"rookery: error: strange_envs:Staged has not answered for \d+ s", last)
+        assert "(actor.env_step_timeout_s is 1)" in last
+        assert re.search(r"strange_envs.py, line \d+\)$", last)
+        assert settled(run.pid)
+
+
+def test_when_the_training_process_is_killed_no_actor_is_left(nursery, tmp_path):
+    """One of them is stopped, and cannot notice anything by itself."""
+    before = shared()
+    run = train(nursery, tmp_path, {"run.mode": "async", "actor.num": 2, "run.env_steps": 10**7})
+    assert eventually(lambda: (tmp_path / "run" / "metrics.jsonl").exists(), 60.0), run.said
+    assert eventually(lambda: bool(record(tmp_path / "run", "logged")), 60.0), run.said
+    actors = [named(run.pid, f"rookery-actor-{i}") for i in range(2)]
+    assert None not in actors
+    os.kill(actors[0], SIGSTOP)
+
+    run.send(SIGKILL)
+
+    assert run.wait() == -SIGKILL
+    assert settled(run.pid, within_s=2.0)
+    assert nothing_new(before)
