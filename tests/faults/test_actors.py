@@ -14,6 +14,7 @@ from eventually import eventually
 from inline import begin, finish, inline
 from rookery.event import Ask, Collected, Evaluated, Event, Logged, Turned, Warned
 from rookery.loops.driver import Driver
+from rookery.manage import checkpoint
 from running import SMALL, Nursery, named, nothing_new, record, settled, shared, words
 
 __all__ = ["inline"]  # a fixture
@@ -149,7 +150,7 @@ def test_one_that_was_stopped_for_too_long_is_replaced_and_what_it_does_later_is
 
     story = Story(played((0, 0), (1, 0)), stop, played((0, 1)), wake)
 
-    story.run(tmp_path, {"actor.env_step_timeout_s": 2.0})
+    story.run(tmp_path, {"actor.env_step_timeout_s": 3.0})
 
     (complaint,) = story.complaints
     assert re.match(r"actor 0 was lost \(has not moved for \d+ s \(actor.env_step", complaint)
@@ -158,9 +159,9 @@ def test_one_that_was_stopped_for_too_long_is_replaced_and_what_it_does_later_is
 
 @pytest.mark.usefixtures("inline")
 def test_an_environment_that_hangs_is_replaced_while_the_others_play_on(tmp_path):
-    story = Story(played((0, 2)))
+    story = Story(played((0, 1)))
 
-    story.run(tmp_path, moody("hang", 60, where="first actor") | {"actor.env_step_timeout_s": 2.0})
+    story.run(tmp_path, moody("hang", 60, where="first actor") | {"actor.env_step_timeout_s": 3.0})
 
     (complaint,) = story.complaints
     assert "has not moved" in complaint
@@ -173,7 +174,7 @@ def test_in_sync_everybody_waits_for_the_successor_of_one_that_hangs(tmp_path):
 
     story.run(
         tmp_path,
-        SYNC | moody("hang", 20, where="first actor") | {"actor.env_step_timeout_s": 2.0},
+        SYNC | moody("hang", 20, where="first actor") | {"actor.env_step_timeout_s": 3.0},
     )
 
     assert story.incarnations == [1, 0]
@@ -317,12 +318,13 @@ def test_where_actors_live_in_the_training_process_one_that_hangs_ends_the_run(n
         assert settled(run.pid)
 
 
-def test_when_the_training_process_is_killed_no_actor_is_left(nursery, tmp_path):
+def test_when_the_training_process_is_killed_no_actor_is_left_and_the_run_can_go_on(
+    nursery, tmp_path
+):
     """One of them is stopped, and cannot notice anything by itself."""
-    before = shared()
+    before, run_dir = shared(), tmp_path / "run"
     run = train(nursery, tmp_path, {"run.mode": "async", "actor.num": 2, "run.env_steps": 10**7})
-    assert eventually(lambda: (tmp_path / "run" / "metrics.jsonl").exists(), 60.0), run.said
-    assert eventually(lambda: bool(record(tmp_path / "run", "logged")), 60.0), run.said
+    assert eventually(lambda: bool(checkpoint.folders(run_dir / "checkpoints")), 60.0), run.said
     actors = [named(run.pid, f"rookery-actor-{i}") for i in range(2)]
     assert None not in actors
     os.kill(actors[0], SIGSTOP)
@@ -332,3 +334,12 @@ def test_when_the_training_process_is_killed_no_actor_is_left(nursery, tmp_path)
     assert run.wait() == -SIGKILL
     assert settled(run.pid, within_s=2.0)
     assert nothing_new(before)
+    found = checkpoint.newest(run_dir / "checkpoints").found
+    assert found is not None
+    more = ["--env-steps", str(found.env_steps + 2_000)]
+    again = nursery.start(["train", "--resume", "run", "--json", "--quiet", *more], tmp_path)
+    assert again.wait() == 0, again.said
+    logged = record(run_dir, "logged")
+    steps = [entry["env_steps"] for entry in logged]
+    assert steps == sorted(set(steps))
+    assert [e["learner_steps"] for e in logged] == sorted(e["learner_steps"] for e in logged)
