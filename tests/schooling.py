@@ -19,7 +19,7 @@ from rookery.config.schema import Config
 from rookery.envs.make import make
 from rookery.evaluator import Evaluator
 from rookery.event import Turned
-from rookery.loops.sync import sync
+from rookery.loops import LOOPS
 from rookery.loops.wiring import Parts, wire
 from rookery.nets.arrays import load_arrays
 from rookery.types import Array
@@ -96,7 +96,7 @@ def train(settings: Mapping[str, Any], seed: int = 0, run_dir: Path | None = Non
     """Trains to the end of `run.env_steps`, then plays greedily."""
     config = load("corridor", changes={**settings, "run.seed": seed})
     parts = wire(config, run_dir=run_dir)
-    for event in sync(parts):
+    for event in LOOPS[config.run.mode](parts):
         if isinstance(event, Turned) and event.counters.env_steps >= config.run.env_steps:
             break
     returns = _judged(parts)
