@@ -241,7 +241,7 @@ def test_children_die_with_their_parent_whatever_they_do() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
     )
     with parent:
         assert parent.stdout is not None

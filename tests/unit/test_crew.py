@@ -522,6 +522,31 @@ class TestStarting:
         assert crew.incarnations == [1, 1]
 
 
+class TestHanging:
+    def test_one_that_was_slow_is_not_held_against_the_next(
+        self, make: Any, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two that live here work one after the other, each for less than the limit."""
+        beats: dict[Ring, float] = {}
+        monkeypatch.setattr(Ring, "beat", lambda ring: beats.update({ring: world.now}))
+        monkeypatch.setattr(Ring, "silence_s", property(lambda ring: world.now - beats[ring]))
+        crew = make(actor__env_step_timeout_s=10.0)
+        crew._vigil = Patience(world.monotonic)
+        said = []
+        for seat in crew.seats:
+            with crew._here(seat):
+                for _ in range(9):
+                    world.now += 1.0
+                    said.append(crew._hung())
+        assert said == [None] * 18
+
+        with crew._here(crew.seats[0]):
+            for _ in range(11):
+                world.now += 1.0
+                said.append(crew._hung())
+        assert "flat has not answered for 11 s (actor.env_step_timeout_s is 10)" in said[-1]
+
+
 class TestRoaming:
     def test_the_next_incarnation_roams_too_and_its_gate_is_opened(
         self, make: Any, world: World

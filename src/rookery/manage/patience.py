@@ -25,6 +25,6 @@ class Patience:
         """Looks at how long ago the last sign of life was. Was it silent for too long?"""
         now = self._now()
         gap, self._looked = now - self._looked, now
-        since = 0.0 if silence_s < gap else self.silent_s
+        since = 0.0 if silence_s <= gap else self.silent_s
         self.silent_s = since + min(silence_s, gap, limit_s / SHARE)
         return self.silent_s > limit_s
