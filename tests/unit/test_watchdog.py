@@ -87,6 +87,20 @@ def test_closed_it_gives_the_signal_back() -> None:
     assert signal.getsignal(SIGNAL) == before
 
 
+def test_a_signal_of_somebody_else_is_passed_on() -> None:
+    """Schedulers of clusters send this one before they end a job."""
+    seen: list[int] = []
+    before = signal.signal(SIGNAL, lambda number, frame: seen.append(number))
+    watching = Watchdog(lambda: None)
+    try:
+        signal.raise_signal(SIGNAL)
+    finally:
+        watching.close()
+        signal.signal(SIGNAL, before)
+
+    assert seen == [SIGNAL]
+
+
 def test_outside_the_main_thread_it_does_nothing() -> None:
     before = signal.getsignal(SIGNAL)
     made: list[Watchdog] = []

@@ -67,6 +67,8 @@ class Watchdog:
     def _raise(self, number: int, frame: FrameType | None) -> None:
         if message := self._hung():  # it may have come to an end in the meantime
             raise Hung(message + _place(frame))
+        if callable(self._before):  # somebody else's signal after all
+            self._before(number, frame)
 
 
 def _place(frame: FrameType | None) -> str:
