@@ -12,7 +12,7 @@ import pytest
 import lineage
 from eventually import eventually
 from inline import begin, finish, inline
-from rookery.event import Ask, Collected, Evaluated, Event, Logged, Turned, Warned
+from rookery.event import Ask, Collected, Evaluated, Event, Learned, Logged, Turned, Warned
 from rookery.loops.driver import Driver
 from rookery.manage import checkpoint
 from running import SMALL, Nursery, named, nothing_new, record, settled, shared, words
@@ -110,9 +110,17 @@ def send(number: int, *actors: int) -> Callable[[Driver], bool]:
     return chapter
 
 
+def manage_too(driver: Driver) -> bool:
+    assert driver.manager.pid is not None
+    os.kill(driver.manager.pid, SIGKILL)
+    return True
+
+
+DIED = r"actor (\d) was lost \(died \(exit status -9\)\) and is replaced"
+
+
 @pytest.mark.usefixtures("inline")
-@pytest.mark.parametrize("mode", [{}, SYNC], ids=["async", "sync"])
-def test_one_actor_is_killed_then_all_and_each_is_replaced(mode, tmp_path):
+def test_in_sync_one_actor_is_killed_then_all_and_each_is_replaced(tmp_path):
     story = Story(
         played((0, 0), (1, 0)),
         send(SIGKILL, 1),
@@ -121,14 +129,35 @@ def test_one_actor_is_killed_then_all_and_each_is_replaced(mode, tmp_path):
         played((0, 1), (1, 2)),
     )
 
-    story.run(tmp_path, mode)
+    story.run(tmp_path, SYNC)
 
     assert story.incarnations == [1, 2]
-    died = r"actor (\d) was lost \(died \(exit status -9\)\) and is replaced"
-    assert sorted(re.fullmatch(died, line)[1] for line in story.complaints) == ["0", "1", "1"]
+    assert sorted(re.fullmatch(DIED, line)[1] for line in story.complaints) == ["0", "1", "1"]
     faults = [e.metrics.get("faults/actor", 0.0) for e in story.events if isinstance(e, Logged)]
     assert faults[-1] == 3.0
     assert [entry["kind"] for entry in record(tmp_path, "warned")] == ["actor"] * 3
+
+
+def test_in_async_one_actor_is_killed_then_all_and_the_evaluator_and_each_is_replaced(tmp_path):
+    """The learner has learned in between, from what was there."""
+    story = Story(
+        played((0, 0), (1, 0)),
+        send(SIGKILL, 1),
+        played((1, 1)),
+        manage_too,
+        send(SIGKILL, 0, 1),
+        played((0, 1), (1, 2)),
+        lambda driver: "evaluator" in driver.faults,
+    )
+
+    story.run(tmp_path, {})
+
+    assert story.incarnations == [1, 2]
+    said = [event for event in story.events if isinstance(event, Warned)]
+    assert sorted(e.kind for e in said) == ["actor"] * 3 + ["evaluator"]
+    killed = [i for i, e in enumerate(story.events) if isinstance(e, Warned) and e.kind == "actor"]
+    between = story.events[killed[0] : killed[-1]]
+    assert any(isinstance(event, Learned) for event in between)
 
 
 @pytest.mark.usefixtures("inline")
@@ -169,20 +198,6 @@ def test_an_environment_that_hangs_is_replaced_while_the_others_play_on(tmp_path
 
 
 @pytest.mark.usefixtures("inline")
-def test_in_sync_everybody_waits_for_the_successor_of_one_that_hangs(tmp_path):
-    story = Story(played((0, 1), (1, 0)))
-
-    story.run(
-        tmp_path,
-        SYNC | moody("hang", 20, where="first actor") | {"actor.env_step_timeout_s": 3.0},
-    )
-
-    assert story.incarnations == [1, 0]
-    (complaint,) = story.complaints
-    assert "has not moved" in complaint
-
-
-@pytest.mark.usefixtures("inline")
 def test_an_environment_that_raises_every_few_steps_is_made_anew_each_time(tmp_path):
     """Each life brings 8 x 99 rows or a few more, and none of them is lost."""
     story = Story(lambda driver: len(story.complaints) == 2)
@@ -208,33 +223,6 @@ def test_a_slow_actor_does_not_slow_the_others(tmp_path):
 
     assert story.rows[1, 0] > 10 * story.rows[0, 0]
     assert story.complaints == []
-
-
-def test_actors_and_evaluator_may_all_die_at_once(tmp_path):
-    """F28 too: training goes on, and what was to be judged is judged later."""
-    killed: list[Event] = []
-
-    def all_of_them(driver: Driver) -> bool:
-        assert driver.manager.pid is not None
-        os.kill(driver.manager.pid, SIGKILL)
-        return send(SIGKILL, 0, 1)(driver)
-
-    def judged(driver: Driver) -> bool:
-        found = [e for e in story.events if isinstance(e, Evaluated)]
-        return bool(found) and found[-1].counters.env_steps > killed[0].counters.env_steps
-
-    def note(driver: Driver) -> bool:
-        killed.append(story.events[-1])
-        return True
-
-    story = Story(played((0, 0), (1, 0)), note, all_of_them, played((0, 1), (1, 1)), judged)
-
-    with begin(tmp_path, CREW | {"eval.period": 200}) as driver:
-        finish(driver, story.look)
-        lineage.check(driver.parts.pool.ring)
-
-    kinds = sorted(event.kind for event in story.events if isinstance(event, Warned))
-    assert kinds == ["actor", "actor", "evaluator"]
 
 
 def test_an_evaluator_that_is_slow_or_killed_does_not_touch_training(tmp_path):

@@ -125,7 +125,6 @@ def test_while_actors_start_a_signal_ends_them_too(mode, number, nursery, tmp_pa
     [
         ("async", "warm-up", SIGTERM),
         ("async", "training", SIGINT),
-        ("sync", "warm-up", SIGINT),
         ("sync", "training", SIGTERM),
     ],
 )

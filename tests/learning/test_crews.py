@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rookery.envs.toy import Corridor, Echo, Loop
-from schooling import CONTROL, CORRIDOR, ECHO, LOOP, solved, train
+from schooling import CONTROL, CORRIDOR, ECHO, LOOP, solved
 
 pytestmark = pytest.mark.learning
 
@@ -55,9 +55,3 @@ def test_without_learning_they_do_not(task: str, mode: str) -> None:
     lucky = solved(settings | AT_HOME | CONTROL | brief, optimum, range(1, 6))
 
     assert lucky <= 1
-
-
-def test_without_learning_those_nobody_waits_for_do_not_either() -> None:
-    settings, optimum = TASKS["echo"]
-
-    assert not train(settings | TWO | CONTROL | {"run.mode": "async"}, seed=1).optimal(optimum)
