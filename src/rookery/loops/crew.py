@@ -57,7 +57,7 @@ START_S = 120.0  # for a fresh interpreter to import what it needs and make its 
 BACK_OFF_S = 0.5  # before the second restart in a row; doubles with each one
 PATIENCE_S = 0.05  # between two looks after everybody while an answer is waited for
 CLOSE_S = 2.0  # for everybody to close its environments
-NAP_S = 0.0002  # between two looks for rows
+NAP_S = 0.001  # between two looks for rows: each wakes a processor that an actor may be using
 LADDER = 7.0  # Horgan et al. 2018: actor i of N explores with e**(1 + 7i/(N-1))
 ADVICE = {  # what to do where the system has no more of something
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
