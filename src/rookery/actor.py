@@ -24,6 +24,7 @@ from rookery.replay.ring import Ring, obs_column, schema_of
 from rookery.seeding import Role
 from rookery.types import Array, End, EnvSpec, Obs, Rows
 
+_TERMINATED, _TRUNCATED = np.uint8(End.TERMINATED), np.uint8(End.TRUNCATED)
 LONG = 4_096  # rows of a transport ring that is to hold whole episodes
 
 
@@ -155,38 +156,28 @@ class Actor:
                 f"actor {self.index}: its transport ring of {ring.capacity} rows is full; "
                 "drain it before the next collect"
             )
-        leaves = {obs_column(k): leaf for k, leaf in self.envs.spec.unpack(obs).items()}
-        values = {} if best is None else {"taken": taken, "best": best}
-        ring.put(
-            len(who),
-            {
-                **leaves,
-                **values,
-                "action": action,
-                "reward": reward,
-                "end": end,
-                "env": who,
-                "episode": self.episode[who],
-                "t": self.t[who],
-                "version": self.version,
-            },
-        )
+        rows = {obs_column(k): leaf for k, leaf in self.envs.spec.unpack(obs).items()}
+        rows |= {"action": action, "reward": reward, "end": end, "env": who}
+        rows["version"] = self.version
+        whole = who is self._everyone  # then nothing has to be picked out
+        rows["episode"] = self.episode if whole else self.episode[who]
+        rows["t"] = self.t if whole else self.t[who]
+        if best is not None:
+            rows |= {"taken": taken, "best": best}
+        ring.put(len(who), rows)
 
     def _finish(self, steps: Steps) -> list[Episode]:
         """Writes final observations and starts new episodes where old ones ended."""
         who = np.flatnonzero(steps.terminated | steps.truncated)
         if not len(who):
             return []
-        how = np.where(steps.terminated[who], End.TERMINATED, End.TRUNCATED)
+        how = np.where(steps.terminated[who], _TERMINATED, _TRUNCATED)
         best = self._final_values(steps.final_obs, who, how) if self.values else None
         self._rows(who, _pick(steps.final_obs, who), how, best=best)
+        facts = zip(self.score[who].tolist(), self.t[who].tolist(), who.tolist(), strict=True)
         ended = [
-            Episode(
-                float(self.score[i]),
-                int(self.t[i]),
-                self.envs.finished_info(steps, int(i), self.info_keys),
-            )
-            for i in who
+            Episode(score, length, self.envs.finished_info(steps, i, self.info_keys))
+            for score, length, i in facts
         ]
         self._new_episodes(who)
         return ended

@@ -73,11 +73,11 @@ class Learner:
     def _step(self, group: str, loss: Tensor) -> bool:
         flat, limit = self._flat[group], self.config.max_grad_norm
         norm = flat.descend(loss)
-        both = torch.stack((norm, loss.detach())).tolist()  # a sync point; TD errors are one anyway
-        if not all(map(math.isfinite, both)):  # Huber's gradient is finite where its loss is not
+        size = norm.item()  # a sync point; TD errors are one anyway
+        if not math.isfinite(size + loss.item()):  # Huber's gradient may be where its loss is not
             return False
-        if limit is not None and both[0] > limit:
-            flat.grad.mul_(limit / both[0])
+        if limit is not None and size > limit:
+            flat.grad.mul_(limit / size)
         self.optimizers[group].step()
         return True
 

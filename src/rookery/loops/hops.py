@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rookery.config.schema import Engine
-from rookery.event import Activity, Collected, Episode, Learned
+from rookery.event import Activity, Collected, Counters, Episode, Learned
 from rookery.loops.crew import rungs
 from rookery.loops.wiring import Parts
 from rookery.replay.pool import Drained
@@ -28,7 +28,8 @@ def learn(parts: Parts) -> Learned:
         pool.rerank(batch.rows, facts.td_error)
         if learner.due():
             publish(parts)
-    parts.counters = replace(parts.counters, learner_steps=learner.learner_steps)
+    done = parts.counters
+    parts.counters = Counters(done.env_steps, learner.learner_steps, done.episodes)
     parts.trace.note(Activity.LEARN, began, time.monotonic(), 1)
     return Learned(parts.counters, facts)
 

@@ -264,11 +264,13 @@ class Ring:
 
         The quick way for a writer that always gives the same columns and has filled the rest.
         """
-        slots = self.slots(self.reserve(count), count)
-        columns = self.columns
+        words, columns = self.words, self.columns
+        first = look(words, _RESERVED)
+        post(words, _RESERVED, first + count)
+        slots = self.slots(first, count)
         for name, values in rows.items():
             columns[name][slots] = values
-        self.commit()
+        post(words, COMMITTED, first + count)
 
     def drain_from(self, transport: "Ring") -> tuple[int, int]:
         """Copies what a transport ring with the same schema holds; returns first row and count.
