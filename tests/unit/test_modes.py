@@ -165,7 +165,7 @@ class TestInline:
             def step(self, action: Any) -> Any:
                 raise RuntimeError("the motor is on fire")
 
-        monkeypatch.setattr("rookery.loops.crew.BACK_OFF_S", 0.001)
+        monkeypatch.setattr("rookery.manage.patience.BACK_OFF_S", 0.001)
         parts = wired(Always, run__mode="sync", run__engine="inline", actor__num=2)
 
         with pytest.raises(LostError, match="4 times in a row") as lost:

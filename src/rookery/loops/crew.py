@@ -48,13 +48,12 @@ from rookery.loops.player import (
     Setup,
     own,
 )
-from rookery.manage.patience import Patience
+from rookery.manage.patience import Patience, back_off_s
 from rookery.manage.watchdog import Hung, Watchdog
 from rookery.replay.ring import Ring
 from rookery.types import Array, EnvSpec
 
 START_S = 120.0  # for a fresh interpreter to import what it needs and make its environments
-BACK_OFF_S = 0.5  # before the second restart in a row; doubles with each one
 PATIENCE_S = 0.05  # between two looks after everybody while an answer is waited for
 CLOSE_S = 2.0  # for everybody to close its environments
 NAP_S = 0.001  # between two looks for rows: each wakes a processor that an actor may be using
@@ -403,7 +402,7 @@ class Crew:
                 f"{trouble}; mend the environment, or raise actor.max_restarts ({most})"
             )
             raise _noted(lost, its_traceback)
-        wait_s = BACK_OFF_S * 2 ** (seat.strikes - 2) if seat.strikes > 1 else 0.0
+        wait_s = back_off_s(seat.strikes)
         seat.next_try = time.monotonic() + wait_s
         self._complaints.append(
             f"actor {seat.index} was lost ({trouble}) and is replaced"

@@ -18,10 +18,10 @@ from typing import Any
 from rookery.engines.processes import Child, spawn
 from rookery.event import Counters, Event, Warned
 from rookery.loops.desk import Begun, Close, Judgement, Setup, Snapshot, Write
+from rookery.manage.patience import back_off_s
 
 START_S = 60.0  # for a fresh interpreter to import what it needs
 MARGIN_S = 5.0  # beyond eval.timeout_s, which the process watches itself where it can
-BACK_OFF_S = 0.5  # before the second restart in a row; doubles with each one
 CLOSE_S = 20.0  # for sinks to write out what they hold
 
 
@@ -167,7 +167,7 @@ class Manager:
     def _count(self, trouble: str) -> Iterator[Warned]:
         """Decides what follows from one more death."""
         self._strikes += 1
-        wait_s = BACK_OFF_S * 2 ** (self._strikes - 2) if self._strikes > 1 else 0.0
+        wait_s = back_off_s(self._strikes)
         self._next_try = time.monotonic() + wait_s
         yield self._warning("evaluator", f"the manage process {trouble}")
         if self._strikes > self._most:

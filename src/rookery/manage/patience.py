@@ -1,10 +1,16 @@
-"""Patience: when a silence has lasted too long, for somebody who does not look all the time."""
+"""Patience with processes: how long a silence may last, and a pause before the next try."""
 
 import time
 from collections.abc import Callable
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the one that heartbeats are in
 SHARE = 4  # looks, at least, before it is at an end
+BACK_OFF_S = 0.5  # before the second restart in a row; doubles with each one
+
+
+def back_off_s(strikes: int) -> float:
+    """Returns how long to wait after so many losses in a row."""
+    return BACK_OFF_S * 2 ** (strikes - 2) if strikes > 1 else 0.0
 
 
 def _now() -> float:
