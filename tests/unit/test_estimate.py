@@ -233,10 +233,12 @@ class TestManyActors:
             refuse_devices(crew(2, **{"actor.devices": ["cuda:0", "cuda:1"]}))
 
     def test_actors_on_the_cpu_do_not_ask_for_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine, "gpu_memory", lambda number: 1 / 0)
+        asked: list[int] = []
+        monkeypatch.setattr(machine, "gpu_memory", asked.append)
 
         refuse_devices(crew(2))
         refuse_devices(crew(2, **{"actor.devices": ["cpu"]}))
+        assert asked == []
 
     def test_more_actors_than_processors_are_worth_a_word(
         self, monkeypatch: pytest.MonkeyPatch

@@ -242,3 +242,18 @@ class TestTurns:
 
         assert runs[0].learner.weights_sha256() == runs[1].learner.weights_sha256()
         assert runs[0].counters == runs[1].counters
+
+
+def test_a_run_that_is_refused_leaves_no_environment_open(wired: Any) -> None:
+    closed: list[toy.Corridor] = []
+
+    class Noted(toy.Corridor):
+        def close(self) -> None:
+            closed.append(self)
+
+    def refuse(spec: Any, learner: Any) -> None:
+        raise CheckpointError("no")
+
+    with pytest.raises(CheckpointError):
+        wired(factory=Noted, approve=refuse)
+    assert len(closed) >= SMALL["actor.envs"]

@@ -63,8 +63,6 @@ def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> Non
             f"the run needs {_size(disk)} of disk, {run_dir} has {_size(free)} free; lower "
             "replay.capacity, set checkpoint.replay=false, or choose another --run-dir"
         )
-    refuse_descriptors(config)
-    refuse_devices(config)
 
 
 def refuse_memory(need: Estimate, config: Config) -> None:

@@ -18,7 +18,13 @@ from rookery.event import Event, Stopped
 from rookery.learner import Learner, pick_device
 from rookery.loops.desk import Setup
 from rookery.loops.driver import Callback, Driver
-from rookery.loops.estimate import crowding, estimate, refuse_what_cannot_fit
+from rookery.loops.estimate import (
+    crowding,
+    estimate,
+    refuse_descriptors,
+    refuse_devices,
+    refuse_what_cannot_fit,
+)
 from rookery.loops.manager import Manager
 from rookery.loops.restore import put_back
 from rookery.loops.wiring import Factory, Parts, wire
@@ -111,8 +117,8 @@ def finished(config: Config, request: Request) -> Outcome | None:
 def session(config: Config, request: Request) -> Iterator[Driver]:
     """Everything a run needs while it runs, and nothing left of it afterwards."""
     pick_device(config.learner.device)
-    for device in config.actor.devices:
-        pick_device(device, "actor.devices")
+    refuse_descriptors(config)
+    refuse_devices(config)
     check_sinks(config)
     if request.factory is not None:
         config = replace(config, env=replace(config.env, id=name_of(request.factory)))
@@ -137,21 +143,13 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             "device": str(pick_device(config.learner.device)),
         }
 
-        def approve(spec: EnvSpec, learner: Learner) -> None:
-            need = estimate(config, spec, learner)
-            refuse_what_cannot_fit(need, config, run_dir)
-            about["estimate"] = str(need)
-            _say(str(need))
-            if crowded := crowding(config, "--actors"):
-                _say(crowded)
-
         parts = wire(
             config,
             factory=request.factory,
             run_dir=run_dir,
             weights=weights,
             incarnations=found.state()["crew"]["incarnations"] if found else (),
-            approve=approve,
+            approve=lambda spec, learner: _approve(config, run_dir, about, spec, learner),
         )
         stack.callback(_close, parts)
         driver = Driver(
@@ -169,6 +167,18 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             _take_up(driver, found)
         interrupts.begin()
         yield driver
+
+
+def _approve(
+    config: Config, run_dir: Path, about: dict[str, Any], spec: EnvSpec, learner: Learner
+) -> None:
+    """Says what a run will take, or refuses what cannot fit."""
+    need = estimate(config, spec, learner)
+    refuse_what_cannot_fit(need, config, run_dir)
+    about["estimate"] = str(need)
+    _say(str(need))
+    if crowded := crowding(config, "--actors"):
+        _say(crowded)
 
 
 def _take_up(driver: Driver, found: Found | None) -> None:

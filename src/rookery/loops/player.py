@@ -15,7 +15,7 @@ import torch
 from rookery.actor import Actor, Played
 from rookery.algos import build_algorithm
 from rookery.board import Board
-from rookery.config.schema import Config, FirstPriority
+from rookery.config.schema import Config
 from rookery.envs.make import Envs, make
 from rookery.errors import ConfigError, EnvError
 from rookery.event import Activity, Counters, Episode, Traced
@@ -132,7 +132,7 @@ class Player:
             index=setup.actor,
             incarnation=setup.incarnation,
             info_keys=config.report.info_keys,
-            values=config.replay.first_priority is FirstPriority.ACTOR,
+            values=config.wants_values,
         )
         self.actor.pull(self.board)
 

@@ -101,24 +101,24 @@ def wire(
     torch.set_num_threads(config.learner.threads)
     inline = config.engine is Engine.INLINE
     envs = make(config.env, config.actor.envs if inline else 1, factory=factory)
-    spec = envs.spec
-    if not inline:
-        envs.close()
-    learner = Learner(build_algorithm(config, spec), config.learner, config.env, device)
-    if weights is not None:
-        load_arrays(learner.algorithm.acting, weights)
-    learner.algorithm.settle(0)
-    if approve is not None:
-        approve(spec, learner)
-    board, crew, pool = _shared(
-        config,
-        spec,
-        learner,
-        envs=envs if inline else None,
-        factory=factory,
-        run_dir=run_dir,
-        incarnations=incarnations,
-    )
+    with contextlib.ExitStack() as stack:  # a run that is refused leaves no environment open
+        stack.callback(envs.close)
+        spec = envs.spec
+        if not inline:
+            envs.close()
+        learner = _learner(config, spec, device, weights)
+        if approve is not None:
+            approve(spec, learner)
+        board, crew, pool = _shared(
+            config,
+            spec,
+            learner,
+            envs=envs if inline else None,
+            factory=factory,
+            run_dir=run_dir,
+            incarnations=incarnations,
+        )
+        stack.pop_all()  # the first actor closes what it plays
     return Parts(
         config=config,
         spec=spec,
@@ -132,6 +132,16 @@ def wire(
         ),
         trace=Trace("learner"),
     )
+
+
+def _learner(
+    config: Config, spec: EnvSpec, device: torch.device, weights: dict[str, Array] | None
+) -> Learner:
+    learner = Learner(build_algorithm(config, spec), config.learner, config.env, device)
+    if weights is not None:
+        load_arrays(learner.algorithm.acting, weights)
+    learner.algorithm.settle(0)
+    return learner
 
 
 def _shared(
