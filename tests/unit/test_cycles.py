@@ -236,7 +236,7 @@ class TestArguments:
             ({"n_episodes": 0}, "n_episodes must be above 0"),
             ({"num_workers": 0}, "num_workers must be above 0"),
             ({"episodes_per_batch": 0}, "episodes_per_batch must be above 0"),
-            ({"engine": "ray"}, "engine must be one of"),
+            ({"engine": "cluster"}, "engine must be one of"),
             ({"epsilon": 3}, "epsilon must be between"),
             ({"epsilon_decay": 0.0}, "epsilon_decay above 0 and at most 1, got 4 and 0.0"),
             ({"learning_steps_per_batch": -1}, "learning_steps_per_batch is at least 0"),

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 SETTINGS: dict[str, str] = {  # flag → the setting it is short for
     "mode": "run.mode",
     "engine": "run.engine",
+    "address": "cluster.address",
+    "shards": "replay.shards",
     "actors": "actor.num",
     "envs_per_actor": "actor.envs",
     "actor_devices": "actor.devices",
@@ -94,7 +96,13 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--envs-per-actor", type=int, metavar="E", help="environments that an actor steps together"
     )
-    group.add_argument("--engine", metavar="ENGINE", help="where actors live: inline or processes")
+    group.add_argument(
+        "--engine", metavar="ENGINE", help="where actors live: inline, processes or ray"
+    )
+    group.add_argument(
+        "--address", metavar="HOST:PORT", help="of a Ray cluster, or auto; without it a local one"
+    )
+    group.add_argument("--shards", type=int, metavar="N", help="pieces that replay is kept in")
     group.add_argument(
         "--actor-devices",
         type=arguments.words,

@@ -32,6 +32,7 @@ class Engine(StrEnum):
     AUTO = "auto"
     INLINE = "inline"
     PROCESSES = "processes"
+    RAY = "ray"
 
 
 class Exploration(StrEnum):
@@ -165,8 +166,11 @@ class ReplayConfig:
     beta: float = 0.4  # importance correction at the start of the run
     beta_end: float = 1.0  # importance correction at its end
     storage: Storage = Storage.MEMORY  # disk: larger than memory, slower
+    shards: int | None = None  # pieces that share the capacity; none: one, with ray one per host
 
     def __post_init__(self) -> None:
+        if self.shards is not None:
+            _positive("replay.shards", self.shards)
         if not 1 <= self.batch <= self.warmup <= self.capacity:
             raise ConfigError(
                 "replay needs 1 <= batch <= warmup <= capacity, got "
@@ -241,6 +245,33 @@ class LearnerConfig:
             _positive(f"learner.{name}", getattr(self, name))
         if self.max_grad_norm is not None:
             _positive("learner.max_grad_norm", self.max_grad_norm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Where the ray engine finds its hosts. Other engines do not look at it."""
+
+    address: str | None = None  # HOST:PORT, or auto; none: a Ray of its own on this machine
+    token_path: str | None = None  # file of the cluster's token, mode 0600; none: Ray's own place
+    learner_resources: dict[str, float] = field(default_factory=dict)  # its host has; none: here
+    actors_per_node: int | None = None  # none: actor.num, shared out among the hosts
+    absent_s: float = 1.0  # a host that is silent for longer is not drawn from meanwhile
+    lost_s: float = 30.0  # and after this long it is given up and its actors are placed anew
+    start_s: float = 60.0  # for a host to bring up its actors
+    dashboard: bool = False  # Ray's web page, where this run starts the Ray
+
+    def __post_init__(self) -> None:
+        if self.actors_per_node is not None:
+            _positive("cluster.actors_per_node", self.actors_per_node)
+        for name in ("absent_s", "lost_s", "start_s"):
+            _positive(f"cluster.{name}", getattr(self, name))
+        for resource, amount in self.learner_resources.items():
+            _positive(f"cluster.learner_resources.{resource}", amount)
+        if self.address is not None and not re.fullmatch(r"auto|[^\s:/]+:\d+", self.address):
+            raise ConfigError(
+                f"cluster.address must be HOST:PORT or auto, got {self.address!r}; "
+                "`ray start --head` prints the address of a cluster"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +367,7 @@ class Config:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -383,10 +415,15 @@ class Config:
                 f"run.mode single has one actor, got actor.num {self.actor.num}; "
                 "use --mode sync or --mode async"
             )
-        if single and self.run.engine is Engine.PROCESSES:
+        if single and self.engine is not Engine.INLINE:
             raise ConfigError(
-                "run.mode single plays in the training process, got run.engine processes; "
+                f"run.mode single plays in the training process, got run.engine {self.engine}; "
                 "use --mode sync or --mode async with one actor"
+            )
+        if self.cluster.address is not None and self.engine is not Engine.RAY:
+            raise ConfigError(
+                f"cluster.address is {self.cluster.address}, but run.engine {self.engine} knows no "
+                "cluster; use --engine ray, or leave --address out"
             )
         if self.actor.chunk_episodes is not None and self.run.mode is Mode.ASYNC:
             raise ConfigError(

@@ -17,7 +17,11 @@ from rookery.types import EnvSpec
 PROCESS_BYTES = 450 << 20  # an interpreter with torch in it, measured
 PROCESSES = 2  # training, and the manage process
 SPARE_FILES = 32  # rings, board, sockets, checkpoints being written; measured, with room
-ACTOR_FILES: dict[Engine, int] = {Engine.PROCESSES: 3, Engine.INLINE: 6}  # measured by a test
+ACTOR_FILES: dict[Engine, int] = {  # measured by a test
+    Engine.PROCESSES: 3,
+    Engine.INLINE: 6,
+    Engine.RAY: 0,  # they are the hosts' own
+}
 GPU_BYTES = 600 << 20  # a CUDA context and a small network
 COPIES = 4 + 1  # of the weights outside learner and actors: board slots, evaluator
 
@@ -121,7 +125,7 @@ def crowding(config: Config, knob: str = "actor.num") -> str | None:
 
 
 def _own_processes(config: Config) -> int:
-    return 0 if config.engine is Engine.INLINE else config.actor.num
+    return config.actor.num if config.engine is Engine.PROCESSES else 0
 
 
 def _size(count: int) -> str:
