@@ -20,12 +20,14 @@ from rookery.envs.make import Envs, Steps
 from rookery.errors import ProtocolError
 from rookery.event import Episode
 from rookery.nets.arrays import arrays_of, load_arrays
-from rookery.replay.ring import Ring, obs_column, schema_of
+from rookery.replay.ring import Ring, obs_column, row_bytes, schema_of
 from rookery.seeding import Role
 from rookery.types import Array, End, EnvSpec, Obs, Rows
 
 _TERMINATED, _TRUNCATED = np.uint8(End.TERMINATED), np.uint8(End.TRUNCATED)
 LONG = 4_096  # rows of a transport ring that is to hold whole episodes
+CHUNKS, FEWEST = 16, 4  # in a transport ring: what its consumer may be late by
+RING_BYTES = 8_000_000  # of a transport ring with more than the fewest chunks
 
 
 class Played(NamedTuple):
@@ -268,14 +270,20 @@ def transport(spec: EnvSpec, config: ActorConfig, *, index: int, incarnation: in
 
     `taken` is nan, "not estimated", for good where the actor writes no values.
     """
-    capacity = 4 * (config.chunk + 2 * config.envs)
-    if config.chunk_episodes is not None:
-        capacity = max(capacity, LONG)
-    ring = Ring.create(schema_of(spec), capacity)
+    schema = schema_of(spec)
+    ring = Ring.create(schema, _capacity(row_bytes(schema), config))
     ring.columns["actor"][:] = index
     ring.columns["incarnation"][:] = incarnation
     ring.columns["taken"][:] = np.nan
     return ring
+
+
+def _capacity(row: int, config: ActorConfig) -> int:
+    """Returns the rows of a transport ring whose rows have `row` bytes each."""
+    chunk = config.chunk + 2 * config.envs
+    if config.chunk_episodes is not None:  # where it is full, sync drains: results depend on it
+        return max(FEWEST * chunk, LONG)
+    return min(CHUNKS, max(FEWEST, RING_BYTES // (chunk * row))) * chunk
 
 
 def _pick(obs: Obs, who: Rows) -> Obs:

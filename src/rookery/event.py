@@ -5,7 +5,8 @@ The loop yields `Learned`, `Turned` and `Collected`; the driver adds the rest. `
 and `episodes` are three separate counters in every event that has them.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -62,13 +63,12 @@ class Counters:
     episodes: int = 0
 
 
-@dataclass(frozen=True)
-class Episode:
-    """One finished episode of training."""
+class Episode(NamedTuple):
+    """One finished episode of training. A tuple: many quick actors end 100,000 in a second."""
 
     score: float  # undiscounted, unscaled, unclipped return
     length: int
-    info: dict[str, float] = field(default_factory=dict)  # chosen info keys, `is_success` too
+    info: Mapping[str, float] = {}  # chosen info keys, `is_success` too
 
 
 @dataclass(frozen=True)

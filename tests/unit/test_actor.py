@@ -24,7 +24,8 @@ from roles import (
     written,
 )
 from rookery import seeding
-from rookery.actor import Actor
+from rookery.actor import CHUNKS, FEWEST, RING_BYTES, Actor, transport
+from rookery.actor import LONG as LONG_RING
 from rookery.algos import Acted
 from rookery.algos.dqn import Dqn
 from rookery.board import Board
@@ -558,3 +559,25 @@ class TestPulling:
         assert due == [False, False, False, False, True, True]
         assert not player.due()
         board.close()
+
+
+class TestTransport:
+    def capacity(self, width: int, **settings: Any) -> int:
+        """Returns the rows of a ring for observations of so many floats."""
+        ring = transport(flat_spec(width), ActorConfig(**settings), index=0, incarnation=0)
+        capacity = ring.capacity
+        ring.close()
+        return capacity
+
+    def test_it_has_room_for_many_chunks(self) -> None:
+        assert self.capacity(4, chunk=64, envs=8) == CHUNKS * (64 + 2 * 8)
+
+    def test_rows_that_are_large_get_fewer_but_never_less_than_four_chunks(self) -> None:
+        row = RING_BYTES // (10 * 66)  # ten chunks of them fit
+
+        assert self.capacity(row // 4 - 20, chunk=64, envs=1) == 10 * 66
+        assert self.capacity(row, chunk=64, envs=1) == FEWEST * 66
+
+    def test_where_episodes_are_asked_for_it_is_as_long_as_results_depend_on(self) -> None:
+        assert self.capacity(4, chunk=64, envs=8, chunk_episodes=2) == LONG_RING
+        assert self.capacity(4, chunk=2048, envs=8, chunk_episodes=2) == 4 * (2048 + 2 * 8)

@@ -1,17 +1,27 @@
-"""The player: what it says where a GPU has no memory left for it."""
+"""The player: how its news travel, and what it says where a GPU has no memory left for it."""
 
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
+import numpy as np
 import pytest
 import torch
 
 from rookery.config.load import load
 from rookery.config.schema import Config
 from rookery.errors import ConfigError
+from rookery.event import Episode
 from rookery.loops import player
+from rookery.loops.player import Ended, Packed, Report
 from rookery.loops.wiring import wire
 
+PLAYED = (
+    Episode(0.1 + 0.2, 22, {}),
+    Episode(-0.0, 2**31 - 1, {"is_success": 1.0, "coins": float("inf")}),
+    Episode(5e-324, 0),
+    Episode(1e300, 1, {"coins": -3.5}),
+)
 KNOBS = r"actor 1 of 2; lower actor\.num, name more devices in actor\.devices, or leave it out"
 
 
@@ -68,3 +78,44 @@ def test_other_errors_stay_what_they_are(monkeypatch: Any) -> None:
 
     with pytest.raises(RuntimeError, match="something else"):
         wire(crew())
+
+
+class TestEnded:
+    def arrived(self, *episodes: Episode) -> Packed:
+        """Returns what another process gets of a report with these."""
+        report = Report(64, Ended(episodes), 0.5, 3)
+        ended = cloudpickle.loads(cloudpickle.dumps(report)).ended
+        assert isinstance(ended, Packed)
+        return ended
+
+    @pytest.mark.parametrize("count", range(len(PLAYED) + 1))
+    def test_episodes_arrive_as_they_were_in_their_order(self, count: int) -> None:
+        ended = self.arrived(*PLAYED[:count])
+
+        assert tuple(ended) == tuple(ended) == PLAYED[:count]
+        assert len(ended) == count
+        assert [type(value) for one in ended for value in one[:2]] == [float, int] * count
+
+    def test_scores_arrive_bit_for_bit(self) -> None:
+        scores = np.random.default_rng(0).integers(2**64, size=500, dtype=np.uint64)
+        scores = scores.view(np.float64)
+
+        ended = self.arrived(*(Episode(score, 1) for score in scores.tolist()))
+
+        found = np.array([episode.score for episode in ended])
+        assert found.tobytes() == np.array(scores.tolist()).tobytes()
+
+    def test_episodes_without_info_have_one_of_their_own(self) -> None:
+        first, second = self.arrived(Episode(1.0, 1), Episode(2.0, 2))
+
+        assert first.info == second.info == {}
+        assert first.info is not second.info
+
+    def test_an_episode_that_arrived_is_found(self) -> None:
+        ended = self.arrived(*PLAYED)
+
+        assert PLAYED[1] in ended
+        assert Episode(7.0, 7) not in ended
+
+    def test_in_one_process_nothing_is_packed(self) -> None:
+        assert Ended(PLAYED) == PLAYED

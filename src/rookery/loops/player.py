@@ -7,9 +7,10 @@ waits where the limiter holds it up or its ring is full, and says now and then h
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from rookery.actor import Actor, Played
@@ -23,7 +24,7 @@ from rookery.learner import pick_device
 from rookery.nets.arrays import arrays_of
 from rookery.replay.ring import Ring
 from rookery.report.trace import Trace
-from rookery.types import Array
+from rookery.types import Array, Floats
 
 NAP_S, LONG_NAP_S = 0.0005, 0.004  # between two looks at a closed gate: the longer, the longer
 NEWS_S = 0.05  # between two reports while roaming
@@ -69,11 +70,45 @@ class Restore(NamedTuple):
     arrays: dict[str, Array]
 
 
+class Ended(tuple[Episode, ...]):
+    """Episodes that travel to another process as columns, and arrive there as `Packed`.
+
+    A quick actor ends thousands in a second: as objects they would hold up whoever unpickles them.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        scores, lengths, infos = zip(*self, strict=True) if self else ((), (), ())
+        info = {i: own for i, own in enumerate(infos) if own} if any(infos) else {}
+        return Packed, (np.array(scores, np.float64), np.array(lengths, np.int32), info)
+
+
+class Packed(Collection[Episode]):
+    """Episodes as columns; iterating makes `Episode`s of them, in their order."""
+
+    def __init__(self, score: Floats, length: Array, info: Mapping[int, Mapping[str, float]]):
+        self.score, self.length, self.info = score, length, info  # info: only where there is any
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def __iter__(self) -> Iterator[Episode]:
+        infos: list[Mapping[str, float]] = [{} for _ in range(len(self))]
+        for i, info in self.info.items():
+            infos[i] = info
+        columns = zip(self.score.tolist(), self.length.tolist(), infos, strict=True)
+        return map(Episode._make, columns)
+
+    def __contains__(self, episode: object) -> bool:
+        return any(episode == own for own in self)
+
+
 class Report(NamedTuple):
     """News: what was played since the last one."""
 
     env_steps: int
-    ended: tuple[Episode, ...]
+    ended: Collection[Episode]  # `Ended` here, `Packed` where it comes from another process
     epsilon: float
     version: int  # of the weights that played last
     left: int = 0  # episodes that did not fit into the ring any more
@@ -146,7 +181,12 @@ class Player:
         self._idle_since = time.monotonic()
         left = 0 if order.episodes is None else max(0, order.episodes - len(played.ended))
         return Report(
-            played.env_steps, played.ended, order.epsilon, self.actor.version, left, self._traced()
+            played.env_steps,
+            Ended(played.ended),
+            order.epsilon,
+            self.actor.version,
+            left,
+            self._traced(),
         )
 
     def _chunk(self, order: Play) -> Played:
@@ -189,7 +229,7 @@ class Player:
     def _report(self, epsilon: float) -> Report:
         report = Report(
             self._played,
-            tuple(self._ended),
+            Ended(self._ended),
             epsilon,
             self.actor.version,
             traced=self._traced(),
