@@ -20,12 +20,12 @@ from rookery.config.schema import (
     ReplayConfig,
     RunConfig,
 )
+from rookery.loops.asynchronous import NEWS_S
 from rookery.loops.crew import rungs
 from rookery.loops.wiring import Parts, wire
 
 ENVS, TURNS = 64, 16  # environments of an actor, and their steps in a chunk
 FOR_EVER = 10**12  # env steps
-NEWS_S = 0.05
 START_S = 120.0
 
 

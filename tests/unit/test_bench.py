@@ -27,6 +27,13 @@ MADE_UP = Bench(
     ),
 )
 
+CROWD: bench.Runs = {
+    "1 actor": [{"value": 10.0}],
+    "raw x1": [{"value": 20.0}],
+    "4 actors": [{"value": 30.0}],
+    "raw x4": [{"value": 40.0}],
+}
+
 
 def runs_of(**values: list[float]) -> bench.Runs:
     return {
@@ -245,12 +252,51 @@ def test_rounds_that_make_no_sense_are_refused(words: tuple[str, str]):
 
 class TestCrowds:
     def test_crews_are_compared_with_the_first_and_keep_85_per_cent_of_each_actor(self):
-        runs = {"1 actor": [{"value": 10.0}], "4 actors": [{"value": 30.0}]}
-        answer = bench.summary("collect", CROWDS["collect"]([1, 4]), runs, absent=[])
+        answer = bench.summary("collect", CROWDS["collect"]([1, 4]), CROWD, absent=[])
 
-        assert answer["ratios"] == {"4 actors": 3.0}
+        assert answer["ratios"]["4 actors"] == 3.0
         assert answer["bars"]["4 actors"]["bar"] == pytest.approx(3.4)
         assert not answer["bars"]["4 actors"]["held"]
+
+    def test_crews_are_compared_with_as_many_processes_that_share_nothing(self):
+        answer = bench.summary("collect", CROWDS["collect"]([1, 4]), CROWD, absent=[])
+
+        assert answer["ratios"] == {
+            "4 actors": 3.0,
+            "raw x4": 2.0,
+            "1 actor / raw x1": 0.5,
+            "4 actors / raw x4": 0.75,
+            "4 actors, efficiency": 0.75,
+        }
+        assert list(answer["bars"]) == ["4 actors"]
+
+    def test_efficiency_is_counted_from_the_first_crew_where_that_has_several_actors(self):
+        runs = {"2 actors": [{"value": 10.0}], "8 actors": [{"value": 30.0}]}
+
+        answer = bench.summary("collect", CROWDS["collect"]([2, 8]), runs, absent=[])
+
+        assert answer["ratios"]["8 actors, efficiency"] == 0.75
+
+    def test_a_crew_and_its_ceiling_take_turns(self):
+        turns = [who.name for who in CROWDS["collect"]([1, 4]).contenders]
+
+        assert turns == ["1 actor", "raw x1", "4 actors", "raw x4"]
+
+    def test_ratios_that_are_no_contenders_stand_below_the_table(self):
+        answer = bench.summary("collect", CROWDS["collect"]([1, 4]), CROWD, absent=[])
+
+        below = bench.report(answer)[-3:]
+
+        assert below == [
+            "1 actor / raw x1: 0.5",
+            "4 actors / raw x4: 0.75",
+            "4 actors, efficiency: 0.75",
+        ]
+
+    @pytest.mark.parametrize("name", CROWDS)
+    def test_their_scripts_exist(self, name: str):
+        for who in CROWDS[name]([1, 2]).contenders:
+            assert (bench.folder() / who.command[0]).is_file()
 
     def test_a_bench_without_actors_refuses_them(self):
         with pytest.raises(ConfigError, match="collect and async"):

@@ -4,7 +4,8 @@ A bench has contenders, each a script of the `benchmarks` folder that does the
 same work and prints {"value": ...}. Every trial is a process of its own with one thread. Trials
 are interleaved (round 1: everybody once; round 2: everybody once; ...), so that a machine that
 slows down slows all of them. A value is the median over the rounds, its spread
-(largest - smallest) / median, and a ratio Rookery's median / the contender's median.
+(largest - smallest) / median, and a ratio Rookery's median / the contender's median, or what its
+name says.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -71,6 +72,14 @@ class Contender:
         return what + colon + HERO
 
 
+class Share(NamedTuple):
+    """A ratio of two medians beside those that contenders have: above / (below * times)."""
+
+    above: str  # contender
+    below: str
+    times: float = 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """One comparison."""
@@ -79,6 +88,7 @@ class Bench:
     unit: str
     better: Better = Better.HIGHER
     contenders: tuple[Contender, ...]
+    shares: Mapping[str, Share] = field(default_factory=dict)
     rounds: int = 3
     deadline_s: float = 180.0  # for one trial
 
@@ -104,19 +114,45 @@ def _modes(actors: int) -> tuple[Contender, ...]:
 
 
 def _crowd(counts: Sequence[int]) -> Bench:
-    """Returns a comparison of crews of several sizes with the first."""
-    names = [f"{count} actors" if count > 1 else "1 actor" for count in counts]
-    crews = [
-        Contender(
-            name=name,
-            command=("collect/rookery_crew.py", "--actors", str(count)),
-            rival=names[0],
-            bar=EFFICIENCY * count / counts[0] if name != names[0] else None,
-        )
-        for name, count in zip(names, counts, strict=True)
-    ]
-    about = "CartPole, 64 environments and a network 2x64 for each actor, rows in replay"
-    return Bench(about=about, unit="env steps/s", contenders=tuple(crews))
+    """Returns crews of several sizes beside the first one, and beside the machine's own ceiling.
+
+    That is as many processes that share nothing. Both sizes take turns in every round.
+    """
+    pairs = [_pair(count, counts[0]) for count in counts]
+    shares = {
+        f"{crew.name} / {apart.name}": Share(crew.name, apart.name) for crew, apart in pairs
+    } | {
+        f"{crew.name}, efficiency": Share(crew.name, crew.rival, count / counts[0])
+        for (crew, _), count in zip(pairs, counts, strict=True)
+        if crew.name != crew.rival
+    }
+    return Bench(
+        about="CartPole, 64 environments and a network 2x64 for each actor, rows in replay; "
+        "raw: as many processes that share nothing",
+        unit="env steps/s",
+        contenders=tuple(who for pair in pairs for who in pair),
+        shares=shares,
+    )
+
+
+def _pair(count: int, first: int) -> tuple[Contender, Contender]:
+    """Returns so many actors with a learner, and as many alone."""
+    crew = Contender(
+        name=_crew(count),
+        command=("collect/rookery_crew.py", "--actors", str(count)),
+        rival=_crew(first),
+        bar=EFFICIENCY * count / first if count != first else None,
+    )
+    apart = Contender(
+        name=f"raw x{count}",
+        command=("collect/rookery_apart.py", "--processes", str(count)),
+        rival=f"raw x{first}",
+    )
+    return crew, apart
+
+
+def _crew(count: int) -> str:
+    return f"{count} actors" if count > 1 else "1 actor"
 
 
 # --actors: how a bench looks with these numbers of actors
@@ -286,6 +322,7 @@ def summary(name: str, bench: Bench, runs: Runs, *, absent: Sequence[Contender])
     medians = {who: statistics.median(numbers) for who, numbers in values.items()}
     took_part = [who for who in bench.contenders if who.name in medians]
     ratios = {who.name: _ratio(who, medians) for who in took_part if who.name != who.hero}
+    ratios |= dict(_shares(bench, medians))
     censored = {who: seeds for who in runs if (seeds := unsolved(runs[who]))}
     return {
         "bench": name,
@@ -306,6 +343,12 @@ def _ratio(who: Contender, medians: Mapping[str, float]) -> float:
     """Returns Rookery / this one, or this one / its rival."""
     above, below = (who.name, who.rival) if who.rival else (who.hero, who.name)
     return medians[above] / medians[below]
+
+
+def _shares(bench: Bench, medians: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    for name, share in bench.shares.items():
+        if share.above in medians and share.below in medians:
+            yield name, medians[share.above] / (medians[share.below] * share.times)
 
 
 def spread(values: Sequence[float]) -> float:
@@ -405,6 +448,11 @@ def report(answer: Answer) -> list[str]:
     return [
         f"{answer['bench']}, {answer['unit']}, {answer['better']} is better",
         *output.table([heading, *cells]),
+        *(
+            f"{name}: {ratio:.3g}"
+            for name, ratio in answer["ratios"].items()
+            if name not in answer["runs"]
+        ),
         *(f"{name} is absent: {cure}" for name, cure in answer["absent"].items()),
         *(
             f"{name} did not solve seeds {seeds}: their time is a lower bound"
