@@ -1,0 +1,242 @@
+"""Hosts made from namespaces are hosts: what the tests of clusters stand on."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hosts as module
+from eventually import eventually
+from hosts import PORTS, QUICK, Host, hosts, missing
+from running import TESTS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+SPREAD = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+where = ray.remote(num_cpus=1)(ray.util.get_node_ip_address)
+for node in ray.nodes():
+    here = where.options(scheduling_strategy=place(node["NodeID"], soft=False))
+    print(ray.get(here.remote(), timeout=60))
+"""
+ABANDON = """
+import os, signal
+from hosts import hosts
+with hosts(1) as (a,):
+    a.popen(["sleep", "infinity"]).pid
+    print(a.shared, a.pids("sleep")[0], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Host, ...]]:
+    with hosts(2) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def cluster(pair: tuple[Host, ...]) -> tuple[Host, ...]:
+    """The pair with a Ray head on the first, which the second has joined."""
+    a, b = pair
+    a.start_head(env=QUICK)
+    b.join(a)
+    return pair
+
+
+def _says(host: Host, script: str, *arguments: str) -> str:
+    done = host.run([sys.executable, "-c", script, *arguments])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_hosts_reach_each_other_by_address_and_by_name(pair):
+    a, b = pair
+    listen = "import socket; s = socket.create_server(('', 5000)); s.accept()[0].sendall(b'here')"
+    connect = "import socket, sys; print(socket.create_connection((sys.argv[1], 5000)).recv(9))"
+
+    for name in (b.ip, b.name):
+        server = b.popen([sys.executable, "-c", listen])
+        assert eventually(lambda: bool(_listening(b)), 10.0)
+        assert "here" in _says(a, connect, name)
+        assert server.wait(10.0) == 0
+
+
+def _listening(host: Host) -> list[str]:
+    table = Path(f"/proc/{host.pids('sleep')[0]}/net/tcp").read_text().splitlines()
+    return [line for line in table if f":{5000:04X} " in line and " 0A " in line]
+
+
+def test_a_host_has_its_own_name_home_and_folders(pair):
+    a, b = pair
+    look = "import os, socket; print(socket.gethostname(), os.listdir(os.environ['HOME']))"
+    for folder in ("/tmp", "/dev/shm", "/tmp/home"):
+        assert a.run(["touch", f"{folder}/only-here"]).returncode == 0
+
+    assert a.shm() == {"only-here"}
+    assert b.shm() == set()
+    assert not (b.root / "tmp" / "only-here").exists()
+    assert not Path("/tmp/only-here").exists()
+    assert not Path("/dev/shm/only-here").exists()
+    assert _says(a, look).startswith("host-1")
+    assert "only-here" not in _says(b, look)
+
+
+def test_a_host_sees_its_own_processes_alone(pair):
+    a, b = pair
+    mine = a.popen(["sleep", "1234"])
+    pids = (
+        "import psutil; print(*(' '.join(p.cmdline()) for p in psutil.process_iter()), sep='\\n')"
+    )
+
+    assert eventually(lambda: a.pids("sleep 1234") == [mine.pid], 5.0)
+    assert b.pids("sleep 1234") == []
+    assert "sleep 1234" in _says(a, pids)
+    assert "sleep 1234" not in _says(b, pids)
+    assert str(TESTS) not in _says(b, pids)
+    with pytest.raises(AssertionError, match="is not on host-2"):
+        b.kill(mine.pid)
+    a.kill(mine.pid)
+    assert mine.wait(10.0) == -signal.SIGKILL
+
+
+def test_the_tree_the_interpreter_and_a_shared_folder_are_on_every_host(pair):
+    a, _ = pair
+    (a.shared / "word").write_text("all")
+
+    for host in pair:
+        assert _says(host, "import rookery; print(open('word').read())").strip() == "all"
+
+
+def test_a_command_that_is_late_is_killed(pair):
+    a, _ = pair
+    with pytest.raises(AssertionError, match="still there after"):
+        a.run(["sleep", "4321"], within_s=0.1)
+
+    assert eventually(lambda: a.pids("sleep 4321") == [], 5.0)
+
+
+def test_a_ray_task_is_placed_on_each_host(cluster):
+    a, b = cluster
+
+    assert set(_says(a, SPREAD, a.address).split()) == {a.ip, b.ip}
+
+
+def test_a_host_with_another_token_or_none_gets_no_answer(cluster):
+    a, b = cluster
+    ask = [sys.executable, str(TESTS / "roll_call.py"), a.address, a.node_name, "alive", "0"]
+    answers = []
+    for token in ("0" * 64, None, b.token):
+        b.set_token(token)
+        answers.append(b.run(ask))
+
+    assert [answer.returncode == 0 for answer in answers] == [False, False, True]
+
+
+def test_a_short_cut_is_outlived_a_long_one_is_not_and_a_restarted_host_joins_again(cluster):
+    a, b = cluster
+    assert _reaches(a, b)
+    b.cut()
+    assert not _reaches(a, b)
+    b.heal()
+    assert _reaches(a, b)
+    assert a.counts(b, within_s=0.0)
+
+    b.cut()
+    assert a.misses(b, within_s=20.0)
+    b.heal()
+    assert eventually(lambda: not b.pids("raylet/raylet"), 20.0)  # it learns that it was given up
+
+    b.restart()
+    assert b.pids("ray") == []
+    b.join(a)
+    assert a.counts(b, within_s=0.0)
+
+
+def _reaches(a: Host, b: Host) -> bool:
+    port = PORTS["node-manager-port"]
+    connect = f"import socket; socket.create_connection(('{b.ip}', {port}), timeout=1.0)"
+    return a.run([sys.executable, "-c", connect]).returncode == 0
+
+
+def test_a_host_that_is_powered_off_is_given_up(cluster):
+    a, b = cluster
+    inside = b.pids("")
+    assert len(inside) > 3
+
+    b.power_off()
+
+    assert not any(psutil.pid_exists(pid) for pid in inside)
+    assert a.misses(b, within_s=20.0)
+    assert a.counts(a, within_s=0.0)
+    b.boot()
+
+
+def _left() -> tuple[set[str], set[str], set[str]]:
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
+    names = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True)
+    spaces = {os.path.realpath(f"/proc/{pid}/ns/net") for pid in _children()}
+    return {*links.stdout.split("\n")}, {*names.stdout.split("\n")}, spaces
+
+
+def _children() -> list[int]:
+    return [child.pid for child in psutil.Process().children(recursive=True)]
+
+
+def test_nothing_is_left_also_after_a_failure():
+    before, children = _left(), set(_children())
+    seen: list[Host] = []
+    pids: list[int] = []
+
+    def fail() -> None:
+        with hosts(2) as (a, b):
+            seen.extend((a, b))
+            jobs = a.popen(["sleep", "infinity"]), b.popen(["setsid", "sleep", "infinity"])
+            pids.extend(job.pid for job in jobs)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+
+    assert len(pids) == 2
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not seen[0].shared.exists()
+    assert set(_children()) == children
+    assert _left() == before
+
+
+def test_nothing_is_left_of_hosts_that_do_not_come_up(monkeypatch):
+    children, folders = set(_children()), set(Path("/var/tmp").glob("rookery-hosts-*"))
+    monkeypatch.setattr(module, "BOOT", "echo no such thing >&2; exit 1")
+    with pytest.raises(AssertionError, match="no such thing"), hosts(1):
+        pass
+
+    assert set(_children()) == children
+    assert set(Path("/var/tmp").glob("rookery-hosts-*")) == folders
+
+
+def test_the_processes_of_hosts_end_with_a_test_process_that_is_killed():
+    done = subprocess.run(
+        [sys.executable, "-c", ABANDON],
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    shared, pid = done.stdout.split()
+    shutil.rmtree(shared)  # the one thing that outlives it
+
+    assert done.returncode == -signal.SIGKILL
+    assert eventually(lambda: not psutil.pid_exists(int(pid)), 10.0)
