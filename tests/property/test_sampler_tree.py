@@ -72,7 +72,7 @@ def test_the_root_is_the_sum_of_the_leaves_and_a_rebuilt_tree_is_the_live_one(
 
     rebuilt.restore(sampler.state())
 
-    assert sampler.mass == by_definition(sampler.leaves)
+    assert sampler.spread == by_definition(sampler.leaves)
     assert np.isfinite(sampler.leaves).all()
     assert (sampler.leaves >= 0).all()
     assert rebuilt._tree.tobytes() == sampler._tree.tobytes()  # bit for bit

@@ -44,7 +44,7 @@ class TestDraining:
         made.append(replay := pool(VECTOR))
         write(replay, steps(RUN, RUN, actor=1) + steps(RUN, actor=0))
 
-        assert replay.drain() == (0, 3, 3)
+        assert replay.drain()[:3] == (0, 3, 3)
         assert replay.ring.columns["actor"][:3].tolist() == [0, 1, 1]
 
     def test_a_drain_tells_where_its_rows_are_and_how_many_have_an_action(
@@ -56,7 +56,7 @@ class TestDraining:
         drained = replay.drain()
 
         assert (drained.first, drained.count, drained.steps) == (4, 3, 2)
-        assert replay.drain() == (7, 0, 0)
+        assert replay.drain()[:3] == (7, 0, 0)
 
     def test_a_transport_larger_than_replay_is_drained_whole(self, made: list[Pool]) -> None:
         replay = filled(made, 50, capacity=8)
@@ -303,7 +303,7 @@ class TestRestoring:
             again.restore(numbers, arrays, segments[:drop] + segments[drop + 1 :])
 
     @pytest.mark.parametrize(
-        "other", [{"capacity": 31}, {"actors": 1}, {"envs": 3}, {"n_step": 2}, {"sequence": 5}]
+        "other", [{"capacity": 31}, {"envs": 3}, {"n_step": 2}, {"sequence": 5}]
     )
     def test_other_settings_than_the_saved_ones_are_refused(
         self, made: list[Pool], other: dict[str, int]

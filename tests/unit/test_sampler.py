@@ -141,7 +141,7 @@ class TestPrioritized:
         sampler.rerank(np.array([2, 1, 2]), np.array([5.0, 6.0, 7.0]))
 
         assert sampler.leaves.tolist() == [1.0, 6.0 + FLOOR, 7.0 + FLOOR, 1.0]
-        assert sampler.mass == sampler.leaves.sum()
+        assert sampler.spread == sampler.leaves.sum()
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, CEILING * 2])
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -157,7 +157,7 @@ class TestPrioritized:
         with pytest.raises(ProtocolError, match="must be a finite float32"):
             sampler.rerank(np.array([0, 1, 2]), errors)
 
-        assert sampler.mass == 4.0
+        assert sampler.spread == 4.0
         for name, array in sampler.state().items():
             assert np.array_equal(array, before[name])
 
@@ -190,7 +190,7 @@ class TestPrioritized:
 
         sampler.rerank(np.arange(64), np.full(64, CEILING / 2))
 
-        assert np.isfinite(sampler.mass)
+        assert np.isfinite(sampler.spread)
         assert sampler.draw(64, 1.0, rng()).rows.tolist() == list(range(64))
 
 

@@ -420,6 +420,11 @@ class Config:
                 f"run.mode single plays in the training process, got run.engine {self.engine}; "
                 "use --mode sync or --mode async with one actor"
             )
+        if (self.replay.shards or 1) > self.actor.num:
+            raise ConfigError(
+                f"every shard has actors of its own, got replay.shards {self.replay.shards} and "
+                f"actor.num {self.actor.num}; use as many actors, or fewer shards"
+            )
         if self.cluster.address is not None and self.engine is not Engine.RAY:
             raise ConfigError(
                 f"cluster.address is {self.cluster.address}, but run.engine {self.engine} knows no "

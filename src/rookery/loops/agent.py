@@ -70,6 +70,7 @@ class DqnAgent:
         self._episodes = 0  # that came as trajectories
         config = parts.config.actor
         self._ring = transport(parts.spec, config, index=0, incarnation=NOBODY)
+        assert isinstance(parts.pool, Pool), "an agent has one shard"
         parts.pool.transports = [self._ring]
         weakref.finalize(self, _release, parts.pool, parts.board, self._ring)
 

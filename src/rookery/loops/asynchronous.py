@@ -43,7 +43,7 @@ def bring_in(parts: Parts, *, listen: bool) -> Collected:
     """Takes in rows, and messages where it is time for them, and opens or closes the gates."""
     drained = take_in(parts)
     if drained.count:
-        parts.freshness.seen(parts.pool.newest_version(drained.first, drained.count))
+        parts.freshness.seen(parts.pool.newest_version(drained))
     ended = list[Episode]()
     for report in parts.crew.news() if listen else ():
         ended += report.ended

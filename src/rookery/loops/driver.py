@@ -298,7 +298,7 @@ class Driver:
         else:
             self.saver.save(
                 self._weights_only(self.winner, self.best_score),
-                oldest=self.parts.pool.ring.oldest,
+                oldest=[extent.oldest for extent in self.parts.pool.extents],
                 done=self._note(end),
             )
         self.saver.flush(timeout_s=600.0)
@@ -338,7 +338,7 @@ class Driver:
         )
         self.saver.save(
             content,
-            oldest=self.parts.pool.ring.oldest,
+            oldest=[extent.oldest for extent in self.parts.pool.extents],
             done=self._note(self.parts.counters, time.monotonic() - began),
         )
         self.parts.trace.note(Activity.SAVE, began, time.monotonic())

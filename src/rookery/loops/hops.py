@@ -82,10 +82,7 @@ def take_in(parts: Parts) -> Drained:
     drained = parts.pool.drain()
     parts.limiter.insert(drained.steps)
     if parts.config.env.normalize_obs or parts.config.env.normalize_reward:
-        parts.learner.observe(
-            parts.pool.observations_between(drained.first, drained.count),
-            parts.pool.returns_between(drained.first, drained.count),
-        )
+        parts.learner.observe(*parts.pool.observed(drained))
     if drained.count:
         parts.trace.note(Activity.DRAIN, began, time.monotonic(), drained.count)
     return drained

@@ -1,6 +1,6 @@
 """A run's whole state: captured into a checkpoint's content, and put back from one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ from rookery.loops.hops import take_in
 from rookery.loops.wiring import Parts
 from rookery.manage.checkpoint import Content, Found, read_segments
 from rookery.manage.saver import SEGMENT_BYTES, Saver
-from rookery.replay.ring import row_bytes
+from rookery.replay.kept import Stretch
+from rookery.replay.ring import row_bytes, schema_of
 from rookery.types import Array
 
 RECORDED: dict[str, Any] = {
@@ -32,19 +33,23 @@ def capture(
     """Copies everything a run needs to go on. Environments that cannot be saved are cut first."""
     crew, exact = _crew_state(parts)
     exactly = (exact or not interrupted) and parts.config.run.mode is not Mode.ASYNC
+    pool = parts.pool.save(_saved(parts, saver))
     if parts.config.checkpoint.replay:
-        _queue_rows(parts, saver)
+        _queue(saver, pool.unsaved)
     numbers: dict[str, Any] = {
         "counters": asdict(parts.counters),
         "driver": driver,
         "limiter": parts.limiter.state(),
     }
     arrays: dict[str, Array] = {}
-    numbers["crew"], own = crew.numbers, crew.arrays
-    arrays |= {f"crew:{name}": array for name, array in own.items()}
-    for role, part in _stateful(parts).items():
-        numbers[role], own = part.state()
-        arrays |= {f"{role}:{name}": array for name, array in own.items()}
+    states = {
+        "crew": (crew.numbers, crew.arrays),
+        "learner": parts.learner.state(),
+        "pool": (pool.numbers, pool.arrays),
+    }
+    for role, (own_numbers, own_arrays) in states.items():
+        numbers[role] = own_numbers
+        arrays |= {f"{role}:{name}": array for name, array in own_arrays.items()}
     numbers["board"], board = _board_state(parts)
     numbers["pending"], waiting = _pending_state(list(pending))
     numbers["unwritten"] = [
@@ -86,7 +91,12 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> Rest:
     if found.manifest["about"]["replay"]:
         parts.limiter.restore(numbers["limiter"])
         segments = found.segments()
-        parts.pool.restore(numbers["pool"], _of("pool", arrays), read_segments(segments))
+        shards = len(numbers["pool"].get("shards", [None]))
+        parts.pool.resume(
+            numbers["pool"],
+            _of("pool", arrays),
+            [read_segments(segments, shard) for shard in range(shards)],
+        )
         saver.adopt(segments)
     parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
     parts.learner.advance(parts.share)
@@ -107,19 +117,19 @@ def flush_rows(parts: Parts, saver: Saver) -> None:
     """Writes rows early where a lot is unsaved, so that an interrupt never has much to write."""
     if not parts.config.checkpoint.replay:
         return
-    unsaved = parts.pool.ring.committed - saver.saved_rows
-    if unsaved * row_bytes(parts.pool.ring.schema) >= SEGMENT_BYTES:
-        _queue_rows(parts, saver)
+    extents = parts.pool.extents
+    unsaved = sum(e.committed - saver.saved_rows[i] for i, e in enumerate(extents))
+    if unsaved * row_bytes(schema_of(parts.spec)) >= SEGMENT_BYTES:
+        _queue(saver, parts.pool.unsaved(_saved(parts, saver)))
 
 
-def _queue_rows(parts: Parts, saver: Saver) -> None:
-    ring = parts.pool.ring
-    first = max(saver.saved_rows, ring.oldest)
-    saver.rows(first, parts.pool.rows_between(first, ring.committed))
+def _queue(saver: Saver, unsaved: Sequence[Stretch]) -> None:
+    for shard, stretch in enumerate(unsaved):
+        saver.rows(stretch.first, stretch.columns, shard)
 
 
-def _stateful(parts: Parts) -> dict[str, Any]:
-    return {"learner": parts.learner, "pool": parts.pool}
+def _saved(parts: Parts, saver: Saver) -> list[int]:
+    return [saver.saved_rows[shard] for shard in range(len(parts.pool.extents))]
 
 
 def _crew_state(parts: Parts) -> tuple[Dealt, bool]:

@@ -4,11 +4,12 @@ Loops, benchmarks and tests all get their parts here, so that they run the same 
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rookery import seeding
@@ -23,6 +24,8 @@ from rookery.loops.freshness import Freshness
 from rookery.nets.arrays import load_arrays
 from rookery.replay.limiter import Limiter
 from rookery.replay.pool import Pool
+from rookery.replay.ring import Ring
+from rookery.replay.shards import Shards
 from rookery.report.trace import Trace
 from rookery.schedule import Schedule
 from rookery.seeding import Role
@@ -39,7 +42,7 @@ class Parts:
     spec: EnvSpec
     crew: Crew
     learner: Learner
-    pool: Pool
+    pool: Pool | Shards
     limiter: Limiter
     board: Board
     epsilon: Schedule
@@ -153,7 +156,7 @@ def _shared(
     factory: Factory | None,
     run_dir: Path | None,
     incarnations: Sequence[int],
-) -> tuple[Board, Crew, Pool]:
+) -> tuple[Board, Crew, Pool | Shards]:
     """Builds what has processes or shared memory. Where one cannot be, those before it go."""
     with contextlib.ExitStack() as stack:
         board = Board(learner.weights())
@@ -168,17 +171,60 @@ def _shared(
             incarnations=incarnations,
         )
         stack.callback(crew.close)
-        pool = Pool(
-            spec,
-            config.replay,
-            config.algo,
-            rng=seeding.generator(config.run.seed, Role.REPLAY),
-            transports=crew.rings,
-            envs=config.actor.envs,
-            directory=_replay_directory(config, run_dir),
-        )
+        pool = _pool(config, spec, crew.rings, run_dir)
         stack.pop_all()
     return board, crew, pool
+
+
+def _pool(
+    config: Config, spec: EnvSpec, rings: Sequence[Ring], run_dir: Path | None
+) -> Pool | Shards:
+    rng = seeding.generator(config.run.seed, Role.REPLAY)
+    count = config.replay.shards or 1
+    pools = []
+    with contextlib.ExitStack() as stack:
+        for place in range(count):
+            pools.append(build_shard(config, spec, Every(rings, place, count), rng, count, run_dir))
+            stack.callback(pools[-1].close)
+        stack.pop_all()
+    return pools[0] if count == 1 else Shards(pools, rng)
+
+
+def build_shard(
+    config: Config,
+    spec: EnvSpec,
+    rings: Sequence[Ring],
+    rng: np.random.Generator,
+    shards: int,
+    run_dir: Path | None = None,
+) -> Pool:
+    """Builds one of so many shards, which drains these rings."""
+    return Pool(
+        spec,
+        replace(config.replay, capacity=config.replay.capacity // shards),
+        config.algo,
+        rng=rng,
+        transports=rings,
+        envs=config.actor.envs,
+        actors=config.actor.num,
+        directory=_replay_directory(config, run_dir),
+    )
+
+
+class Every(Sequence[Ring]):
+    """The rings of every so many-th actor; whoever replaces an actor replaces its ring here too."""
+
+    def __init__(self, rings: Sequence[Ring], first: int, step: int):
+        self._rings, self._first, self._step = rings, first, step
+
+    def __len__(self) -> int:
+        return len(range(self._first, len(self._rings), self._step))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rings[self._first :: self._step][index]
+
+    def __iter__(self) -> Iterator[Ring]:
+        return iter(self._rings[self._first :: self._step])
 
 
 def build_limiter(config: Config) -> Limiter:

@@ -5,7 +5,7 @@
         state.json            numbers of every role
         arrays.safetensors    networks, optimizer, priorities
         weights.safetensors   what acts: all that `rookery.load` needs
-        rows-A-B.safetensors  replay segments, hard links to those of earlier checkpoints
+        rows-S-A-B.safetensors  rows A to B of shard S, hard links to those of earlier checkpoints
 
 A folder is written under another name and renamed into place. Loading takes the newest one that
 verifies and says what it skipped. Nothing here is ever unpickled.
@@ -59,12 +59,13 @@ class Digest:
 
 @dataclass(frozen=True)
 class Segment:
-    """A file of replay rows [first, last), complete on disk."""
+    """A file of replay rows [first, last) of one shard, complete on disk."""
 
     path: Path
     first: int
     last: int
     digest: Digest
+    shard: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class Found:
 
     def segments(self) -> list[Segment]:
         return [
-            Segment(self.folder / name, first, last, Digest(**self.manifest["files"][name]))
-            for name, first, last in self.manifest["segments"]
+            Segment(self.folder / name, first, last, Digest(**self.manifest["files"][name]), *shard)
+            for name, first, last, *shard in self.manifest["segments"]
         ]
 
 
@@ -161,7 +162,7 @@ def _fill(scratch: Path, content: Content) -> None:
         "final": content.final,
         "about": content.about,
         "files": files,
-        "segments": [[s.path.name, s.first, s.last] for s in content.segments],
+        "segments": [[s.path.name, s.first, s.last, s.shard] for s in content.segments],
     }
     manifest["sha256"] = _seal(manifest)
     write_synced(scratch / MANIFEST, json.dumps(manifest, indent=1).encode())
@@ -221,7 +222,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         )
     if manifest.pop("sha256") != _seal(manifest):
         raise CheckpointError("its manifest does not match its own checksum")
-    names = [*manifest["files"], *(name for name, _, _ in manifest["segments"])]
+    names = [*manifest["files"], *(name for name, *_ in manifest["segments"])]
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         raise CheckpointError(f"its manifest names files outside of it: {names}")
     if missing := [key for key in KEYS if key not in manifest]:
@@ -302,10 +303,13 @@ def remove(folder: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def read_segments(segments: Iterable[Segment]) -> Iterator[tuple[int, dict[str, Array]]]:
+def read_segments(
+    segments: Iterable[Segment], shard: int = 0
+) -> Iterator[tuple[int, dict[str, Array]]]:
     """Yields each segment's first row number and its columns, one at a time in memory."""
     for segment in segments:
-        yield segment.first, _load_arrays(segment.path)
+        if segment.shard == shard:
+            yield segment.first, _load_arrays(segment.path)
 
 
 def _load_arrays(path: Path) -> dict[str, Array]:

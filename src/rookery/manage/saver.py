@@ -9,9 +9,11 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors import SafetensorError
 
@@ -27,15 +29,25 @@ CHECKPOINTS = "checkpoints"
 SEGMENTS = "replay"
 
 
+class Piece(NamedTuple):
+    """Rows [first, last) of a shard that are not on the disk yet."""
+
+    shard: int
+    first: int
+    last: int
+    columns: Mapping[str, Array]
+
+
 class Saver:
     """Writes checkpoints, replay segments and the best model, one after another."""
 
     def __init__(self, run_dir: Path, *, keep: int):
         self.run_dir, self.keep = run_dir, keep
-        self.saved_rows = 0  # every row below is in a segment, or queued to be
+        self.saved_rows: defaultdict[int, int] = defaultdict(int)  # by shard: every row below it
+        # is in a segment, or queued to be
         self.failures: list[str] = []  # taken by `complaints`
         self._segments: list[Segment] = []  # touched by the thread only, once it runs
-        self._unwritten: list[tuple[int, dict[str, Array]]] = []  # refused by the disk
+        self._unwritten: list[Piece] = []  # refused by the disk
         self._unkept: Content | None = None  # a best model that the disk refused
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(BACKLOG)
         self._thread = threading.Thread(target=self._work, name="saver", daemon=True)
@@ -48,20 +60,25 @@ class Saver:
         for old in folder.iterdir():
             old.unlink()
         self._segments = [self._adopted(folder, segment) for segment in segments]
-        self.saved_rows = max((s.last for s in segments), default=0)
+        self.saved_rows.clear()
+        for segment in segments:
+            self.saved_rows[segment.shard] = max(self.saved_rows[segment.shard], segment.last)
 
     def _adopted(self, folder: Path, segment: Segment) -> Segment:
         checkpoint._link(segment.path, folder / segment.path.name)
-        return Segment(folder / segment.path.name, segment.first, segment.last, segment.digest)
+        return replace(segment, path=folder / segment.path.name)
 
-    def rows(self, first: int, columns: dict[str, Array]) -> None:
-        """Queues new replay rows from `first` on; they must follow those queued before."""
-        if len(columns["end"]):
-            self.saved_rows = first + len(columns["end"])
-            self._jobs.put(lambda: self._write_segments(first, columns))
+    def rows(self, first: int, columns: Mapping[str, Array], shard: int = 0) -> None:
+        """Queues new rows of a shard from `first` on; they must follow those queued before."""
+        piece = Piece(shard, first, first + len(columns["end"]), columns)
+        if piece.last > first:
+            self.saved_rows[shard] = piece.last
+            self._jobs.put(lambda: self._write_segments(piece))
 
-    def save(self, content: Content, *, oldest: int, done: Callable[[Path], None]) -> None:
-        """Queues a checkpoint that links every segment with rows from `oldest` on."""
+    def save(
+        self, content: Content, *, oldest: Sequence[int], done: Callable[[Path], None]
+    ) -> None:
+        """Queues a checkpoint that links every segment with rows from its shard's `oldest` on."""
         self._jobs.put(lambda: self._write_checkpoint(content, oldest, done))
 
     def best(self, content: Content) -> None:
@@ -100,19 +117,18 @@ class Saver:
                     "older checkpoints are intact, the next mark tries again"
                 )
 
-    def _write_segments(self, first: int, columns: dict[str, Array]) -> None:
+    def _write_segments(self, piece: Piece) -> None:
         """Writes these rows after any that an unwilling disk refused before."""
-        self._unwritten.append((first, columns))
+        self._unwritten.append(piece)
         while self._unwritten:
-            self._segments.append(self._segment(*self._unwritten[0]))
+            self._segments.append(self._segment(self._unwritten[0]))
             self._unwritten.pop(0)
 
-    def _segment(self, first: int, columns: dict[str, Array]) -> Segment:
+    def _segment(self, piece: Piece) -> Segment:
         folder = self.run_dir / SEGMENTS
         folder.mkdir(parents=True, exist_ok=True)
-        last = first + len(columns["end"])
-        raw = checkpoint.save_bytes(columns)
-        path = folder / f"rows-{first:012d}-{last:012d}.safetensors"
+        raw = checkpoint.save_bytes(piece.columns)
+        path = folder / f"rows-{piece.shard}-{piece.first:012d}-{piece.last:012d}.safetensors"
         scratch = checkpoint.scratch_name(path)  # never into a file that a checkpoint may share
         try:
             checkpoint.write_synced(scratch, raw)
@@ -120,14 +136,14 @@ class Saver:
         except OSError:
             scratch.unlink(missing_ok=True)
             raise
-        return Segment(path, first, last, Digest.of(raw))
+        return Segment(path, piece.first, piece.last, Digest.of(raw), piece.shard)
 
     def _write_checkpoint(
-        self, content: Content, oldest: int, done: Callable[[Path], None]
+        self, content: Content, oldest: Sequence[int], done: Callable[[Path], None]
     ) -> None:
         self._drop(oldest)
         if self._unwritten:
-            self._write_segments(*self._unwritten.pop())
+            self._write_segments(self._unwritten.pop())
         parent = self.run_dir / CHECKPOINTS
         if not content.final:
             content = replace(content, segments=tuple(self._segments))
@@ -139,14 +155,10 @@ class Saver:
         if self._unkept is not None:
             self._write_best(self._unkept)
 
-    def _drop(self, oldest: int) -> None:
-        """Forgets rows that have been overwritten in the ring."""
-        self._unwritten = [
-            (first, columns)
-            for first, columns in self._unwritten
-            if first + len(columns["end"]) > oldest
-        ]
-        for segment in [s for s in self._segments if s.last <= oldest]:
+    def _drop(self, oldest: Sequence[int]) -> None:
+        """Forgets rows that have been overwritten in their ring."""
+        self._unwritten = [p for p in self._unwritten if p.last > oldest[p.shard]]
+        for segment in [s for s in self._segments if s.last <= oldest[s.shard]]:
             segment.path.unlink(missing_ok=True)
             self._segments.remove(segment)
 

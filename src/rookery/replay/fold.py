@@ -46,6 +46,12 @@ class Chains:
         self.lanes[:, _LAST] = -1
         self.closed = np.zeros(capacity, dtype=np.uint8)  # by slot: may begin a walk
 
+    def grow(self, lanes: int) -> None:
+        """Makes room for rows of that many lanes."""
+        more = np.zeros((max(0, lanes - len(self.lanes)), self.lanes.shape[1]), dtype=np.int64)
+        more[:, _LAST] = -1
+        self.lanes = np.concatenate([self.lanes, more])
+
     def link(self, ring: Ring, first: int, count: int) -> Linked:
         """Joins `count` rows from `first` on to their chains, and commits them."""
         found = np.empty(count + self.lanes.shape[0] * self.window, dtype=np.int64)

@@ -8,7 +8,7 @@ Everything it holds is a function of the rows, the TD errors and its generator: 
 bit for bit where `state` looked.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from rookery.config.schema import AlgoConfig, FirstPriority, ReplayConfig
 from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.replay import fold
 from rookery.replay.fold import Chains
+from rookery.replay.kept import Extent, Kept, Segments, Stretch, apart, remembered
 from rookery.replay.ring import Ring, Schema, obs_column, row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS, UNKNOWN, Drawn, Sampler
 from rookery.types import Array, Batch, EnvSpec, Floats, Rows
@@ -32,6 +33,17 @@ class Drained(NamedTuple):
     first: int
     count: int  # type: ignore[assignment]  # tuple.count is not missed
     steps: int
+    parts: tuple["Drained", ...] = ()  # by shard, where there are several
+
+
+class Found(NamedTuple):
+    """What a shard has at some places; those that lead to no row are left out."""
+
+    where: Rows  # which of the places lead to one
+    share: Floats  # of the spread, of each row
+    whole: Array  # are all frames of its stack there?
+    batch: Batch  # with weights of 1
+    spread: float  # of the shard, at that moment
 
 
 class Pool:
@@ -46,6 +58,7 @@ class Pool:
         rng: np.random.Generator,
         transports: Sequence[Ring],
         envs: int,
+        actors: int | None = None,
         directory: Path | None = None,
         sequence: int = 0,
         stride: int = 1,
@@ -53,15 +66,16 @@ class Pool:
         self.spec, self.config, self.rng = spec, config, rng
         self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
         self.transports = transports  # by actor; whoever replaces an actor replaces its ring
+        actors = len(transports) if actors is None else actors  # of the run: rows have their number
         self.ring = Ring.create(schema_of(spec), config.capacity, directory=directory)
         self.chains = Chains(
-            len(self.transports) * envs,
+            actors * envs,
             envs,
             window=max(self.n_step, sequence),
             stride=stride,
             capacity=config.capacity,
         )
-        self.running = np.zeros(len(self.transports) * envs)  # discounted return so far, by lane
+        self.running = np.zeros(actors * envs)  # discounted return so far, by lane
         self.sampler: Sampler = SAMPLERS[config.draw](self.ring, self.chains, config.alpha)
 
     def drain(self) -> Drained:
@@ -91,18 +105,31 @@ class Pool:
     def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
         """Draws B closed rows and folds them into transitions, as numpy arrays."""
         drawn = self.sampler.draw(batch, beta, self.rng)
-        oldest = self.ring.oldest
         if self.spec.frame_stack > 1:
-            drawn = self._whole(drawn, beta, oldest)
+            drawn = self._whole(drawn, beta, self.ring.oldest)
+        return self._gather(drawn.rows, drawn.weight)
+
+    def _gather(self, rows: Rows, weight: Floats) -> Batch:
         return fold.gather(
             self.ring,
             self.spec,
-            drawn.rows,
-            drawn.weight,
+            rows,
+            weight,
             n_step=self.n_step,
             gamma=self.gamma,
             sequence=self.sequence,
-            oldest=oldest,
+            oldest=self.ring.oldest,
+        )
+
+    def look_up(self, places: Floats, spread: float) -> Found:
+        """Returns the rows at places that whoever draws from several shards has made."""
+        hits = self.sampler.find(places, spread)
+        return Found(
+            where=hits.where,
+            share=hits.share,
+            whole=fold.is_whole(self.ring, hits.rows, self.spec.frame_stack, self.ring.oldest),
+            batch=self._gather(hits.rows, np.ones(hits.rows.size, dtype=np.float32)),
+            spread=self.sampler.spread,
         )
 
     def _whole(self, drawn: Drawn, beta: float, oldest: int) -> Drawn:
@@ -156,9 +183,14 @@ class Pool:
         lost = max(0, count - self.ring.capacity)
         return first + lost, count - lost
 
-    def newest_version(self, first: int, count: int) -> int:
+    def observed(self, drained: Drained) -> tuple[dict[str, Array], Array]:
+        """Returns observations and returns so far of rows just drained; call once for each."""
+        at = drained.first, drained.count
+        return self.observations_between(*at), self.returns_between(*at)
+
+    def newest_version(self, drained: Drained) -> int:
         """Returns the newest weights that rows just drained were played with."""
-        slots = self.ring.slots(*self._left(first, count))
+        slots = self.ring.slots(*self._left(drained.first, drained.count))
         return int(self.ring.columns["version"][slots].max())
 
     def rows_between(self, first: int, last: int) -> dict[str, Array]:
@@ -171,6 +203,25 @@ class Pool:
             for name, column in self.ring.columns.items()
         }
 
+    def rows_since(self, row: int) -> Stretch:
+        """Copies the rows from `row` on that are still there."""
+        first = max(row, self.ring.oldest)
+        return Stretch(first, self.rows_between(first, self.ring.committed))
+
+    @property
+    def extents(self) -> list[Extent]:
+        """Which rows each shard has; a pool is one shard."""
+        return [Extent(self.ring.oldest, self.ring.committed)]
+
+    def unsaved(self, saved: Sequence[int]) -> list[Stretch]:
+        """Copies the rows of each shard that a saver has not got."""
+        return [self.rows_since(saved[0])]
+
+    def save(self, saved: Sequence[int]) -> Kept:
+        """Returns what a checkpoint needs, together with the rows that no segment has yet."""
+        numbers, arrays = self.state()
+        return Kept(numbers, arrays, self.unsaved(saved), self.extents)
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Returns what a checkpoint needs besides the rows: JSON-ready data, and arrays."""
         numbers = {
@@ -181,13 +232,21 @@ class Pool:
         }
         return numbers, self.sampler.state() | {"running": self.running.copy()}
 
-    def restore(
-        self,
-        numbers: Mapping[str, Any],
-        arrays: dict[str, Array],
-        segments: Iterable[tuple[int, Mapping[str, Array]]],
+    def resume(
+        self, numbers: Mapping[str, Any], arrays: Mapping[str, Array], segments: Sequence[Segments]
     ) -> None:
-        """Puts the rows back and finds their chains again. The ring must be new."""
+        """Goes on from what was saved; where that was several shards, with the rows of all."""
+        states = apart(numbers, arrays)
+        if len(states) == 1:
+            self.restore(*states[0], segments[0])
+        for columns in remembered(states, segments) if len(states) > 1 else ():
+            self.adopt(columns)
+        self.rng = seeding.with_state(numbers["rng"])
+
+    def restore(
+        self, numbers: Mapping[str, Any], arrays: Mapping[str, Array], segments: Segments
+    ) -> None:
+        """Puts one shard's rows back and finds their chains again. The ring must be new."""
         if numbers["shape"] != self._shape():
             raise CheckpointError(
                 f"replay was saved with {numbers['shape']}, this run has {self._shape()}; "
@@ -203,15 +262,15 @@ class Pool:
                 f"replay segments end at row {position}, expected {numbers['committed']}; "
                 "resume from an older checkpoint"
             )
+        self._make_room(len(arrays["running"]))
         self._relink(int(numbers["first"]), position)
         self.sampler.restore(arrays)
-        self.running[:] = arrays["running"]
+        self.running[: len(arrays["running"])] = arrays["running"]
 
     def _shape(self) -> dict[str, int]:
         """What rows and priorities on disk depend on."""
         return {
             "capacity": self.ring.capacity,
-            "actors": len(self.transports),
             "envs": self.chains.envs,
             "window": self.chains.window,
             "stride": self.chains.stride,
@@ -229,10 +288,25 @@ class Pool:
             self.ring.append(rest)
         return self.ring.committed
 
+    def _make_room(self, lanes: int) -> None:
+        """There may be rows of more actors than the run has now."""
+        self.chains.grow(lanes)
+        self.running = np.pad(self.running, (0, max(0, lanes - len(self.running))))
+
     def _relink(self, first: int, last: int) -> None:
         """Finds the chains again: they are a function of the rows."""
         if last > first:
             self.chains.link(self.ring, first, last - first)
+
+    def adopt(self, columns: Mapping[str, Array]) -> None:
+        """Takes in rows of a replay that was cut into shards in another way, oldest first."""
+        count = len(columns["end"])
+        self._make_room((int(columns["actor"].max(initial=-1)) + 1) * self.chains.envs)
+        for at in range(0, count, self.ring.capacity):
+            some = {name: c[at : at + self.ring.capacity] for name, c in columns.items()}
+            first = self.ring.reserved
+            self.ring.append(some)
+            self._settle(first, len(some["end"]))
 
     def close(self) -> None:
         self.ring.close()

@@ -6,9 +6,15 @@
     sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
 
 What has not been admitted, or has been cleared since, is never drawn.
+
+Where replay is kept in shards, whoever learns makes the random numbers for all of them, and a
+sampler only looks up where they lead (`shards.py`):
+
+    places = sampler.place(noise, sum of all spreads)      the same for every shard
+    hits = sampler.find(places of this shard, its spread when they were made)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,7 +31,8 @@ SWEEP = 2048  # nodes of a level that are scanned rather than descended to
 FLOOR = 1e-6  # added to |TD error|, so that no row becomes undrawable
 CEILING = float(np.finfo(np.float32).max)  # of a priority, so that no sum overflows
 UNKNOWN = np.empty(0)  # TD errors of rows that nobody estimated
-GUESSES = 64  # rounds of guessing rows before all of them are looked through
+GUESSES = 16  # rounds of guessing rows, each with twice as many guesses as the one before
+MOST_DOUBLINGS = 12
 
 
 class Drawn(NamedTuple):
@@ -35,15 +42,40 @@ class Drawn(NamedTuple):
     weight: Floats
 
 
+class Hits(NamedTuple):
+    """What is at places: those that lead to a row (`where`), and how likely the rows were."""
+
+    rows: Rows
+    where: Rows
+    share: Floats  # of the spread
+
+
 class Sampler(Protocol):
     """Decides which rows a learner sees."""
 
+    @property
+    def spread(self) -> float:
+        """What a row's share is a part of: the mass of priorities, or a number of rows."""
+
+    @staticmethod
+    def noise(batch: int, tries: int) -> int:
+        """How many random numbers a batch takes, after so many that were not enough."""
+
+    @staticmethod
+    def place(noise: Floats, spread: float) -> Floats:
+        """Turns random numbers in [0, 1) into places in [0, spread)."""
+
+    @staticmethod
+    def weigh(likelihood: Floats, beta: float) -> Floats:
+        """Returns importance weights of rows drawn together, the largest of which is 1."""
+
+    def find(self, places: Floats, spread: float) -> Hits: ...
     def clear(self, first: int, count: int) -> None: ...
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None: ...
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn: ...
     def rerank(self, rows: Rows, td_error: Floats) -> None: ...
     def state(self) -> dict[str, Array]: ...
-    def restore(self, state: dict[str, Array]) -> None: ...
+    def restore(self, state: Mapping[str, Array]) -> None: ...
 
 
 class Uniform:
@@ -58,29 +90,41 @@ class Uniform:
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
         """Nothing to learn either."""
 
+    @property
+    def spread(self) -> float:
+        return float(self._ring.committed - self._ring.oldest)
+
+    @staticmethod
+    def noise(batch: int, tries: int) -> int:
+        """Some more than rows: open and final rows are few, but they are guessed too."""
+        return (batch + batch // 8 + 8) << min(tries, MOST_DOUBLINGS)
+
+    @staticmethod
+    def place(noise: Floats, spread: float) -> Floats:
+        return noise * spread
+
+    @staticmethod
+    def weigh(likelihood: Floats, beta: float) -> Floats:
+        return np.ones(likelihood.size, dtype=np.float32)
+
     def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
         """Draws with replacement. Open and final rows are few, so drawing anew is cheap."""
         _refuse_batch(batch)
         rows = np.empty(batch, dtype=np.int64)
         filled = 0
         low, high = self._ring.oldest, self._ring.committed
-        for _ in range(GUESSES if high > low else 0):
-            noise = rng.random(batch + batch // 8 + 8)
+        for tries in range(GUESSES if high > low else 0):
+            noise = rng.random(self.noise(batch, tries))
             filled = _guess(noise, low, high, self._closed, rows, filled)
             if filled == batch:
-                break
-        else:
-            rows[filled:] = rng.choice(self._all_closed(low, high), size=batch - filled)
-        return Drawn(rows, np.ones(batch, dtype=np.float32))
+                return Drawn(rows, np.ones(batch, dtype=np.float32))
+        raise unclosed(low, high)
 
-    def _all_closed(self, low: int, high: int) -> Rows:
-        slots = self._ring.slots(low, high - low)
-        rows: Rows = low + np.flatnonzero(self._closed[slots])
-        if rows.size == 0:
-            raise EmptyReplayError(
-                f"no closed row among rows {low} to {high}; draw after the limiter says ready()"
-            )
-        return rows
+    def find(self, places: Floats, spread: float) -> Hits:
+        low, now = self._ring.oldest, self.spread
+        rows = low + _rescaled(places, spread, now).astype(np.int64)
+        index = np.flatnonzero(self._closed[rows % self._closed.size] == 1)
+        return Hits(rows[index], index, np.ones(index.size))
 
     def rerank(self, rows: Rows, td_error: Floats) -> None:
         """Every row stays equally likely."""
@@ -88,7 +132,7 @@ class Uniform:
     def state(self) -> dict[str, Array]:
         return {}
 
-    def restore(self, state: dict[str, Array]) -> None:
+    def restore(self, state: Mapping[str, Array]) -> None:
         """Nothing to put back."""
 
 
@@ -113,8 +157,30 @@ class Prioritized:
         return self._tree[start : start + self._ring.capacity]
 
     @property
-    def mass(self) -> float:
+    def spread(self) -> float:
         return float(self._tree[0])
+
+    @staticmethod
+    def noise(batch: int, tries: int) -> int:
+        return batch
+
+    @staticmethod
+    def place(noise: Floats, spread: float) -> Floats:
+        places: Floats = (np.arange(noise.size) + noise) * (spread / noise.size)
+        return places
+
+    @staticmethod
+    def weigh(likelihood: Floats, beta: float) -> Floats:
+        weight = np.empty(likelihood.size, dtype=np.float32)
+        _weigh(likelihood, beta, weight)
+        return weight
+
+    def find(self, places: Floats, spread: float) -> Hits:
+        places = _rescaled(places, spread, self.spread).copy()
+        rows = np.empty(places.size, dtype=np.int64)
+        _descend(self._tree, self._starts, places, rows)
+        _number(self._ring.committed, self._ring.capacity, rows)
+        return Hits(rows, np.arange(places.size), places)
 
     def clear(self, first: int, count: int) -> None:
         _clear(self._tree, self._starts, first, count, self._ring.capacity)
@@ -175,7 +241,7 @@ class Prioritized:
     def state(self) -> dict[str, Array]:
         return {"leaves": self.leaves.copy(), "largest": np.array([self._largest])}
 
-    def restore(self, state: dict[str, Array]) -> None:
+    def restore(self, state: Mapping[str, Array]) -> None:
         self.leaves[:] = state["leaves"]
         self._largest = float(state["largest"][0])
         _rebuild(self._tree, self._starts)
@@ -185,6 +251,17 @@ SAMPLERS: dict[Draw, Callable[[Ring, Chains, float], Any]] = {
     Draw.UNIFORM: Uniform,
     Draw.PRIORITIZED: Prioritized,
 }
+
+
+def unclosed(low: int, high: int) -> EmptyReplayError:
+    return EmptyReplayError(
+        f"hardly a closed row among rows {low} to {high}; draw after the limiter says ready()"
+    )
+
+
+def _rescaled(places: Floats, before: float, now: float) -> Floats:
+    """Rows may have come since the places were made: they lead to the same part of the whole."""
+    return places if before == now else places * (now / before)
 
 
 def _refuse_batch(batch: int) -> None:
@@ -323,13 +400,23 @@ def _sweep(tree, starts, mass, nodes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _draw(tree, starts, noise, beta, committed, capacity, rows, weight):  # type: ignore[no-untyped-def]
-    """Descends level by level for the whole batch: neighbours hide each other's cache misses."""
     batch = rows.size
-    levels = starts.size - 2
     mass = (np.arange(batch) + noise) * (tree[0] / batch)
+    _descend(tree, starts, mass, rows)
+    _weigh(mass, beta, weight)
+    _number(committed, capacity, rows)
+
+
+@njit(cache=True, nogil=True)
+def _descend(tree, starts, mass, rows):  # type: ignore[no-untyped-def]
+    """Finds the leaves at ascending masses, and puts what they hold in the masses' place.
+
+    Descends level by level for the whole batch: neighbours hide each other's cache misses.
+    """
+    levels = starts.size - 2
     swept = _sweep(tree, starts, mass, rows)
     for level in range(swept + 1, levels + 1):
-        for b in range(batch):
+        for b in range(rows.size):
             at = starts[level] + rows[b] * FAN
             pick, below, upto = 0, 0.0, 0.0
             for k in range(FAN - 1):
@@ -342,12 +429,24 @@ def _draw(tree, starts, noise, beta, committed, capacity, rows, weight):  # type
                 below -= tree[at + pick]
             mass[b] -= below
             rows[b] = rows[b] * FAN + pick
-    lowest = np.inf
-    for b in range(batch):
+    for b in range(rows.size):
         mass[b] = tree[starts[levels] + rows[b]]
+
+
+@njit(cache=True, nogil=True)
+def _weigh(mass, beta, weight):  # type: ignore[no-untyped-def]
+    """(p_i / p_min) ** -beta: the largest weight is 1."""
+    lowest = np.inf
+    for b in range(mass.size):
         lowest = min(lowest, mass[b])
+    for b in range(mass.size):
+        weight[b] = np.float32(mass[b] / lowest) ** np.float32(-beta)
+
+
+@njit(cache=True, nogil=True)
+def _number(committed, capacity, rows):  # type: ignore[no-untyped-def]
+    """Turns leaves into row numbers."""
     newest = committed - 1
     last = newest % capacity  # its leaf: those behind it belong to the round before
-    for b in range(batch):  # (p_i / p_min) ** -beta: the largest weight is 1
-        weight[b] = np.float32(mass[b] / lowest) ** np.float32(-beta)
+    for b in range(rows.size):
         rows[b] += newest - last if rows[b] <= last else newest - last - capacity
