@@ -11,6 +11,7 @@ import sys
 import time
 
 from ray._raylet import GcsClient
+from ray.exceptions import RayError
 
 ALIVE = 0  # GcsNodeInfo.GcsNodeState
 
@@ -21,7 +22,7 @@ def counted(head: str) -> set[str] | None:
     try:
         socket.create_connection((host, int(port)), timeout=1.0).close()
         infos = GcsClient(address=head).get_all_node_info(timeout=2.0).values()
-    except (OSError, RuntimeError):  # the second is Ray's: not ready yet, or not our token
+    except (OSError, RayError):
         return None
     return {info.node_name for info in infos if info.state == ALIVE}
 
