@@ -52,7 +52,12 @@ LEAST_STORE = 80 << 20  # bytes; Ray refuses less than 75 MiB
 REMEMBERED = 256  # answers that a keeper can give again
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 2.0
 PUT_TRIES = 5
-RECONNECT_S = "3600"  # Ray aborts a driver whose head has been away for this long: we decide
+SETTINGS = {  # of Ray itself, where the user exports none
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",  # then it aborts a driver without a head
+    "RAY_timeout_ms_task_wait_for_death_info": "100",  # a call fails after this and the next
+    "RAY_core_worker_internal_heartbeat_ms": "100",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 MARK = "ROOKERY_RAY"  # in the environment of what belongs to a Ray of our own: its folder
 _PR_SET_PDEATHSIG = 1
@@ -145,9 +150,9 @@ class Keeper:
     ) -> Reply:
         """Applies an order unless it has been. `received`: the sender has all answers below it."""
         stamp = (client, incarnation, sequence)
-        if (client, incarnation) != self._owner:
+        if self._owner not in (None, (client, incarnation)):
             return Reply(*stamp, Failed("StaleOrder: this host works for another run", "", False))
-        if sequence > self._next:
+        if self._owner is None or sequence > self._next:
             return Reply(*stamp, None, early=True)
         if sequence == self._next:
             self._answers[sequence] = self._apply(order, parcel)
@@ -523,6 +528,7 @@ class Cluster:
         self._hosts: list[Host] = []
         self._known: list[Node] = []
         self._asking: threading.Thread | None = None
+        self._asked = 0.0  # when the head was first asked what it has not answered
 
     @classmethod
     def open(cls, config: ClusterConfig, *, cpus: int, store_bytes: int) -> "Cluster":
@@ -531,18 +537,26 @@ class Cluster:
         What cannot work is a ConfigError within JOIN_S. Ray's environment variables are ours until
         `close`; signal handlers stay as they are.
         """
+        environ = _Environ()
         _need_ray()
         if config.address is None:
-            return cls(_start(config, cpus, max(store_bytes, LEAST_STORE)), started=True)
-        return cls(_join(config, config.address), started=False)
+            store = max(store_bytes, LEAST_STORE)
+            return cls(_start(config, environ, cpus, store), started=True)
+        return cls(_join(config, environ, config.address), started=False)
 
     def nodes(self) -> list[Node]:
         """Returns the live hosts by address; the last known ones where the head does not answer."""
-        if self._asking is None or not self._asking.is_alive():
+        if self._asking is None or not self._asking.is_alive():  # else it has waited long enough
             self._asking = threading.Thread(target=self._ask, name="nodes", daemon=True)
+            self._asked = self._asked or time.monotonic()
             self._asking.start()
-        self._asking.join(LOOK_S)
+            self._asking.join(LOOK_S)
         return self._known
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the head was asked by `nodes` what it has not answered; 0 if it has."""
+        return time.monotonic() - self._asked if self._asked else 0.0
 
     def start(
         self,
@@ -609,6 +623,7 @@ class Cluster:
             return
         nodes = [_node(entry) for entry in found]
         self._known = sorted(nodes, key=lambda node: (node.address, node.id))
+        self._asked = 0.0
 
 
 def _node(entry: dict[str, Any]) -> Node:
@@ -642,12 +657,12 @@ class _Session:
         self._options, self._environ, self._broom = options, environ, broom
         self._up, self._over = threading.Event(), threading.Event()
         self._error: Exception | None = None
-        self._level = logging.getLogger("ray").level
+        self._quiet = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
 
     def open(self, within_s: float) -> None:
         """Raises what Ray says, or TimeoutError."""
-        logging.getLogger("ray").setLevel(logging.CRITICAL + 1)  # it tells what we will say better
+        self._quiet.enter_context(_quiet())
         self._thread.start()
         if not self._up.wait(within_s):
             raise TimeoutError(f"no answer within {within_s:.0f} s")
@@ -660,7 +675,7 @@ class _Session:
             self._thread.join(END_S)
         if self._broom is not None:
             self._broom.sweep()
-        logging.getLogger("ray").setLevel(self._level)
+        self._quiet.close()
         self._environ.restore()
 
     def _live(self) -> None:
@@ -675,11 +690,26 @@ class _Session:
             ray.shutdown(wait_for_processes=True)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray says nothing: what it logs we say in a line, and what it prints on standard output, even
+    with log_to_driver=False, would end up between the lines of --json."""
+    logger, worker = logging.getLogger("ray"), importlib.import_module("ray._private.worker")
+    level, speak = logger.level, worker.print_to_stdstream
+    logger.setLevel(logging.CRITICAL + 1)
+    worker.print_to_stdstream = lambda *args, **options: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = speak
+        logger.setLevel(level)
+
+
 class _Environ:
     """Ray's environment variables, to be put back as they were."""
 
     def __init__(self) -> None:
-        self._before = dict(_ray_variables())
+        self._before = dict(_variables())
 
     def set(self, changes: Mapping[str, str | None]) -> None:
         for name, value in changes.items():
@@ -693,22 +723,26 @@ class _Environ:
             raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     def restore(self) -> None:
-        gone: dict[str, None] = dict.fromkeys(name for name, _ in _ray_variables())
+        gone: dict[str, None] = dict.fromkeys(name for name, _ in _variables())
         self.set({**gone, **self._before})
 
 
-def _ray_variables() -> Iterator[tuple[str, str]]:
-    return ((name, value) for name, value in os.environ.items() if name.startswith("RAY_"))
+def _variables() -> Iterator[tuple[str, str]]:
+    """Yields what Ray reads and writes; it also takes over `breakpoint()`."""
+    for name, value in os.environ.items():
+        if name.startswith("RAY_") or name == "PYTHONBREAKPOINT":
+            yield name, value
 
 
-def _start(config: ClusterConfig, cpus: int, store_bytes: int) -> _Session:
-    broom, environ = _Broom(), _Environ()
+def _start(config: ClusterConfig, environ: _Environ, cpus: int, store_bytes: int) -> _Session:
+    broom = _Broom()
     environ.set(
         {
+            **SETTINGS,
+            **os.environ,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": None,  # it would count more than the file
             "RAY_AUTH_TOKEN_PATH": str(broom.token),
-            "RAY_USAGE_STATS_ENABLED": "0",
         }
     )
     options = {
@@ -730,9 +764,8 @@ def _start(config: ClusterConfig, cpus: int, store_bytes: int) -> _Session:
     return session
 
 
-def _join(config: ClusterConfig, address: str) -> _Session:
-    environ = _Environ()
-    environ.set({**_credentials(config), "RAY_gcs_rpc_server_reconnect_timeout_s": RECONNECT_S})
+def _join(config: ClusterConfig, environ: _Environ, address: str) -> _Session:
+    environ.set({**SETTINGS, **os.environ, **_credentials(config)})
     session = _Session({"address": address}, environ, None)
     try:
         _knock(address)
@@ -909,10 +942,20 @@ def _kill_all(folder: str) -> int:
     found = 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == folder and process.status() != psutil.STATUS_ZOMBIE:
+            if _belongs(process, folder):
                 found += 1
                 process.kill()
     return found
+
+
+def _belongs(process: Any, folder: str) -> bool:
+    """By the mark in its environment, which some of Ray's own have overwritten with their title:
+    these have their logs open."""
+    if process.environ().get(MARK) == folder:
+        return bool(process.status() != "zombie")
+    if not process.name().startswith("ray::"):
+        return False
+    return any(file.path.startswith(f"{folder}/") for file in process.open_files())
 
 
 def _prefix() -> str:
