@@ -694,7 +694,8 @@ class _Session:
 def _quiet() -> Iterator[None]:
     """Ray says nothing: what it logs we say in a line, and what it prints on standard output, even
     with log_to_driver=False, would end up between the lines of --json."""
-    logger, worker = logging.getLogger("ray"), importlib.import_module("ray._private.worker")
+    logger = logging.getLogger("ray")
+    worker: Any = importlib.import_module("ray._private.worker")
     level, speak = logger.level, worker.print_to_stdstream
     logger.setLevel(logging.CRITICAL + 1)
     worker.print_to_stdstream = lambda *args, **options: None
