@@ -86,7 +86,8 @@ class Dealt(NamedTuple):
 class Seat:
     """An actor's place. Whoever sits in it may be replaced."""
 
-    index: int
+    index: int  # in this crew
+    number: int  # in the run
     incarnation: int
     host: Host | None = None
     order: Any = None  # not answered yet
@@ -116,7 +117,9 @@ class Crew:
         factory: Any = None,
         envs: Envs | None = None,
         incarnations: Sequence[int] = (),
+        numbers: Sequence[int] | None = None,
     ):
+        """`numbers` are those of the actors in the run, where this crew is not all of them."""
         self.config, self.spec, self._factory, self._board_fd = config, spec, factory, board_fd
         self._start_role = ENGINES[config.engine]
         self._envs = envs  # the first inline actor takes them
@@ -130,10 +133,10 @@ class Crew:
         inline = config.engine is Engine.INLINE  # only another thread notices that this one hangs
         self._watchdog = Watchdog(self._hung) if inline else None
         try:
-            for index in range(config.actor.num):
+            for index, number in enumerate(range(config.actor.num) if numbers is None else numbers):
                 incarnation = incarnations[index] if index < len(incarnations) else 0
-                self.rings.append(self._ring(index, incarnation))
-                self.seats.append(Seat(index, incarnation))
+                self.rings.append(self._ring(number, incarnation))
+                self.seats.append(Seat(index, number, incarnation))
                 self._seat(self.seats[-1])
         except BaseException as error:  # whatever it was, those who sit already must go
             self.close()
@@ -174,8 +177,8 @@ class Crew:
         finally:
             self._at_work = None
 
-    def _ring(self, index: int, incarnation: int) -> Ring:
-        ring = transport(self.spec, self.config.actor, index=index, incarnation=incarnation)
+    def _ring(self, number: int, incarnation: int) -> Ring:
+        ring = transport(self.spec, self.config.actor, index=number, incarnation=incarnation)
         ring.beat()
         return ring
 
@@ -183,13 +186,13 @@ class Crew:
         envs, self._envs = self._envs, None
         ring_fd, board_fd = _own_both(self.rings[seat.index].fd, self._board_fd)
         setup = Setup(
-            self.config, self._factory, seat.index, seat.incarnation, ring_fd, board_fd, envs
+            self.config, self._factory, seat.number, seat.incarnation, ring_fd, board_fd, envs
         )
         with self._here(seat):
             seat.host = self._start_role(
                 "rookery.loops.player:Player",
                 setup,
-                name=f"actor-{seat.index}",
+                name=f"actor-{seat.number}",
                 fds=[ring_fd, board_fd],
             )
         seat.heard, seat.failed = False, None
@@ -377,7 +380,7 @@ class Crew:
             status = host.stop(0.0)
         if failed is not None and failed.final and not seat.proven:
             _, _, message = failed.summary.partition(": ")
-            raise _noted(ConfigError(f"actor {seat.index}: {message}"), failed.traceback)
+            raise _noted(ConfigError(f"actor {seat.number}: {message}"), failed.traceback)
         if failed is None and status is not None:
             trouble += f" (exit status {status})"
         if self._brought(seat):
@@ -397,15 +400,15 @@ class Crew:
         most = self.config.actor.max_restarts
         if seat.strikes > most:
             lost = LostError(
-                f"actor {seat.index} of {self.spec.name} (seed {self.config.run.seed}, incarnation "
-                f"{seat.incarnation}) was lost {seat.strikes} times in a row, the last time: "
-                f"{trouble}; mend the environment, or raise actor.max_restarts ({most})"
+                f"actor {seat.number} of {self.spec.name} (seed {self.config.run.seed}, "
+                f"incarnation {seat.incarnation}) was lost {seat.strikes} times in a row, the last "
+                f"time: {trouble}; mend the environment, or raise actor.max_restarts ({most})"
             )
             raise _noted(lost, its_traceback)
         wait_s = back_off_s(seat.strikes)
         seat.next_try = time.monotonic() + wait_s
         self._complaints.append(
-            f"actor {seat.index} was lost ({trouble}) and is replaced"
+            f"actor {seat.number} was lost ({trouble}) and is replaced"
             + (f" in {wait_s:g} s" if wait_s else "")
         )
 
@@ -417,7 +420,7 @@ class Crew:
     def _replace(self, seat: Seat) -> None:
         """Seats the next incarnation, with a ring of its own, and repeats what it has to do."""
         try:
-            ring = self._ring(seat.index, seat.incarnation + 1)
+            ring = self._ring(seat.number, seat.incarnation + 1)
             old, self.rings[seat.index] = self.rings[seat.index], ring
             old.close()
             seat.incarnation += 1

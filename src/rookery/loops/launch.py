@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.config.load import differences, load_run
-from rookery.config.schema import Config
+from rookery.config.schema import Config, Engine
 from rookery.envs.entry import name_of
 from rookery.envs.make import check
 from rookery.errors import CheckpointError, ConfigError, EnvError, StalledError
@@ -152,6 +152,8 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             approve=lambda spec, learner: _approve(config, run_dir, about, spec, learner),
         )
         stack.callback(_close, parts)
+        if config.engine is Engine.RAY:
+            _remember(parts, saver)
         driver = Driver(
             parts,
             run_dir=run_dir,
@@ -224,6 +226,15 @@ def _forget(run_dir: Path) -> Callable[..., None]:
             folder.forget(run_dir)
 
     return leave
+
+
+def _remember(parts: Parts, saver: Saver) -> None:
+    """Lets stations that take a lost one's place have what was saved of its shard."""
+    from rookery.loops.archive import Archive
+    from rookery.loops.fleet import Fleet
+
+    assert isinstance(parts.crew, Fleet)
+    parts.crew.recall = Archive(saver).recall
 
 
 def _close(parts: Parts) -> None:

@@ -5,22 +5,22 @@ Loops, benchmarks and tests all get their parts here, so that they run the same 
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from rookery import seeding
 from rookery.algos import build_algorithm
 from rookery.board import Board
-from rookery.config.schema import Config, Engine, Mode, Storage
+from rookery.config.schema import Config, Engine, Mode
 from rookery.envs.make import Envs, make
 from rookery.event import Counters, Traced
 from rookery.learner import Learner, pick_device
 from rookery.loops.crew import Crew
 from rookery.loops.freshness import Freshness
+from rookery.loops.shard import build_shard
 from rookery.nets.arrays import load_arrays
 from rookery.replay.limiter import Limiter
 from rookery.replay.pool import Pool
@@ -31,7 +31,12 @@ from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import Array, EnvSpec
 
+if TYPE_CHECKING:
+    from rookery.loops.depot import Depot
+    from rookery.loops.fleet import Fleet
+
 Factory = Callable[..., Any]
+AFAR_S = 0.05  # between two versions, at least, where they go to other hosts
 
 
 @dataclass
@@ -40,9 +45,9 @@ class Parts:
 
     config: Config
     spec: EnvSpec
-    crew: Crew
+    crew: "Crew | Fleet"
     learner: Learner
-    pool: Pool | Shards
+    pool: "Pool | Shards | Depot"
     limiter: Limiter
     board: Board
     epsilon: Schedule
@@ -73,7 +78,10 @@ class Parts:
     def publish_interval_s(self) -> float:
         """Seconds between two versions, at least. Only async may look at a clock."""
         config = self.config
-        return config.learner.publish_min_interval_s if config.run.mode is Mode.ASYNC else 0.0
+        if config.run.mode is not Mode.ASYNC:
+            return 0.0
+        least = AFAR_S if config.engine is Engine.RAY else 0.0
+        return max(least, config.learner.publish_min_interval_s)
 
     def keep(self, traced: Traced | None) -> None:
         """Puts a trace aside for whoever writes it down."""
@@ -123,7 +131,7 @@ def wire(
         )
         stack.pop_all()  # the first actor closes what it plays
     return Parts(
-        config=config,
+        config=crew.config if config.engine is Engine.RAY else config,
         spec=spec,
         crew=crew,
         learner=learner,
@@ -156,8 +164,10 @@ def _shared(
     factory: Factory | None,
     run_dir: Path | None,
     incarnations: Sequence[int],
-) -> tuple[Board, Crew, Pool | Shards]:
+) -> tuple[Board, "Crew | Fleet", "Pool | Shards | Depot"]:
     """Builds what has processes or shared memory. Where one cannot be, those before it go."""
+    if config.engine is Engine.RAY:
+        return _afar(config, spec, learner, factory=factory, incarnations=incarnations)
     with contextlib.ExitStack() as stack:
         board = Board(learner.weights())
         stack.callback(board.close)
@@ -176,6 +186,38 @@ def _shared(
     return board, crew, pool
 
 
+def _afar(
+    config: Config,
+    spec: EnvSpec,
+    learner: Learner,
+    *,
+    factory: Factory | None,
+    incarnations: Sequence[int],
+) -> tuple[Board, "Fleet", "Depot"]:
+    """Builds what lives on a cluster."""
+    from rookery.loops.depot import Bulletin, Depot
+    from rookery.loops.fleet import Fleet, embark
+
+    with contextlib.ExitStack() as stack:
+        board = Bulletin(learner.weights())
+        stack.callback(board.close)
+        version = board.publish(learner.weights())
+        cluster, config = embark(config, spec, learner.weights())
+        stack.callback(cluster.close)
+        fleet = Fleet(
+            config,
+            spec,
+            cluster=cluster,
+            weights=learner.weights(),
+            version=version,
+            factory=factory,
+            incarnations=incarnations,
+        )
+        board.fleet = fleet
+        stack.pop_all()
+    return board, fleet, Depot(fleet, seeding.generator(config.run.seed, Role.REPLAY))
+
+
 def _pool(
     config: Config, spec: EnvSpec, rings: Sequence[Ring], run_dir: Path | None
 ) -> Pool | Shards:
@@ -188,27 +230,6 @@ def _pool(
             stack.callback(pools[-1].close)
         stack.pop_all()
     return pools[0] if count == 1 else Shards(pools, rng)
-
-
-def build_shard(
-    config: Config,
-    spec: EnvSpec,
-    rings: Sequence[Ring],
-    rng: np.random.Generator,
-    shards: int,
-    run_dir: Path | None = None,
-) -> Pool:
-    """Builds one of so many shards, which drains these rings."""
-    return Pool(
-        spec,
-        replace(config.replay, capacity=config.replay.capacity // shards),
-        config.algo,
-        rng=rng,
-        transports=rings,
-        envs=config.actor.envs,
-        actors=config.actor.num,
-        directory=_replay_directory(config, run_dir),
-    )
 
 
 class Every(Sequence[Ring]):
@@ -235,7 +256,3 @@ def build_limiter(config: Config) -> Limiter:
         samples_per_insert=config.replay.samples_per_insert,
         slack=2 * config.actor.num * (config.actor.chunk + config.actor.envs),
     )
-
-
-def _replay_directory(config: Config, run_dir: Path | None) -> Path | None:
-    return run_dir if config.replay.storage is Storage.DISK else None

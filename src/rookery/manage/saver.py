@@ -75,6 +75,11 @@ class Saver:
             self.saved_rows[shard] = piece.last
             self._jobs.put(lambda: self._write_segments(piece))
 
+    def rewind(self, shard: int, row: int) -> None:
+        """Forgets a shard's rows from `row` on: it was lost, and others get these numbers."""
+        self.saved_rows[shard] = row
+        self._jobs.put(lambda: self._forget(shard, row))
+
     def save(
         self, content: Content, *, oldest: Sequence[int], done: Callable[[Path], None]
     ) -> None:
@@ -154,6 +159,12 @@ class Saver:
         checkpoint.prune(parent, self.keep)
         if self._unkept is not None:
             self._write_best(self._unkept)
+
+    def _forget(self, shard: int, row: int) -> None:
+        self._unwritten = [p for p in self._unwritten if p.shard != shard or p.last <= row]
+        for segment in [s for s in self._segments if s.shard == shard and s.last > row]:
+            segment.path.unlink(missing_ok=True)
+            self._segments.remove(segment)
 
     def _drop(self, oldest: Sequence[int]) -> None:
         """Forgets rows that have been overwritten in their ring."""

@@ -14,7 +14,7 @@ sampler only looks up where they lead (`shards.py`):
     hits = sampler.find(places of this shard, its spread when they were made)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -247,7 +247,7 @@ class Prioritized:
         _rebuild(self._tree, self._starts)
 
 
-SAMPLERS: dict[Draw, Callable[[Ring, Chains, float], Any]] = {
+SAMPLERS: dict[Draw, Any] = {  # called as Sampler(ring, chains, alpha)
     Draw.UNIFORM: Uniform,
     Draw.PRIORITIZED: Prioritized,
 }

@@ -1,0 +1,203 @@
+"""A berth: a station as the learner sees it. Whoever lies in it may be replaced.
+
+Orders go out, answers come in their order, and nobody waits here: `hear` takes in what has come.
+A station that is silent for `cluster.absent_s` counts as absent: it is not drawn from, and batches
+that wait for it are made up by others. When it answers again it is back.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rookery.engines.interface import Failed
+from rookery.engines.ray import Host
+from rookery.event import Traced
+from rookery.loops.player import Report
+from rookery.loops.station import (
+    Adopt,
+    Brought,
+    Cut,
+    Deal,
+    Facts,
+    Look,
+    Looked,
+    Play,
+    Pull,
+    Rerank,
+    Restore,
+    Save,
+    Seat,
+    Tend,
+    Unsaved,
+)
+from rookery.replay.kept import Extent
+from rookery.replay.pool import Drained, Found
+from rookery.types import Array, Floats, Rows
+
+NOTHING = Facts(0.0, Extent(0, 0), 0.0)
+SLOW = (Play, Cut, Deal, Save, Unsaved, Restore, Adopt, Seat)  # orders that may take any time
+
+
+@dataclass
+class Berth:
+    """One station's place: its actors' numbers stay, whoever plays them. Also a `Shard`."""
+
+    place: int
+    actors: tuple[int, ...]
+    incarnations: tuple[int, ...]  # of the actors
+    tag: int
+    wait: Callable[[], None]  # lets time pass until something may have come
+    absent_s: float
+    host: Host | None = None
+    node: str | None = None  # where it was put
+    up: bool = False  # has this one answered?
+    proven: bool = False  # has any?
+    facts: Facts = NOTHING
+    order: Any = None  # that somebody waits for
+    reply: Any = None  # to it
+    tending: bool = False
+    version: int = 0  # of the weights sent last
+    strikes: int = 0
+    next_try: float = 0.0
+    empty_since: float = 0.0
+    recalled: Any = None  # what the next station gets back of the shard
+    failed: Failed | None = None
+    brought: list[Brought] = field(default_factory=list)
+    unread: list[Brought] = field(default_factory=list)  # reports and complaints
+    drained: list[Brought] = field(default_factory=list)  # by the last `drain`
+    answers: deque[Found | None] = field(default_factory=deque)
+    _questions: list[tuple[Floats, float]] = field(default_factory=list)
+    _asked: int = 0  # questions without an answer
+    _waived: int = 0  # of those, how many nobody waits for any more
+    _expected: deque[Any] = field(default_factory=deque)  # orders, oldest first
+
+    # As a shard.
+
+    @property
+    def spread(self) -> float:
+        return 0.0 if self.absent else self.facts.spread
+
+    @property
+    def absent(self) -> bool:
+        """Is there nobody, or somebody who does not answer?"""
+        return self.host is None or not self.up or self.host.silence_s > self.absent_s
+
+    def drain(self) -> Drained:
+        """Returns what was brought since the last call."""
+        self.drained, self.brought = self.brought, []
+        parts = [brought.drained for brought in self.drained]
+        return Drained(-1, sum(part.count for part in parts), sum(part.steps for part in parts))
+
+    @property
+    def observed(self) -> list[tuple[dict[str, Array], Array]]:
+        """Of the rows drained last, where statistics are kept."""
+        return [brought.observed for brought in self.drained if brought.observed is not None]
+
+    def ask(self, places: Floats, spread: float) -> None:
+        self._questions.append((places, spread))
+
+    def post(self) -> None:
+        """Sends the questions that were asked, in one order."""
+        if self._questions:
+            self._asked += len(self._questions)
+            self.send(Look(tuple(self._questions)))
+            self._questions = []
+
+    def answer(self) -> Found | None:
+        """Waits for the next answer; None where the station is absent or was lost since."""
+        self.post()
+        while not self.answers:
+            if self.absent or self._asked == self._waived:
+                self._waived += self._asked > self._waived
+                return None
+            self.wait()
+        return self.answers.popleft()
+
+    def rerank(self, rows: Rows, td_error: Array) -> None:
+        if not self.absent:
+            self.send(Rerank(rows, td_error))
+
+    # As a station.
+
+    def send(self, order: Any, parcel: Any = None) -> None:
+        if self.host is not None:
+            self._expected.append(order)
+            self.host.send(order, parcel)
+
+    @property
+    def where(self) -> str:
+        address = self.host.address if self.host is not None else None
+        return f"station {self.place}" + (f" on {address}" if address else "")
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._expected)
+
+    @property
+    def pulling(self) -> bool:
+        return any(isinstance(order, Pull) for order in self._expected)
+
+    @property
+    def silence_s(self) -> float:
+        """How long it has not answered what it answers at once; else Ray says whether it lives."""
+        slow = any(isinstance(order, SLOW) for order in self._expected)
+        return 0.0 if slow or self.host is None else self.host.silence_s
+
+    def hear(self) -> None:
+        """Takes in what has come."""
+        while self.host is not None and self.failed is None:
+            message = self.host.receive(0.0)
+            if message is None:
+                return
+            if isinstance(message, Failed):
+                self.failed = message
+                return
+            self._take(self._expected.popleft(), message)
+
+    def _take(self, order: Any, answer: Any) -> None:
+        self.up = self.proven = True
+        facts = getattr(answer, "facts", None)
+        self.facts = facts if facts is not None else self.facts
+        if isinstance(answer, Looked):
+            self._look(answer)
+        elif isinstance(answer, Brought):
+            self.incarnations = answer.incarnations
+            self.brought.append(answer)
+            self.unread.append(answer)
+            self.strikes = 0 if answer.drained.steps else self.strikes
+        if isinstance(order, Tend):
+            self.tending = False
+        if order is self.order:
+            self.order, self.reply = None, answer
+
+    def _look(self, looked: Looked) -> None:
+        for found in looked.answers:
+            self._asked -= 1
+            if self._waived:
+                self._waived -= 1
+            else:
+                self.answers.append(found)
+
+    def empty(self, tag: int) -> None:
+        """Nobody lies here any more: what was asked of it is not answered."""
+        self.answers.extend([None] * (self._asked - self._waived + len(self._questions)))
+        self._asked = self._waived = 0
+        self._questions, self.failed = [], None
+        self._expected.clear()
+        self.host, self.up, self.tending, self.version = None, False, False, 0
+        self.facts, self.tag = NOTHING, tag
+
+
+def shifted(report: Report, by_s: float) -> Report:
+    """Returns a report whose trace is in our clock: every host has its own."""
+    traced = report.traced
+    if traced is None:
+        return report
+    spans = tuple(
+        span._replace(began=span.began + by_s, ended=span.ended + by_s) for span in traced.spans
+    )
+    moved: Traced = replace(
+        traced, began=traced.began + by_s, ended=traced.ended + by_s, spans=spans
+    )
+    return report._replace(traced=moved)

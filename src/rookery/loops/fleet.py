@@ -1,0 +1,428 @@
+"""The fleet: a run's actors on the hosts of a cluster. To a loop it is a `Crew`.
+
+Each host has a station with its share of the actors and a shard of replay; the learner talks to
+stations and never to their actors, which are looked after where they live (`station.py`).
+
+A station is lost when Ray says that its host or its process is gone, or after `cluster.lost_s` of
+silence. It is put on another host, or on the same one when it comes back, with the next
+incarnations of its actors; its shard gets back what the last checkpoint holds of it, and the rest
+is counted as lost. What the old one may still do reaches nobody: its calls are not answered.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rookery.actor import Actor
+from rookery.config.schema import Config
+from rookery.engines.ray import Cluster, Host, Node
+from rookery.errors import CheckpointError, ConfigError, LostError
+from rookery.loops.berth import Berth, shifted
+from rookery.loops.crew import Dealt, rungs
+from rookery.loops.player import Report
+from rookery.loops.station import Brought, Cut, Deal, Play, Pull, Restore, Roam, Seat, Setup, Tend
+from rookery.manage.patience import back_off_s
+from rookery.replay.ring import row_bytes, schema_of
+from rookery.types import Array, EnvSpec
+
+WAIT_S = 0.01  # between two looks at everybody while something is waited for
+TEND_S = 0.02  # between two rounds of an async run, for each station
+NODES_S = 2.0  # between two looks at which hosts there are
+STORE_BYTES = 200 << 20  # of Ray's object store, for rows on their way to a checkpoint
+BATCHES = 64  # drawn batches that may lie in it
+CLOSE_S = 3.0  # for everybody to close its environments
+
+
+def embark(config: Config, spec: EnvSpec, weights: Mapping[str, Array]) -> tuple[Cluster, Config]:
+    """Starts or joins a cluster; returns the settings with the number of actors it is to have."""
+    weight = sum(array.nbytes for array in weights.values())
+    batches = BATCHES * config.replay.batch * 2 * row_bytes(schema_of(spec)) * spec.frame_stack
+    cluster = Cluster.open(
+        config.cluster, cpus=config.actor.num, store_bytes=STORE_BYTES + 4 * weight + batches
+    )
+    each = config.cluster.actors_per_node
+    if each is not None:
+        nodes = max(1, len(usable(cluster)))
+        config = replace(config, actor=replace(config.actor, num=each * nodes))
+    return cluster, config
+
+
+class Fleet:
+    """Places stations, talks to them, replaces them."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        *,
+        cluster: Cluster,
+        weights: dict[str, Array],
+        version: int,
+        factory: Any = None,
+        incarnations: Sequence[int] = (),
+    ):
+        self.config, self.spec, self.cluster = config, spec, cluster
+        self._factory = factory
+        self._weights, self._version = weights, version
+        self._parcel: Any = None  # of that version
+        self.restarts = self.lost_rows = 0
+        self.recall: Callable[[int], Restore | None] = lambda place: None  # from a checkpoint
+        self._complaints: list[str] = []
+        self._allowed: tuple[bool, list[float]] = (True, rungs(config.actor.epsilon, config))
+        self._roams = False
+        self._tended = self._looked = 0.0
+        self._tags = 0
+        self._reports: list[Report] = []
+        self.berths: list[Berth] = []
+        nodes = usable(cluster)
+        if not nodes:
+            raise ConfigError(
+                "the Ray cluster has no host with CPUs; start one with "
+                "`ray start --address=HOST:PORT --num-cpus=N`"
+            )
+        self.shards = config.replay.shards or min(len(nodes), config.actor.num)
+        for place in range(self.shards):
+            self._add(tuple(range(place, config.actor.num, self.shards)), incarnations)
+        for berth in self.berths:
+            self._place(berth, nodes)
+
+    # Placing.
+
+    def _add(self, actors: tuple[int, ...], incarnations: Sequence[int] = ()) -> None:
+        known = len(incarnations)
+        self.berths.append(
+            Berth(
+                place=len(self.berths),
+                actors=actors,
+                incarnations=tuple(incarnations[i] if i < known else 0 for i in actors),
+                tag=self._next_tag(),
+                wait=self.wait_a_little,
+                absent_s=self.config.cluster.absent_s,
+            )
+        )
+
+    def _next_tag(self) -> int:
+        self._tags += 1
+        return self._tags - 1
+
+    def _place(self, berth: Berth, nodes: Sequence[Node]) -> None:
+        """Puts a station on the host with the fewest of them."""
+        load = Counter(other.node for other in self.berths if other.host is not None)
+        node = min(nodes, key=lambda n: load[n.id])  # the first of equals
+        crowd = -(-len(self.berths) // len(nodes))
+        cpus = min(float(len(berth.actors)), node.resources["CPU"] / crowd)
+        setup = Setup(
+            config=self.config,
+            spec=self.spec,
+            factory=self._factory,
+            actors=berth.actors,
+            incarnations=berth.incarnations,
+            shards=self.shards,
+            version=self._version,
+            weights=self._weights,
+        )
+        berth.node, berth.version = node.id, self._version
+        berth.host = self.cluster.start(
+            "rookery.loops.station:Station",
+            setup,
+            name=f"station-{berth.place}",
+            cpus=cpus,
+            gpus=float(len(self.config.actor.devices)),
+            node=node.id,
+        )
+        if berth.recalled is not None:
+            berth.send(berth.recalled)
+        if self._roams:
+            berth.send(Roam())
+        if berth.order is not None:
+            berth.send(berth.order)
+
+    # What a crew can say about itself.
+
+    @property
+    def actors(self) -> list[Actor]:
+        """None of them lives in this process."""
+        return []
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """None of them is a process of this host that we may look at."""
+        return {}
+
+    @property
+    def incarnations(self) -> list[int]:
+        """By the actors' numbers."""
+        found = {n: i for b in self.berths for n, i in zip(b.actors, b.incarnations, strict=True)}
+        return [found[number] for number in sorted(found)]
+
+    def complaints(self) -> Iterator[str]:
+        """Yields what went wrong since the last call."""
+        while self._complaints:
+            yield self._complaints.pop(0)
+
+    # In sync mode.
+
+    def play(
+        self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
+    ) -> Iterator[list[Report]]:
+        """Has everybody play a chunk. Stations drain by themselves."""
+        orders = {b.place: Play(env_steps, episodes, _of(b, epsilons)) for b in self.berths}
+        yield [report for brought in self.ask(orders).values() for report in brought.reports]
+
+    def save(self) -> Dealt:
+        """Returns the state of all actors, as a `Crew` does."""
+        dealt = self.ask({berth.place: Deal() for berth in self.berths})
+        numbers, arrays = dict[int, Any](), dict[str, Array]()
+        for berth in self.berths:
+            own: Dealt = dealt[berth.place]
+            numbers |= zip(berth.actors, own.numbers["actors"], strict=True)
+            for name, array in own.arrays.items():
+                seat, _, rest = name.partition(".")
+                arrays[f"{berth.actors[int(seat)]}.{rest}"] = array
+        return Dealt(
+            {
+                "incarnations": self.incarnations,
+                "actors": [numbers[number] for number in sorted(numbers)],
+            },
+            arrays,
+            all(own.exact for own in dealt.values()),
+        )
+
+    def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Goes on from what `save` returned."""
+        if len(numbers["actors"]) != len(self.incarnations):
+            raise CheckpointError(
+                f"the checkpoint has {len(numbers['actors'])} actors, this run has "
+                f"{len(self.incarnations)}; resume with --actors {len(numbers['actors'])}"
+            )
+        self.ask({b.place: _seat(b, numbers["actors"], arrays) for b in self.berths})
+
+    def cut(self) -> None:
+        """Ends everybody's open episodes."""
+        self.ask({berth.place: Cut() for berth in self.berths})
+
+    def ask(self, orders: Mapping[int, Any]) -> dict[int, Any]:
+        """Hands out orders by place and waits for all the answers.
+
+        Whoever is lost meanwhile is replaced, and its order repeated.
+        """
+        asked = [self.berths[place] for place in orders]
+        for berth in asked:
+            berth.order, berth.reply = orders[berth.place], None
+            berth.send(berth.order)
+        while any(berth.order is not None for berth in asked):
+            self.wait_a_little()
+        return {berth.place: berth.reply for berth in asked}
+
+    def settle(self) -> None:
+        """Waits until everybody has done all it was told."""
+        while any(berth.owes for berth in self.berths):
+            self.wait_a_little()
+
+    # In async mode.
+
+    def roam(self) -> None:
+        """Has everybody play by itself from now on."""
+        self._roams = True
+        for berth in self.berths:
+            berth.send(Roam())
+
+    def allow(self, go: bool, epsilons: Sequence[float]) -> None:
+        """Opens or closes everybody's gate, at the next round."""
+        self._allowed = go, list(epsilons)
+        self._tend()
+
+    def _tend(self) -> None:
+        """Begins a round where it is time for one: who has answered the last one is asked anew."""
+        now = time.monotonic()
+        if now - self._tended < TEND_S:
+            return
+        self._tended = now
+        go, epsilons = self._allowed
+        for berth in self.berths:
+            if not berth.tending:
+                berth.tending = True
+                berth.send(Tend(go, _of(berth, epsilons)))
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for rows."""
+        deadline = time.monotonic() + timeout_s
+        while not any(berth.brought for berth in self.berths) and time.monotonic() < deadline:
+            self._tend()
+            self.wait_a_little()
+
+    def hold_open(self) -> None:
+        """Lets everybody play a little, whatever the limiter says: there is nothing to draw."""
+        self._allowed = True, self._allowed[1]
+        if self._roams:
+            self._tend()
+        self.wait_a_little()
+
+    def news(self) -> list[Report]:
+        """Returns what was reported since the last call, and looks after everybody."""
+        self.look()
+        reports, self._reports = self._reports, []
+        return reports
+
+    # In both.
+
+    def spread(self, version: int, weights: Mapping[str, Array]) -> None:
+        """Sends new weights, by reference, to all who are not busy with the last ones."""
+        self._version, self._weights, self._parcel = version, dict(weights), None
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        for berth in self.berths:
+            behind = berth.host is not None and berth.version < self._version
+            if behind and not (self._roams and berth.pulling):
+                if self._parcel is None:
+                    self._parcel = self.cluster.share(self._weights)
+                berth.version = self._version
+                berth.send(Pull(self._version), self._parcel)
+
+    def wait_a_little(self) -> None:
+        """Waits until something may have come, and takes it in."""
+        hosts = [berth.host for berth in self.berths if berth.host is not None]
+        self.cluster.wait(hosts, WAIT_S)
+        self.look()
+
+    def look(self) -> None:
+        """Takes in what has come, and looks after everybody."""
+        for berth in self.berths:
+            berth.hear()
+            for brought in berth.unread:
+                self._read(berth, brought)
+            berth.unread.clear()
+            if berth.host is not None and (trouble := self._trouble(berth, berth.host)):
+                self._lose(berth, berth.host, trouble)
+        if self._roams:
+            self._catch_up()
+        self._fill()
+
+    def _read(self, berth: Berth, brought: Brought) -> None:
+        if self._roams:
+            behind_s = time.monotonic() - brought.clock
+            self._reports += [shifted(report, behind_s) for report in brought.reports]
+        self._complaints += [f"{berth.where}: {complaint}" for complaint in brought.complaints]
+
+    def _trouble(self, berth: Berth, host: Host) -> str | None:
+        if berth.failed is not None:
+            return berth.failed.summary
+        if not host.alive:
+            return host.failure or "died"
+        limit_s = self.config.cluster.lost_s if berth.up else self.config.cluster.start_s
+        if berth.silence_s > limit_s:
+            return f"no answer for {berth.silence_s:.0f} s"
+        return None
+
+    def _lose(self, berth: Berth, host: Host, trouble: str) -> None:
+        """Ends what is left of a station, and decides what follows."""
+        failed, where, extent = berth.failed, berth.where, berth.facts.extent
+        berth.empty(self._next_tag())
+        host.stop(0.0)
+        if failed is not None and failed.final and not berth.proven:
+            raise _noted(ConfigError(failed.summary), failed.traceback)
+        self._count(berth, where, trouble, failed.traceback if failed else "")
+        berth.recalled = self.recall(berth.place)
+        kept = berth.recalled.numbers["committed"] if berth.recalled is not None else 0
+        lost = extent.committed - max(extent.oldest, min(kept, extent.committed))
+        self.lost_rows += lost
+        self._complaints.append(
+            f"{where} was lost ({trouble}); its {len(berth.actors)} actors are placed anew, "
+            f"{lost} rows of replay are gone with it"
+        )
+
+    def _count(self, berth: Berth, where: str, trouble: str, its_traceback: str) -> None:
+        """Says when to try again, or that this was once too often."""
+        berth.strikes += 1
+        most = self.config.actor.max_restarts
+        if berth.strikes > most:
+            lost = LostError(
+                f"{where} was lost {berth.strikes} times in a row, the last time: {trouble}; see "
+                f"to that host, or raise actor.max_restarts ({most})"
+            )
+            raise _noted(lost, its_traceback)
+        berth.empty_since = time.monotonic()
+        berth.next_try = berth.empty_since + back_off_s(berth.strikes)
+
+    def _fill(self) -> None:
+        """Puts somebody into every empty berth, and berths onto hosts that have come."""
+        now = time.monotonic()
+        empty = [b for b in self.berths if b.host is None and now >= b.next_try]
+        grows = self.config.cluster.actors_per_node is not None
+        if not empty and not (grows and now - self._looked >= NODES_S):
+            return
+        self._looked, nodes = now, usable(self.cluster)
+        for berth in empty:
+            berth.next_try = now + NODES_S
+            if nodes:
+                self._replace(berth, nodes)
+        taken = {berth.node for berth in self.berths if berth.host is not None}
+        for node in nodes if grows else ():
+            if node.id not in taken:
+                self._welcome(node)
+        self._refuse_solitude(now)
+
+    def _refuse_solitude(self, now: float) -> None:
+        """Where no host is left, waits a while for one, and gives up."""
+        limit_s = self.config.cluster.start_s
+        if all(b.host is None and now - b.empty_since > limit_s for b in self.berths):
+            raise LostError(
+                f"no host of the Ray cluster has come back within {limit_s:.0f} s; start it again, "
+                "then `rookery train --resume` goes on from the last checkpoint"
+            )
+
+    def _replace(self, berth: Berth, nodes: Sequence[Node]) -> None:
+        berth.incarnations = tuple(incarnation + 1 for incarnation in berth.incarnations)
+        self._place(berth, nodes)
+        self.restarts += 1
+
+    def _welcome(self, node: Node) -> None:
+        first = max(number for berth in self.berths for number in berth.actors) + 1
+        more = self.config.cluster.actors_per_node or 1
+        self._add(tuple(range(first, first + more)))
+        self._place(self.berths[-1], [node])
+        self._complaints.append(f"{node.name} ({node.address}) joined with {more} actors")
+
+    def close(self) -> None:
+        """Lets everybody close its environments, and ends those who take too long."""
+        deadline = time.monotonic() + CLOSE_S
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.cluster.close)
+            for berth in self.berths:
+                if berth.host is not None:
+                    stack.callback(self._stop, berth.host, deadline if berth.up else 0.0)
+
+    def _stop(self, host: Host, deadline: float) -> None:
+        host.stop(max(0.0, deadline - time.monotonic()))
+
+
+def usable(cluster: Cluster) -> list[Node]:
+    """Returns the live hosts that have CPUs."""
+    return [node for node in cluster.nodes() if node.resources.get("CPU", 0) > 0]
+
+
+def _of(berth: Berth, epsilons: Sequence[float]) -> tuple[float, ...]:
+    """Those of its actors; ones that came later take turns at the others' places."""
+    return tuple(epsilons[number % len(epsilons)] for number in berth.actors)
+
+
+def _seat(berth: Berth, actors: Sequence[Any], arrays: Mapping[str, Array]) -> Seat:
+    own: dict[str, Array] = {}
+    for seat, number in enumerate(berth.actors):
+        prefix = f"{number}."
+        own |= {
+            f"{seat}.{name[len(prefix) :]}": array
+            for name, array in arrays.items()
+            if name.startswith(prefix)
+        }
+    return Seat({"actors": [actors[number] for number in berth.actors]}, own)
+
+
+def _noted(error: Any, its_traceback: str) -> Any:
+    if its_traceback:
+        error.add_note(its_traceback)
+    return error

@@ -1,0 +1,37 @@
+"""Building a shard: a whole replay, or one of several parts of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rookery.config.schema import Config, Storage
+from rookery.replay.pool import Pool
+from rookery.replay.ring import Ring
+from rookery.types import EnvSpec
+
+
+def build_shard(
+    config: Config,
+    spec: EnvSpec,
+    rings: Sequence[Ring],
+    rng: np.random.Generator,
+    shards: int,
+    run_dir: Path | None = None,
+) -> Pool:
+    """Builds one of so many shards, which drains these rings."""
+    return Pool(
+        spec,
+        replace(config.replay, capacity=config.replay.capacity // shards),
+        config.algo,
+        rng=rng,
+        transports=rings,
+        envs=config.actor.envs,
+        actors=config.actor.num,
+        directory=_replay_directory(config, run_dir),
+    )
+
+
+def _replay_directory(config: Config, run_dir: Path | None) -> Path | None:
+    return run_dir if config.replay.storage is Storage.DISK else None
