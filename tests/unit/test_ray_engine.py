@@ -13,8 +13,8 @@ from eventually import eventually
 from rookery.config.schema import ClusterConfig
 from rookery.engines import ray as engine
 from rookery.engines.interface import Close, Failed
-from rookery.engines.ray import Hello, Host, Keeper, Parcel, versions
-from rookery.errors import ConfigError
+from rookery.engines.ray import Cluster, Hello, Host, Keeper, Parcel, versions
+from rookery.errors import ConfigError, LostError
 
 exceptions = pytest.importorskip("ray").exceptions
 HERE = "test_ray_engine"
@@ -400,6 +400,40 @@ def test_stop_closes_the_role_before_it_is_killed():
     assert Diary.last.closed == 1
     assert wire.killed
     assert not host.alive
+
+
+# A full store.
+
+
+class Store:
+    """A Ray whose store is full for a while."""
+
+    exceptions = exceptions
+
+    def __init__(self, fulls: int):
+        self.fulls = fulls
+
+    def put(self, value: Any) -> str:
+        self.fulls -= 1
+        if self.fulls >= 0:
+            raise exceptions.ObjectStoreFullError("no room")
+        return f"ref of {value}"
+
+
+def sharing(monkeypatch: pytest.MonkeyPatch, fulls: int) -> Parcel:
+    store = Store(fulls)
+    monkeypatch.setattr(engine, "_ray", lambda: store)
+    session: Any = None
+    return Cluster(session, started=True).share("weights")
+
+
+def test_a_store_that_is_full_for_a_moment_is_waited_for(monkeypatch):
+    assert sharing(monkeypatch, engine.PUT_TRIES - 1).ref == "ref of weights"
+
+
+def test_a_store_that_stays_full_is_an_error_that_says_what_to_do(monkeypatch):
+    with pytest.raises(LostError, match="object-store-memory"):
+        sharing(monkeypatch, engine.PUT_TRIES)
 
 
 # Tokens, and a machine without ray.

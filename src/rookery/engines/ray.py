@@ -47,6 +47,7 @@ from rookery.errors import ConfigError, LostError
 JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
 END_S = 10.0  # for disconnecting, and for what is left to be swept
+INTERRUPTED_S = 2.0  # where it was not up yet
 LOOK_S = 2.0  # for an answer about the hosts; then the last one counts
 LEAST_STORE = 80 << 20  # bytes; Ray refuses less than 75 MiB
 REMEMBERED = 256  # answers that a keeper can give again
@@ -217,7 +218,7 @@ class Keeper:
         return None
 
 
-class Actor(Keeper):
+class Resident(Keeper):
     """A keeper that knows which host it is on."""
 
     def hello(self) -> Hello:
@@ -311,8 +312,13 @@ class Host:
         return 0.0 if oldest is None else time.monotonic() - oldest.sent
 
     @property
+    def busy(self) -> bool:
+        """Is something to come from it?"""
+        return bool(self._calls)
+
+    @property
     def pending(self) -> Any | None:
-        """What to wait for, in Ray's terms; None where nothing is on its way."""
+        """What to wait for, in Ray's terms; None where nothing is on its way at the moment."""
         self._resend()
         return self._calls[0].ref if self._calls else None
 
@@ -356,7 +362,10 @@ class Host:
         self._call(call)
 
     def _call(self, call: _Call) -> None:
-        call.ref = self._link.call(call.method, *self._arguments(call))
+        try:
+            call.ref = self._link.call(call.method, *self._arguments(call))
+        except _ray().exceptions.RayError as error:  # a large order, and no room in the store
+            self._retry(call, error)
 
     def _arguments(self, call: _Call) -> tuple[Any, ...]:
         stamp = (self._client, self._incarnation)
@@ -597,14 +606,16 @@ class Cluster:
         ) from cause
 
     def wait(self, hosts: Sequence[Host], timeout_s: float) -> None:
-        """Waits until one of these has an answer or has died, or the time is over."""
+        """Waits until one of these has news for `receive`, or the time is over."""
         deadline = time.monotonic() + timeout_s
         while True:
-            refs = [ref for host in hosts if (ref := host.pending) is not None]
+            refs = [host.pending for host in hosts if host.busy]
+            sent = [ref for ref in refs if ref is not None]
             left = max(0.0, deadline - time.monotonic())
-            if not refs:
-                time.sleep(min(left, FIRST_RETRY_S))
-            elif _ray().wait(refs, num_returns=1, timeout=left)[0]:
+            look = left if len(sent) == len(refs) else min(left, FIRST_RETRY_S)  # some are to retry
+            if not sent:
+                time.sleep(look)
+            elif _ray().wait(sent, num_returns=1, timeout=look)[0]:
                 return
             if time.monotonic() >= deadline:
                 return
@@ -632,7 +643,7 @@ def _node(entry: dict[str, Any]) -> Node:
 
 
 def _actor() -> Any:
-    return _ray().remote(Actor)
+    return _ray().remote(Resident)
 
 
 def _strategy(node: str | None) -> Any:
@@ -672,7 +683,7 @@ class _Session:
     def close(self) -> None:
         self._over.set()
         if self._thread.ident is not None:
-            self._thread.join(END_S)
+            self._thread.join(END_S if self._up.is_set() else INTERRUPTED_S)
         if self._broom is not None:
             self._broom.sweep()
         self._quiet.close()
