@@ -125,9 +125,9 @@ class TestSeveral:
     ) -> None:
         replay = shards(made, [10, 10], draw=Draw.PRIORITIZED, alpha=1.0)
         wanted = replay.deck.want(replay.shards, 12)
-        found = [here._answers[0] for here in replay.shards]
-        for here, answer in zip(replay.shards, found, strict=True):
-            here._answers[0] = answer._replace(spread=answer.spread * (1 + here.tag))
+        for here in replay.shards:
+            answer = here._answers[1]
+            here._answers[1] = answer._replace(spread=answer.spread * (1 + here.tag))
 
         batch = replay.deck.take(replay.shards, wanted, beta=1.0)
 
@@ -139,7 +139,7 @@ class TestSeveral:
         replay = shards(made, [20, 20])
         gone = replay.shards[1]
         wanted = replay.deck.want(replay.shards, 16)
-        gone.answer = lambda: None  # type: ignore[method-assign]
+        gone.answer = lambda question: None  # type: ignore[method-assign]
 
         batch = replay.deck.take(replay.shards[:1], wanted, beta=1.0)
 

@@ -42,7 +42,7 @@ import rookery
 from rookery.config.schema import ClusterConfig
 from rookery.engines import processes
 from rookery.engines.interface import Close, Failed, Role, describe
-from rookery.errors import ConfigError, LostError
+from rookery.errors import ClosedError, ConfigError, LostError
 
 JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
@@ -677,6 +677,7 @@ class _Session:
         self._thread.start()
         if not self._up.wait(within_s):
             raise TimeoutError(f"no answer within {within_s:.0f} s")
+        _take_signals_back()
         if self._error is not None:
             raise self._error
 
@@ -684,10 +685,13 @@ class _Session:
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(END_S if self._up.is_set() else INTERRUPTED_S)
-        if self._broom is not None:
+        if self._broom is not None and self._thread.is_alive():  # it may go on to make things
             self._broom.sweep()
+        elif self._broom is not None:
+            self._broom.finish()
         self._quiet.close()
         self._environ.restore()
+        _take_signals_back()
 
     def _live(self) -> None:
         ray = _ray()
@@ -699,6 +703,15 @@ class _Session:
         self._over.wait()
         with contextlib.suppress(Exception):  # the head may be gone; what is left is swept
             ray.shutdown(wait_for_processes=True)
+
+
+def _take_signals_back() -> None:
+    """Below Python's handlers, Ray puts one of its own for SIGTERM that prints a stack, and leaves
+    the default one when it goes."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if (handler := signal.getsignal(number)) is not None:
+                signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -925,10 +938,18 @@ class _Broom:
             del os.environ[MARK]
 
     def sweep(self) -> None:
-        self._child.send("sweep")
-        self._child.stop(END_S)
+        """Ends and removes everything now, and again when this process ends."""
+        self._child.send(_AND_STAY)
+
+    def finish(self) -> None:
+        """Ends and removes everything, for good."""
+        self._child.send("finish")
+        self._child.stop(2 * END_S)
         shutil.rmtree(self.folder, ignore_errors=True)  # where somebody killed the child
         os.close(self._lock)
+
+
+_AND_STAY = "sweep, and stay"
 
 
 def outlive(connection: Connection, folder: str) -> None:
@@ -938,13 +959,26 @@ def outlive(connection: Connection, folder: str) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)
     for number in (signal.SIGTERM, signal.SIGHUP):  # for the one we wait for, not for us
         signal.signal(number, signal.SIG_IGN)
-    processes.send(connection, "ready")
-    with contextlib.suppress(EOFError, OSError):
-        connection.recv_bytes()
+    with contextlib.suppress(ClosedError):
+        processes.send(connection, "ready")
+    while _word(connection) == _AND_STAY:
+        _sweep(folder)
+    _sweep(folder)
+
+
+def _word(connection: Connection) -> Any:
+    try:
+        return processes.receive(connection)
+    except (EOFError, OSError):
+        return None
+
+
+def _sweep(folder: str) -> None:
+    """What was killed a moment ago may still have made a file: looks again until nothing is."""
     deadline = time.monotonic() + END_S
-    while _kill_all(folder) and time.monotonic() < deadline:
+    while (_kill_all(folder) or os.path.exists(folder)) and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.02)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _kill_all(folder: str) -> int:

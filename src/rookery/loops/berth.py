@@ -66,10 +66,11 @@ class Berth:
     brought: list[Brought] = field(default_factory=list)
     unread: list[Brought] = field(default_factory=list)  # reports and complaints
     drained: list[Brought] = field(default_factory=list)  # by the last `drain`
-    answers: deque[Found | None] = field(default_factory=deque)
-    _questions: list[tuple[Floats, float]] = field(default_factory=list)
-    _asked: int = 0  # questions without an answer
-    _waived: int = 0  # of those, how many nobody waits for any more
+    _questions: list[tuple[Floats, float]] = field(default_factory=list)  # not sent yet
+    _asked: int = 0  # questions so far
+    _open: deque[int] = field(default_factory=deque)  # those without an answer, in order
+    _answers: dict[int, Found] = field(default_factory=dict)
+    _waived: set[int] = field(default_factory=set)  # nobody waits for them any more
     _expected: deque[Any] = field(default_factory=deque)  # orders, oldest first
 
     # As a shard.
@@ -94,25 +95,27 @@ class Berth:
         """Of the rows drained last, where statistics are kept."""
         return [brought.observed for brought in self.drained if brought.observed is not None]
 
-    def ask(self, places: Floats, spread: float) -> None:
+    def ask(self, places: Floats, spread: float) -> int:
         self._questions.append((places, spread))
+        self._asked += 1
+        self._open.append(self._asked)
+        return self._asked
 
     def post(self) -> None:
         """Sends the questions that were asked, in one order."""
         if self._questions:
-            self._asked += len(self._questions)
             self.send(Look(tuple(self._questions)))
             self._questions = []
 
-    def answer(self) -> Found | None:
-        """Waits for the next answer; None where the station is absent or was lost since."""
+    def answer(self, question: int) -> Found | None:
+        """Waits for an answer; None where the station is absent or was lost since."""
         self.post()
-        while not self.answers:
-            if self.absent or self._asked == self._waived:
-                self._waived += self._asked > self._waived
+        while question not in self._answers:
+            if self.absent or question not in self._open:
+                self._waived.add(question)
                 return None
             self.wait()
-        return self.answers.popleft()
+        return self._answers.pop(question)
 
     def rerank(self, rows: Rows, td_error: Array) -> None:
         if not self.absent:
@@ -173,18 +176,17 @@ class Berth:
 
     def _look(self, looked: Looked) -> None:
         for found in looked.answers:
-            self._asked -= 1
-            if self._waived:
-                self._waived -= 1
+            question = self._open.popleft()
+            if question in self._waived:
+                self._waived.discard(question)
             else:
-                self.answers.append(found)
+                self._answers[question] = found
 
     def empty(self, tag: int) -> None:
         """Nobody lies here any more: what was asked of it is not answered."""
-        self.answers.extend([None] * (self._asked - self._waived + len(self._questions)))
-        self._asked = self._waived = 0
         self._questions, self.failed = [], None
-        self._expected.clear()
+        for waited in (self._open, self._waived, self._answers, self._expected):
+            waited.clear()
         self.host, self.up, self.tending, self.version = None, False, False, 0
         self.facts, self.tag = NOTHING, tag
 

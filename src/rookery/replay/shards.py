@@ -12,7 +12,6 @@ importance weights are right for the whole replay, and normalised over the whole
 One shard gives what a `Pool` gives, bit for bit.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -52,11 +51,11 @@ class Shard(Protocol):
 
     def drain(self) -> Drained: ...
 
-    def ask(self, places: Floats, spread: float) -> None:
-        """Asks what is there. Answers come in the order of the questions."""
+    def ask(self, places: Floats, spread: float) -> int:
+        """Asks what is there; returns the number of the question."""
 
-    def answer(self) -> Found | None:
-        """Waits for the next answer; None where it was lost with its shard."""
+    def answer(self, question: int) -> Found | None:
+        """Waits for the answer; None where it was lost with its shard."""
 
     def rerank(self, rows: Rows, td_error: Array) -> None: ...
 
@@ -66,7 +65,8 @@ class Here:
 
     def __init__(self, pool: Pool, tag: int):
         self.pool, self.tag = pool, tag
-        self._answers: deque[Found] = deque()
+        self._questions = 0
+        self._answers: dict[int, Found] = {}
 
     @property
     def spread(self) -> float:
@@ -75,11 +75,13 @@ class Here:
     def drain(self) -> Drained:
         return self.pool.drain()
 
-    def ask(self, places: Floats, spread: float) -> None:
-        self._answers.append(self.pool.look_up(places, spread))
+    def ask(self, places: Floats, spread: float) -> int:
+        self._questions += 1
+        self._answers[self._questions] = self.pool.look_up(places, spread)
+        return self._questions
 
-    def answer(self) -> Found | None:
-        return self._answers.popleft()
+    def answer(self, question: int) -> Found | None:
+        return self._answers.pop(question)
 
     def rerank(self, rows: Rows, td_error: Array) -> None:
         self.pool.rerank(rows, td_error)
@@ -89,7 +91,8 @@ class Asked(NamedTuple):
     """One shard's part of a question."""
 
     shard: Shard
-    spread: float  # of it, when the places were made
+    question: int
+    spread: float  # of the shard, when the places were made
     where: Rows  # its places are among those of all shards
 
 
@@ -138,8 +141,8 @@ class Deck:
         for i, shard in enumerate(shards):
             index = np.flatnonzero(owner == i)
             if index.size:
-                shard.ask(places[index] - starts[i], float(spreads[i]))
-                wanted.asked.append(Asked(shard, float(spreads[i]), index))
+                question = shard.ask(places[index] - starts[i], float(spreads[i]))
+                wanted.asked.append(Asked(shard, question, float(spreads[i]), index))
         wanted.tries += 1
 
     def take(self, shards: Sequence[Shard], wanted: Wanted, beta: float) -> Batch:
@@ -152,7 +155,7 @@ class Deck:
 
     def _collect(self, wanted: Wanted) -> bool:
         """Takes in the answers; returns whether there are rows enough."""
-        answers = [(asked, asked.shard.answer()) for asked in wanted.asked]
+        answers = [(asked, asked.shard.answer(asked.question)) for asked in wanted.asked]
         wanted.asked = []
         found = [(asked, answer) for asked, answer in answers if answer is not None]
         places = [asked.where[answer.where] for asked, answer in found]
