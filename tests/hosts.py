@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -94,21 +94,18 @@ def hosts(count: int, *, shm: int = 512 * MIB) -> Iterator[tuple["Host", ...]]:
 
     `shm` is the size of each one's /dev/shm, in bytes.
     """
-    shared = Path(tempfile.mkdtemp(prefix="rookery-hosts-", dir="/var/tmp"))
-    switch = _Switch()
-    token = secrets.token_hex(32)
-    made = tuple(Host(i + 1, switch, shared, token, shm) for i in range(count))
-    names = "".join(f"{host.ip} {host.name}\n" for host in made)
-    (shared / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-    try:
+    with ExitStack() as stack:
+        shared = Path(tempfile.mkdtemp(prefix="rookery-hosts-", dir="/var/tmp"))
+        stack.callback(shutil.rmtree, shared)
+        switch = stack.enter_context(closing(_Switch()))
+        token = secrets.token_hex(32)
+        made = tuple(Host(i + 1, switch, shared, token, shm) for i in range(count))
+        names = "".join(f"{host.ip} {host.name}\n" for host in made)
+        (shared / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         for host in made:
+            stack.callback(host.close)
             host.boot()
         yield made
-    finally:
-        for host in made:
-            host.close()
-        switch.close()
-        shutil.rmtree(shared)
 
 
 @dataclass
@@ -235,15 +232,9 @@ class Host:
 
     def power_off(self) -> None:
         """Ends everything on it at once. Others hear nothing: the link goes first."""
-        if self._power is None:
-            return
-        self.switch.unplug(self.number)
-        os.kill(self._init, signal.SIGKILL)
-        self._power.wait(10.0)  # over once the kernel has ended every process of the host
-        self._power = None
-        for job in self._jobs:
-            job.end()
-        self._jobs.clear()
+        if self._power is not None:
+            self.switch.unplug(self.number)
+            self.close()
 
     def restart(self) -> None:
         """Powers it off and on: the same address, and nothing on it."""
@@ -257,12 +248,16 @@ class Host:
         self.switch.turn(self.number, "up")
 
     def close(self) -> None:
-        """Powers it off, also where it never came up."""
-        if self._power is not None and not self._init:
-            self._power.kill()
-            self._power.wait()
-            self._power = None
-        self.power_off()
+        """Ends everything on it, also where it did not come up."""
+        if self._power is None:
+            return
+        with suppress(ProcessLookupError):  # a test may have been faster
+            os.kill(self._init or self._power.pid, signal.SIGKILL)
+        self._power.wait(10.0)  # over once the kernel has ended every process of the host
+        self._power, self._init = None, 0
+        for job in self._jobs:
+            job.end()
+        self._jobs.clear()
 
     # What is on it.
 

@@ -34,8 +34,9 @@ leave() {
 }
 trap leave EXIT
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head --lines=1)
-address=$(getent ahostsv4 "$head" | awk 'NR == 1 { print $1 }'):$PORT
+read -r head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+read -r ip _ < <(getent ahostsv4 "$head")
+address=$ip:$PORT
 node=(
     --num-cpus="$SLURM_CPUS_PER_TASK"
     --object-store-memory="$STORE_BYTES"
@@ -45,7 +46,7 @@ node=(
 )
 
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
-    ray start --head --node-ip-address="${address%:*}" --port="$PORT" \
+    ray start --head --node-ip-address="$ip" --port="$PORT" \
     --include-dashboard=false "${node[@]}" &
 for ((second = 0; second < 120; second++)); do
     ray status --address="$address" >/dev/null 2>&1 && break

@@ -62,7 +62,8 @@ def _lines(path: Path) -> list[str]:
 def test_the_slurm_script_brings_up_ray_on_all_hosts_trains_and_takes_everything_down():
     with hosts(2) as (a, b):
         job = _submit(a, "cartpole", "--mode", "async")
-        assert eventually(lambda: (a.shared / "trained").exists() or job.poll() is not None, 60.0)
+        eventually(lambda: (a.shared / "trained").exists() or job.poll() is not None, 60.0)
+        assert (a.shared / "trained").exists(), job.said
         assert _lines(a.shared / "trained") == (
             [
                 "train",
