@@ -47,7 +47,7 @@ from rookery.errors import ClosedError, ConfigError, LostError
 JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
 END_S = 10.0  # for disconnecting, and for what is left to be swept
-INTERRUPTED_S = 2.0  # where it was not up yet
+INTERRUPTED_S = 5.0  # the same, where it was not up yet
 LOOK_S = 2.0  # for an answer about the hosts; then the last one counts
 LEAST_STORE = 80 << 20  # bytes; Ray refuses less than 75 MiB
 REMEMBERED = 256  # answers that a keeper can give again
@@ -682,16 +682,21 @@ class _Session:
             raise self._error
 
     def close(self) -> None:
+        """Ends Ray. Where it hangs, what it has made is swept, and it is left to itself."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(END_S if self._up.is_set() else INTERRUPTED_S)
-        if self._broom is not None and self._thread.is_alive():  # it may go on to make things
-            self._broom.sweep()
+        if not self._thread.is_alive():
+            self._tidy()
         elif self._broom is not None:
+            self._broom.sweep()
+        _take_signals_back()
+
+    def _tidy(self) -> None:
+        if self._broom is not None:
             self._broom.finish()
         self._quiet.close()
         self._environ.restore()
-        _take_signals_back()
 
     def _live(self) -> None:
         ray = _ray()

@@ -57,6 +57,8 @@ class Berth:
     order: Any = None  # that somebody waits for
     reply: Any = None  # to it
     tending: bool = False
+    tended: float = 0.0
+    full: bool = False  # has it taken in more than half of what it may?
     version: int = 0  # of the weights sent last
     strikes: int = 0
     next_try: float = 0.0
@@ -170,7 +172,7 @@ class Berth:
             self.unread.append(answer)
             self.strikes = 0 if answer.drained.steps else self.strikes
         if isinstance(order, Tend):
-            self.tending = False
+            self.tending, self.full = False, 2 * answer.drained.steps > order.allowance
         if order is self.order:
             self.order, self.reply = None, answer
 

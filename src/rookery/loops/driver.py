@@ -157,7 +157,9 @@ class Driver:
         if self._owed and not (self._newest_only and self.manager.pending):
             self._owed = False
             yield from self._submit()
-        if self._save.passed(counters.env_steps) or Ask.CHECKPOINT in self._asked:
+        if self._save.passed(counters.env_steps):
+            self._asked.add(Ask.CHECKPOINT)
+        if Ask.CHECKPOINT in self._asked and (self.parts.crew.complete or not self._newest_only):
             self._asked.discard(Ask.CHECKPOINT)
             self._checkpoint()
         else:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rookery.actor import Actor
+from rookery.actor import CHUNKS, Actor
 from rookery.config.schema import Config
 from rookery.engines.ray import Cluster, Host, Node
 from rookery.errors import CheckpointError, ConfigError, LostError
@@ -29,6 +29,7 @@ from rookery.replay.ring import row_bytes, schema_of
 from rookery.types import Array, EnvSpec
 
 WAIT_S = 0.01  # between two looks at everybody while something is waited for
+
 TEND_S = 0.02  # between two rounds of an async run, for each station
 NODES_S = 2.0  # between two looks at which hosts there are
 STORE_BYTES = 200 << 20  # of Ray's object store, for rows on their way to a checkpoint
@@ -73,7 +74,7 @@ class Fleet:
         self._complaints: list[str] = []
         self._allowed: tuple[bool, list[float]] = (True, rungs(config.actor.epsilon, config))
         self._roams = False
-        self._tended = self._looked = 0.0
+        self._looked = 0.0
         self._tags = 0
         self._reports: list[Report] = []
         self.berths: list[Berth] = []
@@ -163,6 +164,11 @@ class Fleet:
         while self._complaints:
             yield self._complaints.pop(0)
 
+    @property
+    def complete(self) -> bool:
+        """Can everybody be asked now?"""
+        return not any(berth.absent for berth in self.berths)
+
     # In sync mode.
 
     def play(
@@ -238,14 +244,16 @@ class Fleet:
     def _tend(self) -> None:
         """Begins a round where it is time for one: who has answered the last one is asked anew."""
         now = time.monotonic()
-        if now - self._tended < TEND_S:
-            return
-        self._tended = now
         go, epsilons = self._allowed
         for berth in self.berths:
-            if not berth.tending:
-                berth.tending = True
-                berth.send(Tend(go, _of(berth, epsilons)))
+            if not berth.tending and (berth.full or now - berth.tended >= TEND_S):
+                berth.tending, berth.tended = True, now
+                berth.send(Tend(go, _of(berth, epsilons), self._allowance(berth)))
+
+    def _allowance(self, berth: Berth) -> int:
+        """As much as fits into the transport rings: so far may actors be ahead of a learner."""
+        actor = self.config.actor
+        return len(berth.actors) * CHUNKS * (actor.chunk + 2 * actor.envs)
 
     def wait(self, timeout_s: float) -> None:
         """Waits for rows."""

@@ -68,10 +68,15 @@ class Roam(NamedTuple):
 
 
 class Tend(NamedTuple):
-    """Open or close the actors' gates, and say what happened since the last time."""
+    """Open or close the actors' gates, and say what happened since the last time.
+
+    Until the next one the station takes in no more than about so many env steps: behind a learner
+    that is busy, actors come to a halt.
+    """
 
     go: bool
     epsilons: tuple[float, ...]
+    allowance: int
 
 
 class Brought(NamedTuple):
@@ -177,6 +182,7 @@ class Station:
         self.config = at_home(setup.config)
         self.roaming = False
         self._tally = Tally()
+        self._allowance = 0
         self._heard = 0.0
         with contextlib.ExitStack() as stack:
             self.board = Board(setup.weights)
@@ -230,7 +236,7 @@ class Station:
 
     def roam(self) -> None:
         """Drains what has come, and looks after the actors now and then."""
-        arrived = self._drain()
+        arrived = self._tally.steps < self._allowance and self._drain()
         if time.monotonic() - self._heard >= NEWS_S:
             self._heard = time.monotonic()
             self._tally.reports += self.crew.news()
@@ -250,6 +256,7 @@ class Station:
 
     def _tend(self, order: Tend) -> Brought:
         self.crew.allow(order.go, list(order.epsilons))
+        self._allowance = order.allowance
         return self._brought()
 
     def _brought(self) -> Brought:
