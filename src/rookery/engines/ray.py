@@ -11,6 +11,7 @@ keeper on the other side does nothing twice and nothing out of order. Arrays in 
 may be read-only views of the object store: copy what is to be written to.
 """
 
+import atexit
 import contextlib
 import fcntl
 import importlib
@@ -47,7 +48,7 @@ from rookery.errors import ClosedError, ConfigError, LostError
 JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
 END_S = 10.0  # for disconnecting, and for what is left to be swept
-INTERRUPTED_S = 5.0  # the same, where it was not up yet
+INTERRUPTED_S = 4.0  # the same, where it was not up yet
 LOOK_S = 2.0  # for an answer about the hosts; then the last one counts
 LEAST_STORE = 80 << 20  # bytes; Ray refuses less than 75 MiB
 REMEMBERED = 256  # answers that a keeper can give again
@@ -686,11 +687,16 @@ class _Session:
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(END_S if self._up.is_set() else INTERRUPTED_S)
-        if not self._thread.is_alive():
+        if self._thread.is_alive():
+            self._abandon()
+        else:
             self._tidy()
-        elif self._broom is not None:
-            self._broom.sweep()
         _take_signals_back()
+
+    def _abandon(self) -> None:
+        atexit.unregister(_ray()._private.worker.shutdown)  # it would wait for what hangs
+        if self._broom is not None:
+            self._broom.sweep()
 
     def _tidy(self) -> None:
         if self._broom is not None:
