@@ -54,6 +54,7 @@ class Berth:
     up: bool = False  # has this one answered?
     proven: bool = False  # has any?
     facts: Facts = NOTHING
+    acknowledged: Extent = NOTHING.extent  # its rows that the learner has been told of
     order: Any = None  # that somebody waits for
     reply: Any = None  # to it
     tending: bool = False
@@ -167,7 +168,7 @@ class Berth:
         if isinstance(answer, Looked):
             self._look(answer)
         elif isinstance(answer, Brought):
-            self.incarnations = answer.incarnations
+            self.incarnations, self.acknowledged = answer.incarnations, answer.facts.extent
             self.brought.append(answer)
             self.unread.append(answer)
             self.strikes = 0 if answer.drained.steps else self.strikes
@@ -190,7 +191,7 @@ class Berth:
         for waited in (self._open, self._waived, self._answers, self._expected):
             waited.clear()
         self.host, self.up, self.tending, self.version = None, False, False, 0
-        self.facts, self.tag = NOTHING, tag
+        self.facts, self.acknowledged, self.tag = NOTHING, NOTHING.extent, tag
 
 
 def shifted(report: Report, by_s: float) -> Report:

@@ -213,6 +213,10 @@ class Crew:
     def incarnations(self) -> list[int]:
         return [seat.incarnation for seat in self.seats]
 
+    def metrics(self) -> dict[str, float]:
+        """What is worth a line in the record, beyond what the driver knows."""
+        return {}
+
     @property
     def complete(self) -> bool:
         """Replay is here: it can be saved whoever is missing."""

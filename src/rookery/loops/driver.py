@@ -178,6 +178,7 @@ class Driver:
                 "train/learning_rate": parts.learner.lr.at(parts.share),
                 "faults/skipped_steps": float(parts.learner.skipped),
                 **parts.freshness.metrics(),
+                **parts.crew.metrics(),
                 **self._taken(),
                 **{f"faults/{kind}": float(count) for kind, count in self.faults.items()},
             },

@@ -69,7 +69,7 @@ class Fleet:
         self._factory = factory
         self._weights, self._version = weights, version
         self._parcel: Any = None  # of that version
-        self.restarts = self.lost_rows = 0
+        self.restarts = self.lost_rows = self.acknowledged_rows = 0
         self.recall: Callable[[int], Restore | None] = lambda place: None  # from a checkpoint
         self._complaints: list[str] = []
         self._allowed: tuple[bool, list[float]] = (True, rungs(config.actor.epsilon, config))
@@ -158,6 +158,16 @@ class Fleet:
         """By the actors' numbers."""
         found = {n: i for b in self.berths for n, i in zip(b.actors, b.incarnations, strict=True)}
         return [found[number] for number in sorted(found)]
+
+    def metrics(self) -> dict[str, float]:
+        """What is worth a line in the record."""
+        present = [berth for berth in self.berths if not berth.absent]
+        return {
+            "cluster/stations": float(len(present)),
+            "cluster/restarts": float(self.restarts),
+            "cluster/acknowledged_rows": float(self.acknowledged_rows),
+            "cluster/lost_rows": float(self.lost_rows),
+        }
 
     def complaints(self) -> Iterator[str]:
         """Yields what went wrong since the last call."""
@@ -311,6 +321,7 @@ class Fleet:
         self._fill()
 
     def _read(self, berth: Berth, brought: Brought) -> None:
+        self.acknowledged_rows += brought.drained.count
         if self._roams:
             behind_s = time.monotonic() - brought.clock
             self._reports += [shifted(report, behind_s) for report in brought.reports]
@@ -328,15 +339,15 @@ class Fleet:
 
     def _lose(self, berth: Berth, host: Host, trouble: str) -> None:
         """Ends what is left of a station, and decides what follows."""
-        failed, where, extent = berth.failed, berth.where, berth.facts.extent
+        failed, where, extent = berth.failed, berth.where, berth.acknowledged
         berth.empty(self._next_tag())
         host.stop(0.0)
         if failed is not None and failed.final and not berth.proven:
             raise _noted(ConfigError(failed.summary), failed.traceback)
         self._count(berth, where, trouble, failed.traceback if failed else "")
         berth.recalled = self.recall(berth.place)
-        kept = berth.recalled.numbers["committed"] if berth.recalled is not None else 0
-        lost = extent.committed - max(extent.oldest, min(kept, extent.committed))
+        kept = int(berth.recalled.numbers["committed"]) if berth.recalled is not None else 0
+        lost = max(0, extent.committed - max(extent.oldest, kept))
         self.lost_rows += lost
         self._complaints.append(
             f"{where} was lost ({trouble}); its {len(berth.actors)} actors are placed anew, "
