@@ -257,13 +257,14 @@ class Driver:
 
     def __init__(self, function: str, *arguments: str, **environ: str):
         paths = os.pathsep.join(str(Path(__file__).parents[n]) for n in (0, 1))
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         call = f"import {HERE} as t, sys; t.{function}(*sys.argv[1:])"
         self.process = subprocess.Popen(
             [sys.executable, "-c", call, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": paths, **environ},
+            env={**bare, "PYTHONPATH": paths, **environ},
         )
 
     def says(self) -> Any:
@@ -285,8 +286,11 @@ def say(**facts: Any) -> None:
 
 
 def lossy() -> None:
-    """Gives a hundred orders over a wire that loses them; then closes."""
+    """Gives orders over a wire that loses them; then closes. Signals itself in between."""
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     cluster = Cluster.open(ClusterConfig(), cpus=2, store_bytes=0)
+    os.kill(os.getpid(), signal.SIGTERM)
     assert cluster._session._broom is not None
     say(folder=str(cluster._session._broom.folder))
     host = start(cluster)
@@ -294,7 +298,8 @@ def lossy() -> None:
         host.send(Tell(number))
     answers = [answer(host) for _ in range(30)]
     cluster.close()
-    say(answers=answers)
+    os.kill(os.getpid(), signal.SIGTERM)
+    say(answers=answers, signals=signals)
 
 
 @pytest.mark.slow
@@ -305,9 +310,11 @@ def test_lost_calls_are_applied_once_and_a_closed_ray_leaves_nothing():
     folder = driver.says()["folder"]
     assert Path(folder).stat().st_mode & 0o777 == 0o700
 
-    assert driver.says()["answers"] == [[n, n + 1] for n in range(30)]
+    said = driver.says()
     left = (Path(folder).exists(), _belonging(folder), shared() <= before)
 
+    assert said["answers"] == [[n, n + 1] for n in range(30)]
+    assert said["signals"] == [signal.SIGTERM] * 2
     assert left == (False, [], True)
     assert driver.ends() == 0
 
@@ -380,13 +387,8 @@ def test_a_signal_while_ray_starts_is_the_callers_and_nothing_is_left():
 # A cluster that is joined.
 
 
-def head(folder: str, token: str) -> None:
+def head(folder: str) -> None:
     """A cluster of two nodes."""
-    os.environ |= {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": token,
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
     from ray.cluster_utils import Cluster as Nodes
 
     options = {"num_cpus": 1, "object_store_memory": 80 << 20}
@@ -410,7 +412,13 @@ def secret(path: Path, content: str) -> str:
 def joined(tmp_path_factory) -> Iterator[ClusterConfig]:
     folder = tmp_path_factory.mktemp("h")
     token = secret(folder / "token", "b" * 64)
-    driver = Driver("head", str(folder), token)
+    driver = Driver(
+        "head",
+        str(folder),
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN_PATH=token,
+        RAY_USAGE_STATS_ENABLED="0",
+    )
     try:
         yield ClusterConfig(address=driver.says()["address"], token_path=token)
     finally:

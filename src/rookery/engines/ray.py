@@ -402,6 +402,7 @@ class Host:
 
     def _built(self, call: _Call, failure: Failed | None) -> tuple[Any] | None:
         self._calls.popleft()
+        self._setup = ()  # it may be large
         return None if failure is None else self._fail(failure)
 
     def _answered(self, call: _Call, reply: Reply) -> tuple[Any] | None:
@@ -443,6 +444,7 @@ class Host:
     def _end(self, why: str) -> None:
         self.failure = self.failure or why
         self._calls.clear()
+        self._setup = ()
         self._link.kill()
 
 
