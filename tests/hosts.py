@@ -262,8 +262,12 @@ class Host:
     # What is on it.
 
     def pids(self, name: str) -> list[int]:
-        """Returns its living processes whose name or command line has this word in it."""
-        return [pid for pid in self._processes() if name in _title(pid)]
+        """Returns its living processes with this in their name or command line.
+
+        Of paths on the command line only the last part counts: `rookery train` is found by its
+        name, and what merely lives in a folder of that name is not.
+        """
+        return [pid for pid in self._processes() if pid != self._init and name in _title(pid)]
 
     def _processes(self) -> list[int]:
         here = _space(self._init, "pid")
@@ -453,7 +457,7 @@ def _title(pid: int) -> str:
     """Returns a process's name and command line; nothing for one that is gone, or a zombie."""
     try:
         comm = Path(f"/proc/{pid}/comm").read_text().strip()
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        line = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0")
     except OSError:
         return ""
-    return f"{comm} {line.replace(bytes(1), b' ').decode(errors='replace')}" if line else ""
+    return " ".join([comm, *(word.rpartition("/")[2] for word in line.split("\0"))]) if line else ""
