@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,13 +220,21 @@ def test_nothing_is_left_also_after_a_failure():
 
 
 def test_nothing_is_left_of_hosts_that_do_not_come_up(monkeypatch):
-    children, folders = set(_children()), set(Path("/var/tmp").glob("rookery-hosts-*"))
+    children, folders = set(_children()), []
+    mkdtemp = tempfile.mkdtemp
+
+    def remember(**where: str) -> str:
+        folders.append(mkdtemp(**where))
+        return folders[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", remember)
     monkeypatch.setattr(module, "BOOT", "echo no such thing >&2; exit 1")
     with pytest.raises(AssertionError, match="no such thing"), hosts(1):
         pass
 
     assert set(_children()) == children
-    assert set(Path("/var/tmp").glob("rookery-hosts-*")) == folders
+    assert folders
+    assert not any(Path(folder).exists() for folder in folders)
 
 
 def test_the_processes_of_hosts_end_with_a_test_process_that_is_killed():
