@@ -1,0 +1,259 @@
+"""A run on a cluster that is watched: what was acknowledged, what was lost, what is there at the end.
+
+cluster_driver.py FOLDER ARGUMENT...       the arguments of `rookery train`
+
+Whoever watches finds in FOLDER `status.json`, some ten times in a second, and at the end
+`report.json`; and writes lines into `orders`:
+
+    note            remember the keys of all rows that are there now
+    kill PLACE      kill -9 the station at a place, wait for the next one, and compare the others
+    stop            end the run
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rookery.cli import train
+from rookery.cli.arguments import Parser, parse
+from rookery.event import Ask, Event, Saved, Stopped, Turned, Warned
+from rookery.loops.berth import Berth
+from rookery.loops.driver import Driver
+from rookery.loops.fleet import Fleet
+from rookery.loops.launch import Request, session
+from rookery.loops.station import Save, Unsaved
+
+STATUS_S = 0.1
+BACK_S = 120.0  # for a station to be replaced
+KEY = ("actor", "incarnation", "env", "episode", "t")
+
+
+class Witness:
+    """Sees a fleet's stations come and go, and counts for itself."""
+
+    def __init__(self, driver: Driver, folder: Path):
+        assert isinstance(driver.parts.crew, Fleet)
+        self.driver, self.folder, self.fleet = driver, folder, driver.parts.crew
+        self.fleet._lose = self._losing(self.fleet._lose)  # type: ignore[method-assign]
+        self.base = {b.tag: b.facts.extent.committed for b in self.fleet.berths}  # given at birth
+        self.lost: list[dict[str, Any]] = []
+        self.said: list[str] = []
+        self.saved = 0
+        self.noted: dict[int, Any] = {}  # by tag
+        self.kills: list[dict[str, Any]] = []
+        self._done = 0
+        self._written = 0.0
+
+    def _losing(self, lose: Any) -> Any:
+        def losing(berth: Berth, host: Any, trouble: str) -> None:
+            tag, known = berth.tag, berth.acknowledged
+            entry = {
+                "place": berth.place,
+                "tag": tag,
+                "pid": host.pid,
+                "address": host.address,
+                "acknowledged": list(known),
+                "base": self.base.setdefault(tag, 0),
+                "incarnations": list(berth.incarnations),
+                "trouble": trouble,
+            }
+            lose(berth, host, trouble)
+            back = berth.recalled
+            entry["kept"] = int(back.numbers["committed"]) if back is not None else 0
+            self.base[berth.tag] = entry["kept"]
+            self.lost.append(entry)
+
+        return losing
+
+    def look(self, event: Event) -> None:
+        if isinstance(event, Warned):
+            self.said.append(event.message)
+        self.saved += isinstance(event, Saved)
+        if isinstance(event, Turned):
+            self._obey()
+            if time.monotonic() - self._written > STATUS_S:
+                self._write("status.json", self._status())
+                self._written = time.monotonic()
+
+    def _status(self) -> dict[str, Any]:
+        done = self.driver.parts.counters
+        return {
+            "env_steps": done.env_steps,
+            "learner_steps": done.learner_steps,
+            "orders": self._done,
+            "saved": self.saved,
+            "restarts": self.fleet.restarts,
+            "acknowledged_rows": self.fleet.acknowledged_rows,
+            "lost_rows": self.fleet.lost_rows,
+            "lost": self.lost,
+            "said": self.said,
+            "stations": [_station(berth) for berth in self.fleet.berths],
+        }
+
+    def _obey(self) -> None:
+        path = self.folder / "orders"
+        lines = path.read_text().splitlines() if path.exists() else []
+        for line in lines[self._done :]:
+            word, *rest = line.split()
+            ORDERS[word](self, *rest)
+            self._done += 1
+
+    def stop(self) -> None:
+        self.driver._asked.add(Ask.STOP)
+
+    def note(self) -> None:
+        for berth, columns in self._rows():
+            self.noted[berth.tag] = _keys(columns)
+
+    def kill(self, place: str) -> None:
+        berth = self.fleet.berths[int(place)]
+        others = {b.place: Save(b.acknowledged.committed) for b in self.fleet.berths}
+        del others[berth.place]
+        before, restarts = self.fleet.ask(others), self.fleet.restarts
+        assert berth.host is not None
+        os.kill(berth.host.pid, signal.SIGKILL)
+        deadline = time.monotonic() + BACK_S
+        while self.fleet.restarts == restarts or not berth.up:
+            assert time.monotonic() < deadline, "nobody came back"
+            self.fleet.wait_a_little()
+        after = self.fleet.ask(others)
+        own = self.fleet.ask({berth.place: Save(0)})[berth.place]
+        self.kills.append(
+            {
+                "others_same": all(_same_leaves(before[p], after[p]) for p in others),
+                "leaves_finite": bool(np.isfinite(own.arrays["leaves"]).all()),
+                "leaves_least": float(own.arrays["leaves"].min()),
+                "leaves_sum": float(own.arrays["leaves"].sum()),
+                "spread": berth.facts.spread,
+                "committed": own.numbers["committed"],
+            }
+        )
+
+    def _rows(self) -> Iterator[tuple[Berth, dict[str, Any]]]:
+        """What every shard holds now, beginning with its oldest row."""
+        answers = self.fleet.ask({berth.place: Unsaved(0) for berth in self.fleet.berths})
+        for berth in self.fleet.berths:
+            yield berth, dict(answers[berth.place].columns)
+
+    def report(self, stopped: Stopped) -> None:
+        self.fleet.ask({berth.place: Unsaved(1 << 40) for berth in self.fleet.berths})
+        shards, keys, lanes = [], [], []
+        known = {b.place: (b.tag, b.acknowledged) for b in self.fleet.berths}
+        for berth, columns in self._rows():
+            tag, acknowledged = known[berth.place]
+            keys.append(_keys(columns))
+            lanes.append(_broken_lanes(columns))
+            shards.append(
+                {
+                    "place": berth.place,
+                    "tag": tag,
+                    "base": self.base.setdefault(tag, 0),
+                    "acknowledged": list(acknowledged),
+                    "rows": len(columns["t"]),
+                    "incarnations": _lives(columns),
+                }
+            )
+        everything = np.concatenate(keys)
+        self._write(
+            "report.json",
+            {
+                **self._status(),
+                "reason": str(stopped.reason),
+                "shards": shards,
+                "twice": len(everything) - len(np.unique(everything, axis=0)),
+                "broken_lanes": [lane for found in lanes for lane in found],
+                "noted": self._missing(keys),
+                "kills": self.kills,
+            },
+        )
+
+    def _missing(self, keys: list[Any]) -> list[dict[str, int]]:
+        """Of the rows that were noted: how many are nowhere now, by the station that had them."""
+        there = {row.tobytes() for part in keys for row in part}
+        return [
+            {
+                "tag": tag,
+                "rows": len(noted),
+                "missing": sum(row.tobytes() not in there for row in noted),
+            }
+            for tag, noted in self.noted.items()
+        ]
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        scratch = self.folder / f".{name}"
+        scratch.write_text(json.dumps(content))
+        os.replace(scratch, self.folder / name)
+
+
+ORDERS: dict[str, Any] = {"note": Witness.note, "kill": Witness.kill, "stop": Witness.stop}
+
+
+def _station(berth: Berth) -> dict[str, Any]:
+    host = berth.host
+    return {
+        "place": berth.place,
+        "tag": berth.tag,
+        "actors": list(berth.actors),
+        "incarnations": list(berth.incarnations),
+        "address": host.address if host is not None else None,
+        "pid": host.pid if host is not None else None,
+        "up": berth.up,
+        "absent": berth.absent,
+        "acknowledged": list(berth.acknowledged),
+    }
+
+
+def _keys(columns: dict[str, Any]) -> Any:
+    return np.stack([columns[name].astype(np.int64) for name in KEY], axis=1)
+
+
+def _lives(columns: dict[str, Any]) -> list[list[int]]:
+    return np.unique(np.stack([columns["actor"], columns["incarnation"]], axis=1), axis=0).tolist()  # type: ignore[no-any-return]
+
+
+def _broken_lanes(columns: dict[str, Any]) -> list[list[int]]:
+    """Lanes in which a row is missing, or out of order."""
+    keys, end = _keys(columns), columns["end"]
+    broken = []
+    for lane in np.unique(keys[:, :3], axis=0):
+        own = np.flatnonzero((keys[:, :3] == lane).all(axis=1))
+        episode, t, over = keys[own, 3], keys[own, 4], end[own] > 0
+        on = (np.diff(episode) == 0) & (np.diff(t) == 1) & ~over[:-1]
+        anew = (np.diff(episode) == 1) & (t[1:] == 0) & over[:-1]
+        if not (on | anew).all():
+            broken.append(lane.tolist())
+    return broken
+
+
+def _same_leaves(before: Any, after: Any) -> bool:
+    """Are the priorities of the rows of `before` as they were? There may be new rows."""
+    capacity = len(before.arrays["leaves"])
+    rows = np.arange(int(after.numbers["first"]), int(before.numbers["committed"])) % capacity
+    closed = before.arrays["leaves"][rows] > 0  # others may have been closed since
+    same = before.arrays["leaves"][rows] == after.arrays["leaves"][rows]
+    return bool(closed.any() and same[closed].all())
+
+
+def main(folder: Path, argv: list[str]) -> int:
+    parser = Parser(prog="cluster_driver", description=__doc__)
+    train.add_arguments(parser)
+    args = parse(parser, argv)
+    (config,) = train.plan(args)
+    with session(config, Request(resume=Path(args.source) if args.resume else None)) as driver:
+        witness = Witness(driver, folder)
+        for event in driver.events():
+            witness.look(event)
+            if isinstance(event, Stopped):
+                witness.report(event)
+    return driver.interrupts.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
