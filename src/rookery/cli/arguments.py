@@ -83,3 +83,14 @@ def checkpoint(text: str) -> str:
     if text in ("best", "last") or (text.isascii() and text.isdigit()):
         return text
     raise argparse.ArgumentTypeError(f"needs best, last or a number, got {text!r}")
+
+
+def amounts(text: str) -> dict[str, float]:
+    """Reads `GPU=1,CPU=2`."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([\w.:-]+)=(\d+(?:\.\d+)?)\s*", part)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"needs NAME=AMOUNT,..., got {text!r}")
+        found[match[1]] = float(match[2])
+    return found

@@ -14,6 +14,7 @@ SETTINGS: dict[str, str] = {  # flag → the setting it is short for
     "mode": "run.mode",
     "engine": "run.engine",
     "address": "cluster.address",
+    "learner_resources": "cluster.learner_resources",
     "shards": "replay.shards",
     "actors": "actor.num",
     "envs_per_actor": "actor.envs",
@@ -101,6 +102,12 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--address", metavar="HOST:PORT", help="of a Ray cluster, or auto; without it a local one"
+    )
+    group.add_argument(
+        "--learner-resources",
+        type=arguments.amounts,
+        metavar="GPU=1,...",
+        help="of a cluster's host that the learner is to live on; without it: here",
     )
     group.add_argument("--shards", type=int, metavar="N", help="pieces that replay is kept in")
     group.add_argument(

@@ -425,6 +425,16 @@ class Config:
                 f"every shard has actors of its own, got replay.shards {self.replay.shards} and "
                 f"actor.num {self.actor.num}; use as many actors, or fewer shards"
             )
+        if self.cluster.learner_resources and self.cluster.address is None:
+            raise ConfigError(
+                f"cluster.learner_resources {self.cluster.learner_resources} are those of a host "
+                "of a cluster, got no cluster.address; give --address, or leave it out"
+            )
+        if self.engine is Engine.RAY and self.replay.storage is Storage.DISK:
+            raise ConfigError(
+                "replay.storage disk keeps replay in the run folder, which other hosts do not "
+                "have; with --engine ray use replay.storage=memory, or more hosts"
+            )
         if self.cluster.address is not None and self.engine is not Engine.RAY:
             raise ConfigError(
                 f"cluster.address is {self.cluster.address}, but run.engine {self.engine} knows no "

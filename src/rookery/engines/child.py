@@ -21,6 +21,7 @@ _LONGEST = 15  # letters of a name that the kernel keeps
 def main(target: str, fd: int, parent: int, name: str) -> None:
     """Runs `target` until it returns or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a Ray worker blocks some, and we inherit it
     _die_with(parent)
     _rename(shown(name))
     connection = Connection(fd)

@@ -51,6 +51,7 @@ class Berth:
     absent_s: float
     host: Host | None = None
     node: str | None = None  # where it was put
+    cpus: float = 0.0  # that Ray counts for it
     up: bool = False  # has this one answered?
     proven: bool = False  # has any?
     facts: Facts = NOTHING

@@ -113,8 +113,7 @@ class Fleet:
         """Puts a station on the host with the fewest of them."""
         load = Counter(other.node for other in self.berths if other.host is not None)
         node = min(nodes, key=lambda n: load[n.id])  # the first of equals
-        crowd = -(-len(self.berths) // len(nodes))
-        cpus = min(float(len(berth.actors)), node.resources["CPU"] / crowd)
+        berth.cpus = self._share(berth, node, len(nodes))
         setup = Setup(
             config=self.config,
             spec=self.spec,
@@ -130,7 +129,7 @@ class Fleet:
             "rookery.loops.station:Station",
             setup,
             name=f"station-{berth.place}",
-            cpus=cpus,
+            cpus=berth.cpus,
             gpus=float(len(self.config.actor.devices)),
             node=node.id,
         )
@@ -140,6 +139,13 @@ class Fleet:
             berth.send(Roam())
         if berth.order is not None:
             berth.send(berth.order)
+
+    def _share(self, berth: Berth, node: Node, nodes: int) -> float:
+        """Returns the CPUs to ask Ray for: no more than others leave, or it would never start."""
+        crowd = -(-len(self.berths) // nodes)
+        here = [b for b in self.berths if b.host is not None and b.node == node.id]
+        left = node.resources["CPU"] - sum(other.cpus for other in here)
+        return max(0.0, min(float(len(berth.actors)), node.resources["CPU"] / crowd, left))
 
     # What a crew can say about itself.
 
@@ -332,7 +338,10 @@ class Fleet:
             return berth.failed.summary
         if not host.alive:
             return host.failure or "died"
-        limit_s = self.config.cluster.lost_s if berth.up else self.config.cluster.start_s
+        cluster = self.config.cluster
+        if host.address is None and host.silence_s > cluster.start_s:
+            return f"not there after {host.silence_s:.0f} s; has its host CPUs that are free?"
+        limit_s = cluster.lost_s if berth.up else cluster.start_s
         if berth.silence_s > limit_s:
             return f"no answer for {berth.silence_s:.0f} s"
         return None

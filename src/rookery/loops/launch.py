@@ -13,7 +13,14 @@ from rookery.config.load import differences, load_run
 from rookery.config.schema import Config, Engine
 from rookery.envs.entry import name_of
 from rookery.envs.make import check
-from rookery.errors import CheckpointError, ConfigError, EnvError, StalledError
+from rookery.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvError,
+    LostError,
+    RookeryError,
+    StalledError,
+)
 from rookery.event import Event, Stopped
 from rookery.learner import Learner, pick_device
 from rookery.loops.desk import Setup
@@ -37,6 +44,8 @@ from rookery.report.cut import cut
 from rookery.report.meter import Meter
 from rookery.report.sinks import check as check_sinks
 from rookery.types import Array, EnvSpec, Weights
+
+ERRORS: dict[int, type[RookeryError]] = {2: ConfigError, 3: LostError}  # by exit code
 
 
 class Outcome(NamedTuple):
@@ -66,6 +75,8 @@ def launch(
     quiet: bool = False,
 ) -> Outcome:
     """Runs to the end and returns the answer. A run that is over already answers at once."""
+    if config.cluster.learner_resources:
+        return _away(config, resume=resume, exact=exact, init_from=init_from)
     request = Request(resume=resume, exact=exact, init_from=init_from, console=not quiet)
     if (done := finished(config, request)) is not None:
         return done
@@ -75,6 +86,16 @@ def launch(
             if isinstance(event, Stopped):
                 answer = conclude(driver, event)
     return Outcome(answer, driver.interrupts.exit_code)  # also where it came at the very end
+
+
+def _away(config: Config, *, resume: Path | None, exact: bool, init_from: str | None) -> Outcome:
+    """Has the run done on the host that its learner needs."""
+    from rookery.loops.errand import Asked, send_away
+
+    ended = send_away(config, Asked(resume, exact, init_from))
+    if ended.error is not None and not ended.answer:
+        raise ERRORS.get(ended.exit_code, LostError)(ended.error)
+    return Outcome(ended.answer, ended.exit_code)
 
 
 def conclude(driver: Driver, event: Stopped) -> dict[str, Any]:
