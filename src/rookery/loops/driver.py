@@ -296,7 +296,11 @@ class Driver:
 
     def _save_the_end(self) -> Iterator[Event]:
         end = self.winner.counters if self.winner else self.parts.counters
-        if self.winner is None:
+        if self.winner is None and self.interrupts.reason and not self.parts.crew.complete:
+            yield Warned(
+                end, "checkpoint", "no last checkpoint: a part of replay cannot be reached now"
+            )
+        elif self.winner is None:
             self._checkpoint()
         else:
             self.saver.save(

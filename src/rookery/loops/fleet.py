@@ -34,6 +34,7 @@ TEND_S = 0.02  # between two rounds of an async run, for each station
 NODES_S = 2.0  # between two looks at which hosts there are
 STORE_BYTES = 200 << 20  # of Ray's object store, for rows on their way to a checkpoint
 BATCHES = 64  # drawn batches that may lie in it
+ROOM_S = 5.0  # for Ray to find CPUs for a station
 CLOSE_S = 3.0  # for everybody to close its environments
 
 
@@ -114,6 +115,11 @@ class Fleet:
         load = Counter(other.node for other in self.berths if other.host is not None)
         node = min(nodes, key=lambda n: load[n.id])  # the first of equals
         berth.cpus = self._share(berth, node, len(nodes))
+        berth.node = node.id
+        self._start(berth)
+
+    def _start(self, berth: Berth) -> None:
+        """Starts a station where its berth is, and tells it what is going on."""
         setup = Setup(
             config=self.config,
             spec=self.spec,
@@ -124,14 +130,14 @@ class Fleet:
             version=self._version,
             weights=self._weights,
         )
-        berth.node, berth.version = node.id, self._version
+        berth.version, berth.placed = self._version, time.monotonic()
         berth.host = self.cluster.start(
             "rookery.loops.station:Station",
             setup,
             name=f"station-{berth.place}",
             cpus=berth.cpus,
             gpus=float(len(self.config.actor.devices)),
-            node=node.id,
+            node=berth.node,
         )
         if berth.recalled is not None:
             berth.send(berth.recalled)
@@ -322,6 +328,8 @@ class Fleet:
             berth.unread.clear()
             if berth.host is not None and (trouble := self._trouble(berth, berth.host)):
                 self._lose(berth, berth.host, trouble)
+            elif berth.host is not None and self._waits_for_room(berth, berth.host):
+                self._squeeze_in(berth, berth.host)
         if self._roams:
             self._catch_up()
         self._fill()
@@ -332,6 +340,21 @@ class Fleet:
             behind_s = time.monotonic() - brought.clock
             self._reports += [shifted(report, behind_s) for report in brought.reports]
         self._complaints += [f"{berth.where}: {complaint}" for complaint in brought.complaints]
+
+    def _waits_for_room(self, berth: Berth, host: Host) -> bool:
+        """Does Ray wait for CPUs that others have?"""
+        waited_s = time.monotonic() - berth.placed
+        return berth.cpus > 0 and host.node is None and waited_s > ROOM_S
+
+    def _squeeze_in(self, berth: Berth, host: Host) -> None:
+        """Starts a station without CPUs of its own: it shares those of the host."""
+        berth.empty(self._next_tag())
+        host.stop(0.0)
+        self._complaints.append(
+            f"station {berth.place} shares the CPUs of its host: {berth.cpus:g} were not free"
+        )
+        berth.cpus = 0.0
+        self._start(berth)
 
     def _trouble(self, berth: Berth, host: Host) -> str | None:
         if berth.failed is not None:
