@@ -1,6 +1,6 @@
 """Rookery's actors in processes of their own, and a learner that only takes their rows in.
 
-    python benchmarks/collect/rookery_crew.py --actors 2
+    python benchmarks/collect/rookery_crew.py --actors 2 --engine ray
 
 CartPole, 64 environments and a network 2x64 for each actor, random actions as in
 `rookery_actor.py`. The clock starts once every actor has brought rows. Nothing is learned and
@@ -15,13 +15,14 @@ import time
 from rookery.config.schema import (
     ActorConfig,
     Config,
+    Engine,
     Mode,
     NetConfig,
     ReplayConfig,
     RunConfig,
 )
 from rookery.loops.asynchronous import NEWS_S
-from rookery.loops.crew import rungs
+from rookery.loops.crew import Crew, rungs
 from rookery.loops.wiring import Parts, wire
 
 ENVS, TURNS = 64, 16  # environments of an actor, and their steps in a chunk
@@ -29,14 +30,18 @@ FOR_EVER = 10**12  # env steps
 START_S = 120.0
 
 
-def crew(actors: int, seed: int) -> Parts:
+def crew(
+    actors: int,
+    seed: int,
+    engine: Engine = Engine.PROCESSES,
+    envs: int = ENVS,
+    chunk: int = ENVS * TURNS,
+) -> Parts:
     return wire(
         Config(
-            run=RunConfig(seed=seed, env_steps=FOR_EVER, mode=Mode.ASYNC),
+            run=RunConfig(seed=seed, env_steps=FOR_EVER, mode=Mode.ASYNC, engine=engine),
             net=NetConfig(hidden=(64, 64)),
-            actor=ActorConfig(
-                num=actors, envs=ENVS, chunk=ENVS * TURNS, epsilon=1.0, epsilon_end=1.0
-            ),
+            actor=ActorConfig(num=actors, envs=envs, chunk=chunk, epsilon=1.0, epsilon_end=1.0),
             replay=ReplayConfig(capacity=200_000),
         )
     )
@@ -60,19 +65,28 @@ def start(parts: Parts) -> None:
     parts.crew.roam()
     parts.crew.allow(True, rungs(1.0, parts.config))
     deadline = time.perf_counter() + START_S
-    while not all(ring.consumed for ring in parts.crew.rings):
+    while not all_play(parts):
         gather(parts, 0.1)
         if time.perf_counter() > deadline:
             raise TimeoutError(f"not every actor has begun within {START_S} s")
 
 
+def all_play(parts: Parts) -> bool:
+    if isinstance(parts.crew, Crew):
+        return all(ring.consumed for ring in parts.crew.rings)
+    return all(berth.acknowledged.committed for berth in parts.crew.berths)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--actors", type=int, default=1)
+    parser.add_argument("--engine", type=Engine, default=Engine.PROCESSES)
+    parser.add_argument("--envs", type=int, default=ENVS)
+    parser.add_argument("--chunk", type=int, default=ENVS * TURNS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=2.0)
     args = parser.parse_args()
-    parts = crew(args.actors, args.seed)
+    parts = crew(args.actors, args.seed, args.engine, args.envs, args.chunk)
     try:
         start(parts)
         gather(parts, 0.5)

@@ -35,8 +35,12 @@ EXAMPLES = """\
 examples:
   rookery bench replay --peers
   rookery bench train --peers --seeds 0-4 --json
+  rookery bench train --engines processes,ray
 """
 EFFICIENCY = 0.85  # of N actors, beside N times one
+KEPT = 0.85  # of an engine's collection, by another one
+FIRST_STEP_S = 10.0  # to the first learner step, on any engine
+CHUNKS = (256, 1024)  # env steps of an actor between two looks at the learner
 HERO = "rookery"  # the contender that all others of its group are compared with
 
 
@@ -62,6 +66,7 @@ class Contender:
     package: str = ""  # a peer's package; peers take part only when asked to
     bar: float | None = None  # for Rookery's ratio to this one; for Rookery itself its value
     rival: str = ""  # the contender this one is compared with, where it is not Rookery
+    better: "Better | None" = None  # where it is not as in the rest of its bench
 
     @property
     def hero(self) -> str:
@@ -153,6 +158,32 @@ def _pair(count: int, first: int) -> tuple[Contender, Contender]:
 
 def _crew(count: int) -> str:
     return f"{count} actors" if count > 1 else "1 actor"
+
+
+def _engines(engines: Sequence[str]) -> Bench:
+    """Returns what engines cost: collection in small and large chunks, and the first step."""
+    return Bench(
+        about="CartPole, async with 2 actors, 64 environments each: rows in replay, in chunks of "
+        "256 and 1024 env steps; and from the command to the first learner step",
+        unit="256, 1024: env steps/s; first: s",
+        contenders=(
+            *(_collecting(chunk, name, engines[0]) for chunk in CHUNKS for name in engines),
+            *(_first(name) for name in engines),
+        ),
+    )
+
+
+def _collecting(chunk: int, engine: str, first: str) -> Contender:
+    crew = ("collect/rookery_crew.py", "--actors", "2", "--engine", engine, "--chunk", str(chunk))
+    rival = f"{chunk}:{first}"
+    bar = KEPT if engine != first else None
+    return Contender(name=f"{chunk}:{engine}", command=crew, rival=rival, bar=bar)
+
+
+def _first(engine: str) -> Contender:
+    name = f"first:{engine}"
+    command = ("train/rookery_first.py", "--engine", engine)
+    return Contender(name=name, command=command, rival=name, bar=FIRST_STEP_S, better=Better.LOWER)
 
 
 # --actors: how a bench looks with these numbers of actors
@@ -261,6 +292,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="1,2",
         help="collect: crews of these sizes; async: actors beside the learner",
     )
+    parser.add_argument(
+        "--engines",
+        type=arguments.words,
+        metavar="processes,ray",
+        help="train: what these cost, beside the first of them",
+    )
     parser.add_argument("--peers", action="store_true", help="run the peers too (rookery[peers])")
     rounds = parser.add_mutually_exclusive_group()
     rounds.add_argument("--rounds", type=arguments.count, metavar="N", help="trials of each")
@@ -290,6 +327,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> Bench:
+    if args.engines and args.bench != "train":
+        raise ConfigError(f"bench {args.bench} has one engine, got --engines; it goes with train")
+    if args.engines:
+        return _engines(_known(args.engines))
     if not args.actors:
         return BENCHES[args.bench]
     if args.bench not in CROWDS:
@@ -297,6 +338,18 @@ def _bench(args: argparse.Namespace) -> Bench:
             f"bench {args.bench} has no actors, got --actors; it goes with {' and '.join(CROWDS)}"
         )
     return CROWDS[args.bench](args.actors)
+
+
+def _known(engines: Sequence[str]) -> Sequence[str]:
+    from rookery.config.schema import Engine
+
+    allowed = [str(engine) for engine in (Engine.PROCESSES, Engine.RAY)]
+    if wrong := [engine for engine in engines if engine not in allowed]:
+        raise ConfigError(
+            f"--engines are of {', '.join(allowed)}, got {', '.join(wrong)}; "
+            "write rookery bench train --engines processes,ray"
+        )
+    return engines
 
 
 def compete(
@@ -370,7 +423,9 @@ def _bars(
     """Yields what became of each bar. Trainings that solved nothing hold none, however short."""
     for who in contenders:
         if who.bar is not None:
-            held = HOLDS[better](found[who.name], who.bar) and who.hero not in censored
+            held = (
+                HOLDS[who.better or better](found[who.name], who.bar) and who.hero not in censored
+            )
             yield who.name, {"bar": who.bar, "found": found[who.name], "held": held}
 
 

@@ -61,6 +61,7 @@ SETTINGS = {  # of Ray itself, where the user exports none
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+LONGEST_FOLDER = 20  # letters; the system allows 107 for a socket's whole path
 MARK = "ROOKERY_RAY"  # in the environment of what belongs to a Ray of our own: its folder
 _PR_SET_PDEATHSIG = 1
 
@@ -933,7 +934,8 @@ class _Broom:
     def __init__(self) -> None:
         _sweep_old()
         prefix = f"{_prefix()}{secrets.token_hex(3)}-"
-        self.folder = Path(tempfile.mkdtemp(prefix=prefix))  # mode 0700: Ray opens its own to all
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=_short_folder()))
+        # mode 0700: Ray opens its own to all
         self._lock = _locked(self.folder)
         self.token = self.folder / "token"
         with os.fdopen(os.open(self.token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
@@ -1017,13 +1019,19 @@ def _belongs(process: Any, folder: str) -> bool:
     return any(file.path.startswith(f"{folder}/") for file in process.open_files())
 
 
+def _short_folder() -> str:
+    """Returns a temporary folder that leaves room for the names of Ray's sockets."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= LONGEST_FOLDER else "/tmp"
+
+
 def _prefix() -> str:
     return f"rk-{os.getuid()}-"
 
 
 def _sweep_old() -> None:
     """Removes what a Ray left whose process and broom were killed at once."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
+    for folder in Path(_short_folder()).glob(f"{_prefix()}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > START_S:  # not in the middle of being made
                 os.close(_locked(folder))

@@ -28,7 +28,7 @@ from rookery.manage.patience import back_off_s
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.types import Array, EnvSpec
 
-WAIT_S = 0.01  # between two looks at everybody while something is waited for
+WAIT_S = 0.05  # between two looks at everybody while something is waited for
 
 TEND_S = 0.02  # between two rounds of an async run, for each station
 NODES_S = 2.0  # between two looks at which hosts there are

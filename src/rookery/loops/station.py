@@ -28,7 +28,7 @@ from rookery.replay.shards import seen
 from rookery.types import Array, EnvSpec, Floats, Rows
 
 NEWS_S = 0.02  # between two looks for the actors' messages
-NAP_S = 0.001  # where nothing was there to drain
+NAP_S = 0.002  # where nothing was there to drain
 
 
 class Setup(NamedTuple):
