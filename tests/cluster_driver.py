@@ -6,10 +6,12 @@ Whoever watches finds in FOLDER `status.json`, some ten times in a second, and a
 `report.json`; and writes lines into `orders`:
 
     note            remember the keys of all rows that are there now
+    save            write a checkpoint
     kill PLACE      kill -9 the station at a place, wait for the next one, and compare the others
     stop            end the run
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -108,6 +110,9 @@ class Witness:
     def stop(self) -> None:
         self.driver._asked.add(Ask.STOP)
 
+    def save(self) -> None:
+        self.driver._asked.add(Ask.CHECKPOINT)
+
     def note(self) -> None:
         for berth, columns in self._rows():
             self.noted[berth.tag] = _keys(columns)
@@ -122,6 +127,7 @@ class Witness:
         deadline = time.monotonic() + BACK_S
         while self.fleet.restarts == restarts or not berth.up:
             assert time.monotonic() < deadline, "nobody came back"
+            self.fleet._tend()  # a station is only missed by those who want something of it
             self.fleet.wait_a_little()
         after = self.fleet.ask(others)
         own = self.fleet.ask({berth.place: Save(0)})[berth.place]
@@ -192,7 +198,12 @@ class Witness:
         os.replace(scratch, self.folder / name)
 
 
-ORDERS: dict[str, Any] = {"note": Witness.note, "kill": Witness.kill, "stop": Witness.stop}
+ORDERS: dict[str, Any] = {
+    "note": Witness.note,
+    "save": Witness.save,
+    "kill": Witness.kill,
+    "stop": Witness.stop,
+}
 
 
 def _station(berth: Berth) -> dict[str, Any]:
@@ -256,4 +267,5 @@ def main(folder: Path, argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)
     sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,520 @@
+"""Hosts of a cluster are switched off and cut off, shards and heads die, calls get lost.
+
+Wherever rows may be lost the check is exact: a driver that counts for itself
+(`cluster_driver.py`) says in the end where every acknowledged row is.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from signal import SIGUSR1
+from typing import Any
+
+import pytest
+
+from eventually import eventually
+from hosts import MIB, QUICK, Host, Job, hosts, missing
+from rookery.manage import checkpoint
+from running import TESTS, Nursery, record, words
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+UP_S = 90.0  # for a run to be on its way, on a busy machine
+BACK_S = 90.0  # for a lost station to be replaced
+END_S = 60.0
+LINE_S = 30.0  # for a refusal
+FOR_EVER = 10_000_000
+
+# A run that ends when it is told to, saves when it is told to, and overwrites nothing meanwhile.
+WATCHED: dict[str, Any] = {
+    "run.env_steps": FOR_EVER,
+    "eval.target": "null",
+    "eval.period": FOR_EVER,
+    "checkpoint.period": FOR_EVER,
+    "replay.capacity": 600_000,
+    "replay.draw": "prioritized",
+    "report.tensorboard": "false",
+    "report.log_period": 500,
+}
+
+
+class Watched:
+    """A run with `cluster_driver.py` on a host."""
+
+    def __init__(
+        self,
+        host: Host,
+        head: Host,
+        *flags: str,
+        settings: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+    ):
+        number = len(list(host.shared.glob("watched-*")))
+        self.folder = host.shared / f"watched-{number}"
+        self.folder.mkdir()
+        self.run_dir = self.folder / "run"
+        first = flags or ("corridor", "--run-dir", str(self.run_dir))
+        engine = ("--mode", "async", "--actors", "2") if not flags else ()
+        where = ("--engine", "ray", "--address", head.address)
+        chosen = words({**WATCHED, **(settings or {})})
+        script = [sys.executable, str(TESTS / "cluster_driver.py"), str(self.folder)]
+        self.job = host.popen([*script, *first, *engine, *where, *chosen], env=env)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        path = self.folder / "status.json"
+        status: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return status
+
+    def until(self, condition: Callable[[dict[str, Any]], bool], within_s: float) -> dict[str, Any]:
+        """Waits for a status, and returns it."""
+        seen: dict[str, Any] = {}
+
+        def holds() -> bool:
+            assert self.job.poll() is None, f"it has ended: {self.job.said}"
+            seen.clear()
+            seen.update(self.status)
+            return bool(seen) and condition(seen)
+
+        if not eventually(holds, within_s):
+            self.job.send(SIGUSR1)
+            eventually(lambda: "most recent call first" in self.job.said, 1.0)
+            raise AssertionError(f"{seen}\n{self.job.said}")
+        return seen
+
+    def grows(self, what: str, by: int, within_s: float = UP_S) -> dict[str, Any]:
+        """Waits until a counter is so much larger than now."""
+        goal = self.status.get(what, 0) + by
+        return self.until(lambda s: s[what] >= goal, within_s)
+
+    def order(self, line: str, within_s: float = BACK_S) -> dict[str, Any]:
+        done = self.status["orders"]
+        with open(self.folder / "orders", "a") as orders:
+            orders.write(f"{line}\n")
+        return self.until(lambda s: s["orders"] > done, within_s)
+
+    def save(self) -> None:
+        """Has a checkpoint written, and waits for it."""
+        saved = self.status["saved"]
+        self.order("save")
+        self.until(lambda s: s["saved"] > saved, END_S)
+
+    def finish(self) -> dict[str, Any]:
+        """Ends the run and returns what the driver reports, once everything in it holds."""
+        with open(self.folder / "orders", "a") as orders:
+            orders.write("stop\n")
+        assert self.job.wait(END_S) == 0, self.job.said
+        report: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        account(report)
+        return report
+
+
+def account(report: dict[str, Any]) -> None:
+    """Every acknowledged row is there, or was overwritten, or is counted as lost; none twice."""
+    assert report["twice"] == 0
+    assert report["broken_lanes"] == []
+    told = 0
+    for shard in report["shards"]:
+        oldest, committed = shard["acknowledged"]
+        assert oldest == 0, "rows were overwritten: nothing can be said of them"
+        assert shard["rows"] >= committed
+        told += committed - shard["base"]
+    counted = 0
+    for lost in report["lost"]:
+        oldest, committed = lost["acknowledged"]
+        told += committed - lost["base"]
+        counted += max(0, committed - max(oldest, lost["kept"]))
+    assert told == report["acknowledged_rows"]
+    assert counted == report["lost_rows"]
+    gone = {lost["tag"]: lost["acknowledged"][1] - lost["kept"] for lost in report["lost"]}
+    for noted in report["noted"]:
+        assert noted["missing"] <= gone.get(noted["tag"], 0), noted
+
+
+def both_up(status: dict[str, Any]) -> bool:
+    return all(station["up"] and not station["absent"] for station in status["stations"])
+
+
+def both_play(status: dict[str, Any]) -> bool:
+    return both_up(status) and all(s["acknowledged"][1] > 500 for s in status["stations"])
+
+
+def incarnations(status: dict[str, Any]) -> list[list[int]]:
+    return [station["incarnations"] for station in status["stations"]]
+
+
+def addresses(status: dict[str, Any]) -> list[str | None]:
+    return [station["address"] for station in status["stations"]]
+
+
+def ours(host: Host) -> list[int]:
+    """Returns the processes of runs on a host."""
+    return [*host.pids("ray::Resident"), *host.pids("actor-")]
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[tuple[Host, Host, Host]]:
+    with hosts(3) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(trio: tuple[Host, Host, Host]) -> tuple[Host, Host, Host]:
+    """A head on the first host, a node on the second, nothing on the third."""
+    a, b, c = trio
+    if not a.pids("gcs_server"):
+        a.restart()
+        b.restart()
+        a.start_head(cpus=1, env=QUICK)
+        b.join(a, cpus=1)
+    elif not b.pids("raylet/raylet") or not a.counts(b, within_s=0.0):
+        b.restart()
+        b.join(a, cpus=1)
+    if c.pids("raylet/raylet"):
+        c.restart()
+    assert eventually(lambda: not ours(a) and not ours(b), END_S)
+    return trio
+
+
+def train(host: Host, *argv: str, env: Mapping[str, str] | None = None) -> Job:
+    return host.popen(["rookery", "train", *argv, "--json", "--quiet"], env=env)
+
+
+def joined(head: Host) -> list[str]:
+    return ["--mode", "async", "--actors", "2", "--engine", "ray", "--address", head.address]
+
+
+def test_cartpole_is_solved_across_two_hosts_and_the_cluster_stays_without_us(cluster):
+    a, b, _ = cluster
+    run = train(a, "cartpole", *joined(a), "--run-dir", str(a.shared / "cartpole"))
+    used = eventually(lambda: bool(ours(a) and ours(b)), UP_S)
+    ended = run.wait(200.0)
+
+    assert used
+    assert ended == 0, run.said
+    assert run.answer["solved"]
+    assert eventually(lambda: not ours(a) and not ours(b), END_S)
+    assert _free_cpus(a) == 2.0  # all of both hosts
+    assert a.counts(b, within_s=0.0)
+    assert record(a.shared / "cartpole", "logged")[-1]["metrics"]["cluster/lost_rows"] == 0
+
+
+FREE = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+print(ray.available_resources().get("CPU", 0.0))
+"""
+
+
+def _free_cpus(head: Host) -> float:
+    return float(head.run([sys.executable, "-c", FREE, head.address]).stdout.split()[-1])
+
+
+def test_a_host_without_power_is_done_without_and_hosts_that_come_are_used(cluster):
+    a, b, c = cluster
+    run = Watched(a, a, settings={"cluster.actors_per_node": 1})
+    run.until(both_play, UP_S)
+    run.save()
+    run.order("note")
+    run.grows("acknowledged_rows", 1_000)
+
+    b.power_off()
+    run.until(lambda s: s["restarts"] == 1 and both_up(s), BACK_S)
+    replaced = run.grows("acknowledged_rows", 2_000)
+    b.boot()
+    b.join(a, cpus=1)
+    again = run.until(lambda s: len(s["stations"]) == 3 and both_play(s), BACK_S)
+    c.join(a, cpus=1)
+    more = run.until(lambda s: len(s["stations"]) == 4 and both_play(s), BACK_S)
+    report = run.finish()
+
+    assert addresses(replaced) == [a.ip, a.ip]
+    assert incarnations(replaced) == [[0], [1]]
+    assert addresses(again) == [a.ip, a.ip, b.ip]
+    assert addresses(more) == [a.ip, a.ip, b.ip, c.ip]
+    assert [lost["place"] for lost in report["lost"]] == [1]
+    assert report["lost_rows"] > 0
+    assert any(f"{report['lost_rows']} rows of replay are gone" in line for line in report["said"])
+    logged = record(run.run_dir, "logged")[-1]["metrics"]
+    assert logged["cluster/lost_rows"] == report["lost_rows"]
+    assert logged["cluster/stations"] == 4
+
+
+def test_a_shard_that_is_killed_gets_back_what_was_saved_and_the_rest_is_counted(cluster):
+    a, _, _ = cluster
+    run = Watched(a, a)
+    run.until(both_play, UP_S)
+    run.save()
+    run.order("note")
+    run.grows("acknowledged_rows", 2_000)
+    run.order("kill 0")
+    run.grows("learner_steps", 200)
+    run.until(both_up, BACK_S)
+    run.grows("acknowledged_rows", 2_000)
+    report = run.finish()
+
+    (kill,), (lost,) = report["kills"], report["lost"]
+    assert lost["place"] == 0
+    assert report["lost_rows"] == lost["acknowledged"][1] - lost["kept"] > 0
+    assert kill["committed"] >= lost["kept"] > 0
+    assert kill["others_same"]
+    assert kill["leaves_finite"]
+    assert kill["leaves_least"] >= 0.0
+    assert kill["leaves_sum"] == pytest.approx(kill["spread"])
+    assert report["shards"][0]["incarnations"] == [[0, 0], [0, 1]]
+    assert [noted["missing"] for noted in report["noted"]] == [0, 0]  # saved before they were noted
+
+
+LOSSY = {"req_failure_prob": 4, "resp_failure_prob": 3, "in_flight_failure_prob": 3}
+
+
+def test_calls_that_fail_on_their_way_are_made_again_and_applied_once(cluster):
+    a, _, _ = cluster
+    failures = {"CoreWorkerService.grpc_client.PushTask": {"num_failures": -1, **LOSSY}}
+    run = Watched(a, a, env={"RAY_testing_rpc_failure": json.dumps(failures)})
+    run.until(both_play, UP_S)
+    run.order("note")
+    run.save()
+    run.grows("acknowledged_rows", 3_000)
+    report = run.finish()
+
+    assert report["restarts"] == report["lost_rows"] == 0
+    assert [noted["missing"] for noted in report["noted"]] == [0, 0]
+
+
+def cut_off(a: Host, b: Host, settings: Mapping[str, Any]) -> None:
+    """A link is cut until the station behind it is given up, and then healed."""
+    run = Watched(a, a, settings=settings)
+    run.until(both_play, UP_S)
+    run.save()
+    run.order("note")
+    run.grows("acknowledged_rows", 1_000)
+    b.cut()
+    elsewhere = run.until(lambda s: s["restarts"] >= 1 and both_up(s), 3 * BACK_S)
+    run.grows("acknowledged_rows", 1_000)
+    b.heal()
+    assert eventually(lambda: not ours(b), BACK_S)
+    run.grows("acknowledged_rows", 1_000)
+    report = run.finish()
+
+    assert addresses(elsewhere) == [a.ip, a.ip]
+    assert elsewhere["stations"][0]["incarnations"] == [0]
+    (first,) = elsewhere["stations"][1]["incarnations"]
+    assert first == elsewhere["restarts"]
+    assert report["shards"][1]["incarnations"] == [[1, 0], [1, first]]
+    assert report["lost_rows"] == report["lost"][0]["acknowledged"][1] - report["lost"][0]["kept"]
+    assert report["lost_rows"] > 0
+
+
+def test_a_link_that_is_cut_for_long_moves_its_actors_and_the_old_ones_are_fenced(cluster):
+    a, b, _ = cluster
+    cut_off(a, b, {"cluster.lost_s": 2.0})
+
+
+def test_without_the_head_a_run_ends_and_goes_on_with_a_new_one(cluster):
+    a, b, c = cluster
+    settings = {"cluster.lost_s": 5.0, "cluster.start_s": 10.0}
+    run = Watched(a, a, settings=settings)
+    run.until(both_play, UP_S)
+    run.save()
+    run.grows("acknowledged_rows", 1_000)
+    a.power_off()
+    first = _newest(run.run_dir)
+
+    b.restart()
+    c.start_head(cpus=1, env=QUICK)
+    b.join(c, cpus=1)
+    again = Watched(b, c, str(run.run_dir), "--resume", settings=settings)
+    again.until(both_play, UP_S)
+    again.save()
+    second = _newest(run.run_dir)
+    began = time.monotonic()
+    c.power_off()
+    code = again.job.wait(90.0)
+    took_s = time.monotonic() - began
+    third = _newest(run.run_dir)
+
+    a.boot()
+    a.start_head(cpus=1, env=QUICK)
+    steps = str(third.env_steps + 2_000)
+    last = train(a, "--resume", str(run.run_dir), "--address", a.address, "--env-steps", steps)
+    ended = last.wait(UP_S + END_S)
+    c.boot()
+
+    assert second.env_steps > first.env_steps > 0
+    assert third.env_steps >= second.env_steps
+    assert code == 3, again.job.said
+    assert took_s < 60.0
+    assert _lines(again.job)[-1].startswith("rookery: ")
+    assert "head" in _lines(again.job)[-1]
+    assert ended == 0, last.said
+    assert last.answer["env_steps"] >= int(steps)
+    marks = [entry["env_steps"] for entry in record(run.run_dir, "logged")]
+    assert marks == sorted(marks)
+
+
+def _newest(run_dir: Path) -> checkpoint.Found:
+    """Returns the newest checkpoint; none may be broken."""
+    found, broken, _ = checkpoint.newest(run_dir / "checkpoints")
+    assert found is not None
+    assert broken == []
+    return found
+
+
+def _lines(job: Job) -> list[str]:
+    return job.stderr.read_text().splitlines()
+
+
+# What cannot work is one line.
+
+
+def refused(job: Job, *said: str, code: int = 2) -> None:
+    ended = job.wait(LINE_S)
+    lines = [line for line in _lines(job) if "starting" not in line and "memory:" not in line]
+
+    assert ended == code, job.said
+    assert len(lines) == 1, job.said
+    for word in said:
+        assert word in lines[0]
+
+
+def test_a_host_without_the_token_says_so(cluster):
+    a, b, _ = cluster
+    b.set_token(None)
+    without = train(b, "corridor", *joined(a), "--run-dir", str(a.shared / "no-token"))
+    refused(without, b.name, "token")
+    b.set_token("0" * 64)
+    wrong = train(b, "corridor", *joined(a), "--run-dir", str(a.shared / "wrong-token"))
+    refused(wrong, b.name, "token")
+    b.set_token(b.token)
+
+    assert a.counts(b, within_s=0.0)
+
+
+HERE_ONLY = """
+from rookery.envs.toy import Corridor
+class Mine(Corridor): ...
+"""
+
+
+def test_an_environment_that_one_host_cannot_import_is_refused_with_its_name(cluster):
+    a, b, _ = cluster
+    folder = a.root / "tmp" / "mine"
+    folder.mkdir()
+    (folder / "here_only.py").write_text(HERE_ONLY)
+    flags = ("--env", "here_only:Mine", "--run-dir", str(a.shared / "mine"))
+    run = train(a, *flags, *joined(a), env={"PYTHONPATH": "/tmp/mine"})
+    ended = run.wait(LINE_S)
+    shutil.rmtree(folder)
+
+    said = [line for line in _lines(run) if line.startswith("rookery: ")][-1]
+    assert ended in (2, 3), run.said
+    assert b.name in said
+    assert "here_only" in said
+    assert eventually(lambda: not ours(a) and not ours(b), END_S)
+    assert a.counts(b, within_s=0.0)
+
+
+def test_a_host_with_another_version_is_refused_with_both(cluster):
+    a, b, _ = cluster
+    other = b.root / "tmp" / "other" / "rookery"
+    shutil.copytree(TESTS.parent / "src" / "rookery", other, symlinks=True)
+    init = other / "__init__.py"
+    init.write_text(f"{init.read_text()}\n__version__ = '0.0.1'\n")
+    b.restart()  # and with it the copy; so it is made again
+    shutil.copytree(TESTS.parent / "src" / "rookery", b.root / "tmp" / "other" / "rookery")
+    init = b.root / "tmp" / "other" / "rookery" / "__init__.py"
+    init.write_text(f"{init.read_text()}\n__version__ = '0.0.1'\n")
+    b.join(a, cpus=1, env={"PYTHONPATH": "/tmp/other"})
+    run = train(a, "corridor", *joined(a), "--run-dir", str(a.shared / "version"))
+    refused(run, b.name, "0.0.1")
+    b.restart()
+
+    assert a.pids("gcs_server")
+
+
+# With Ray's own patience.
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[tuple[Host, Host]]:
+    with hosts(2) as (a, b):
+        a.start_head(cpus=1)
+        b.join(a, cpus=1)
+        yield a, b
+
+
+def test_a_link_that_is_cut_for_5_s_restarts_nothing_and_loses_nothing(patient):
+    a, b = patient
+    run = Watched(a, a)
+    before = run.until(both_play, UP_S)
+    run.order("note")
+    b.cut()
+    healed = time.monotonic() + 5.0
+    absent = run.until(lambda s: s["stations"][1]["absent"], 5.0)
+    during = run.grows("learner_steps", 50, 5.0)
+    assert eventually(lambda: time.monotonic() >= healed, 6.0)
+    b.heal()
+    run.until(both_up, BACK_S)
+    after = run.grows("acknowledged_rows", 2_000)
+    report = run.finish()
+
+    assert during["learner_steps"] > absent["learner_steps"]
+    assert incarnations(after) == incarnations(before) == [[0], [0]]
+    assert after["stations"][1]["acknowledged"][1] > during["stations"][1]["acknowledged"][1]
+    assert report["restarts"] == report["lost_rows"] == 0
+    assert [noted["missing"] for noted in report["noted"]] == [0, 0]
+
+
+PICTURES: dict[str, Any] = {
+    "env.kwargs": {"size": 200},
+    "run.env_steps": 3_000,
+    "replay.capacity": 4_000,
+    "replay.batch": 256,
+    "replay.warmup": 512,
+    "replay.samples_per_insert": 16.0,
+    "checkpoint.period": 1_000,
+    "eval.period": FOR_EVER,
+    "eval.episodes": 1,
+    "report.tensorboard": "false",
+}
+
+
+def test_an_object_store_that_is_too_small_slows_a_run_and_does_not_end_it():
+    with hosts(2, shm=1024 * MIB) as (a, b):
+        a.start_head(cpus=1, object_store=80 * MIB)
+        b.join(a, cpus=1, object_store=80 * MIB)
+        flags = ("--env", "rookery.envs.toy:Pictures", "--run-dir", str(a.shared / "run"))
+        run = train(a, *flags, *joined(a), *words(PICTURES))
+        ended = run.wait(200.0)
+
+        assert ended == 0, run.said
+        assert run.answer["env_steps"] >= 3_000
+
+
+# On one host.
+
+
+def test_two_runs_with_a_ray_of_their_own_do_not_see_each_other(nursery: Nursery, tmp_path: Path):
+    before = _litter()
+    argv = ["corridor", "--mode", "async", "--actors", "1", "--engine", "ray", "--env-steps", "3000"]
+    runs = [
+        nursery.start(["train", *argv, "--run-dir", f"run-{i}", "--json", "--quiet"], tmp_path)
+        for i in range(2)
+    ]
+    ended = [run.wait(UP_S + END_S) for run in runs]
+
+    assert ended == [0, 0], [run.said for run in runs]
+    assert eventually(lambda: _litter() <= before, END_S)
+
+
+def _litter() -> set[str]:
+    return {str(path) for path in Path("/tmp").glob("rk-*")}
