@@ -205,6 +205,8 @@ class Harbour:
 
     # As a cluster.
 
+    silence_s = 0.0  # of the head
+
     def nodes(self) -> list[Node]:
         return self.up
 

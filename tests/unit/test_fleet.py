@@ -89,6 +89,35 @@ class TestPlacing:
         assert [report.env_steps for report in played(fleet, 4)] == [4, 4]
         assert (fleet.restarts, fleet.incarnations) == (0, [0, 0])
 
+    def test_one_that_fell_silent_is_placed_elsewhere_where_there_is_another_host(self, harbour):
+        fleet = roaming(harbour)
+        harbour.pier(1).silent = True
+        tended(fleet)
+        harbour.clock.now += fleet.config.cluster.lost_s + 1.0
+        fleet.look()
+        fleet.look()
+
+        assert [berth.node for berth in fleet.berths] == ["node-0", "node-0"]
+
+    def test_an_empty_place_is_tended_once_somebody_is_there(self, harbour):
+        fleet = roaming(harbour)
+        fleet.berths[1].strikes = 1  # so that the next one is not there at once
+        harbour.lose(1)
+        fleet.look()
+        tended(fleet)
+        harbour.clock.now += 10.0
+        fleet.look()
+        tended(fleet)
+
+        assert harbour.pier(1).orders(Tend)
+
+    def test_without_its_head_a_run_ends(self, harbour):
+        fleet = roaming(harbour)
+        harbour.silence_s = fleet.config.cluster.lost_s + 1.0
+        harbour.clock.now += module.NODES_S
+        with pytest.raises(LostError, match="the head of the Ray cluster"):
+            fleet.look()
+
     def test_a_new_host_gets_a_station_where_actors_are_counted_by_host(self, harbour):
         fleet = roaming(harbour, cluster={"actors_per_node": 2}, actors=4, shards=None)
         harbour.up = [*harbour.up, node(2)]

@@ -49,7 +49,8 @@ JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
 END_S = 10.0  # for disconnecting, and for what is left to be swept
 INTERRUPTED_S = 4.0  # the same, where it was not up yet
-LOOK_S = 2.0  # for an answer about the hosts; then the last one counts
+LOOK_S = 2.0  # for an answer about the hosts, and of an actor
+GLANCE_S = 0.2  # the same, where some are known: then the last answer counts
 LEAST_STORE = 80 << 20  # bytes; Ray refuses less than 75 MiB
 REMEMBERED = 256  # answers that a keeper can give again
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 2.0
@@ -563,7 +564,7 @@ class Cluster:
             self._asking = threading.Thread(target=self._ask, name="nodes", daemon=True)
             self._asked = self._asked or time.monotonic()
             self._asking.start()
-            self._asking.join(LOOK_S)
+            self._asking.join(GLANCE_S if self._known else LOOK_S)
         return self._known
 
     @property

@@ -1,12 +1,16 @@
 """The archive: what a station that takes a lost one's place gets back of its shard."""
 
-from rookery.errors import CheckpointError
+import contextlib
+
+from rookery.errors import CheckpointError, StalledError
 from rookery.loops.station import Restore
 from rookery.manage import checkpoint
 from rookery.manage.checkpoint import Found, read_segments
 from rookery.manage.saver import CHECKPOINTS, Saver
 from rookery.replay.kept import apart
 from rookery.types import Array
+
+FLUSH_S = 30.0  # for the disk to take what is queued
 
 
 class Archive:
@@ -17,6 +21,8 @@ class Archive:
 
     def recall(self, place: int) -> Restore | None:
         """Returns what to restore at this place; None where no checkpoint holds its rows."""
+        with contextlib.suppress(StalledError):  # else one that is being written would come later
+            self._saver.flush(FLUSH_S)
         found, _, _ = checkpoint.newest(self._saver.run_dir / CHECKPOINTS)
         kept = None
         if found is not None and found.manifest["about"]["replay"]:

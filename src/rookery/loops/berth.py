@@ -52,6 +52,7 @@ class Berth:
     host: Host | None = None
     node: str | None = None  # where it was put
     cpus: float = 0.0  # that Ray counts for it
+    shunned: str | None = None  # where the last one fell silent
     placed: float = 0.0  # when
     up: bool = False  # has this one answered?
     proven: bool = False  # has any?

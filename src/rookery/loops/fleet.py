@@ -113,7 +113,7 @@ class Fleet:
     def _place(self, berth: Berth, nodes: Sequence[Node]) -> None:
         """Puts a station on the host with the fewest of them."""
         load = Counter(other.node for other in self.berths if other.host is not None)
-        node = min(nodes, key=lambda n: load[n.id])  # the first of equals
+        node = min(nodes, key=lambda n: (n.id == berth.shunned, load[n.id]))  # the first of equals
         berth.cpus = self._share(berth, node, len(nodes))
         berth.node = node.id
         self._start(berth)
@@ -268,7 +268,8 @@ class Fleet:
         now = time.monotonic()
         go, epsilons = self._allowed
         for berth in self.berths:
-            if not berth.tending and (berth.full or now - berth.tended >= TEND_S):
+            due = berth.full or now - berth.tended >= TEND_S
+            if due and not berth.tending and berth.host is not None:
                 berth.tending, berth.tended = True, now
                 berth.send(Tend(go, _of(berth, epsilons), self._allowance(berth)))
 
@@ -372,6 +373,7 @@ class Fleet:
     def _lose(self, berth: Berth, host: Host, trouble: str) -> None:
         """Ends what is left of a station, and decides what follows."""
         failed, where, extent = berth.failed, berth.where, berth.acknowledged
+        berth.shunned = berth.node if host.alive else None  # its host may be cut off
         berth.empty(self._next_tag())
         host.stop(0.0)
         if failed is not None and failed.final and not berth.proven:
@@ -404,9 +406,10 @@ class Fleet:
         now = time.monotonic()
         empty = [b for b in self.berths if b.host is None and now >= b.next_try]
         grows = self.config.cluster.actors_per_node is not None
-        if not empty and not (grows and now - self._looked >= NODES_S):
+        if not empty and now - self._looked < NODES_S:
             return
         self._looked, nodes = now, usable(self.cluster)
+        self._miss_head()
         for berth in empty:
             berth.next_try = now + NODES_S
             if nodes:
@@ -416,6 +419,16 @@ class Fleet:
             if node.id not in taken:
                 self._welcome(node)
         self._refuse_solitude(now)
+
+    def _miss_head(self) -> None:
+        """Without a head nobody can be replaced, and its nodes end themselves after a minute."""
+        silence_s = self.cluster.silence_s
+        if silence_s > self.config.cluster.lost_s:
+            raise LostError(
+                f"the head of the Ray cluster has not answered for {silence_s:.0f} s; start one "
+                "again, and its hosts, then `rookery train --resume RUN --address HOST:PORT` goes "
+                "on from the last checkpoint"
+            )
 
     def _refuse_solitude(self, now: float) -> None:
         """Where no host is left, waits a while for one, and gives up."""
