@@ -97,7 +97,8 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> Rest:
             _of("pool", arrays),
             [read_segments(segments, shard) for shard in range(shards)],
         )
-        saver.adopt(segments)
+        recut = shards != len(parts.pool.extents)
+        saver.adopt([] if recut else segments)  # rows of another cut have other numbers now
     parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
     parts.learner.advance(parts.share)
     pending = [
