@@ -194,6 +194,7 @@ class Harbour:
         self.refuses: Failed | None = None
         self.full = False  # no station finds CPUs
         self.closed = 0
+        self.silence_s = 0.0  # of the head
 
     def __enter__(self) -> "Harbour":
         return self

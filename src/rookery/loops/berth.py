@@ -2,7 +2,8 @@
 
 Orders go out, answers come in their order, and nobody waits here: `hear` takes in what has come.
 A station that is silent for `cluster.absent_s` counts as absent: it is not drawn from, and batches
-that wait for it are made up by others. When it answers again it is back.
+that wait for it are made up by others. When it answers again it is back. In sync mode everybody is
+waited for.
 """
 
 from collections import deque
@@ -49,13 +50,14 @@ class Berth:
     tag: int
     wait: Callable[[], None]  # lets time pass until something may have come
     absent_s: float
+    patient: bool  # is it waited for until it is lost?
     host: Host | None = None
     node: str | None = None  # where it was put
     cpus: float = 0.0  # that Ray counts for it
     shunned: str | None = None  # where the last one fell silent
     placed: float = 0.0  # when
     up: bool = False  # has this one answered?
-    proven: bool = False  # has any?
+    proven: bool = False  # has any brought something?
     facts: Facts = NOTHING
     acknowledged: Extent = NOTHING.extent  # its rows that the learner has been told of
     order: Any = None  # that somebody waits for
@@ -83,12 +85,17 @@ class Berth:
 
     @property
     def spread(self) -> float:
-        return 0.0 if self.absent else self.facts.spread
+        return 0.0 if self._passed_over else self.facts.spread
 
     @property
     def absent(self) -> bool:
         """Is there nobody, or somebody who does not answer?"""
         return self.host is None or not self.up or self.host.silence_s > self.absent_s
+
+    @property
+    def _passed_over(self) -> bool:
+        """Do others make up for it? In sync it is waited for: a run is a function of its seed."""
+        return (self.host is None or not self.up) if self.patient else self.absent
 
     def drain(self) -> Drained:
         """Returns what was brought since the last call."""
@@ -117,14 +124,14 @@ class Berth:
         """Waits for an answer; None where the station is absent or was lost since."""
         self.post()
         while question not in self._answers:
-            if self.absent or question not in self._open:
+            if self._passed_over or question not in self._open:
                 self._waived.add(question)
                 return None
             self.wait()
         return self._answers.pop(question)
 
     def rerank(self, rows: Rows, td_error: Array) -> None:
-        if not self.absent:
+        if not self._passed_over:
             self.send(Rerank(rows, td_error))
 
     # As a station.
@@ -165,7 +172,7 @@ class Berth:
             self._take(self._expected.popleft(), message)
 
     def _take(self, order: Any, answer: Any) -> None:
-        self.up = self.proven = True
+        self.up = True
         facts = getattr(answer, "facts", None)
         self.facts = facts if facts is not None else self.facts
         if isinstance(answer, Looked):
@@ -174,7 +181,8 @@ class Berth:
             self.incarnations, self.acknowledged = answer.incarnations, answer.facts.extent
             self.brought.append(answer)
             self.unread.append(answer)
-            self.strikes = 0 if answer.drained.steps else self.strikes
+            if answer.drained.steps:  # before that nobody knows whether its actors can play
+                self.strikes, self.proven = 0, True
         if isinstance(order, Tend):
             self.tending, self.full = False, 2 * answer.drained.steps > order.allowance
         if order is self.order:

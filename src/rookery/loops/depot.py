@@ -14,6 +14,7 @@ import numpy as np
 from rookery import seeding
 from rookery.board import Board
 from rookery.config.schema import Mode
+from rookery.errors import EmptyReplayError
 from rookery.loops.fleet import Fleet
 from rookery.loops.station import Adopt, Restore, Save, Unsaved
 from rookery.replay.kept import (
@@ -51,16 +52,30 @@ class Depot:
 
     def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
         self._wait_for_rows()
+        try:
+            taken = self._draw(batch, beta)
+        except EmptyReplayError:
+            if self._drawable:
+                raise
+            taken = None  # everybody was lost, or fell silent, meanwhile
+        return taken if taken is not None else self.draw(batch, beta=beta)
+
+    def _draw(self, batch: int, beta: float) -> Batch | None:
+        """Returns a batch; None where no row of it is whole."""
         if self.fleet.config.run.mode is not Mode.ASYNC:
             self.fleet.settle()  # what a shard's spread is must be known exactly
             return drawn(self.deck, self.fleet.berths, batch, beta)
         self._ask_ahead(batch)
         taken = self.deck.take(self.fleet.berths, self._ahead.popleft(), beta)
-        return taken if taken.rows.size else self.draw(batch, beta=beta)
+        return taken if taken.rows.size else None
+
+    @property
+    def _drawable(self) -> bool:
+        return any(berth.spread > 0 for berth in self.fleet.berths)
 
     def _wait_for_rows(self) -> None:
         """Where no shard can be drawn from, everybody may play until one can."""
-        while not any(berth.spread > 0 for berth in self.fleet.berths):
+        while not self._drawable:
             self.fleet.hold_open()
 
     def _ask_ahead(self, batch: int) -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from rookery.actor import CHUNKS, Actor
-from rookery.config.schema import Config
+from rookery.config.schema import Config, Mode
 from rookery.engines.ray import Cluster, Host, Node
 from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops.berth import Berth, shifted
@@ -103,6 +103,7 @@ class Fleet:
                 tag=self._next_tag(),
                 wait=self.wait_a_little,
                 absent_s=self.config.cluster.absent_s,
+                patient=self.config.run.mode is not Mode.ASYNC,
             )
         )
 
@@ -287,10 +288,13 @@ class Fleet:
 
     def hold_open(self) -> None:
         """Lets everybody play a little, whatever the limiter says: there is nothing to draw."""
-        self._allowed = True, self._allowed[1]
+        epsilons = self._allowed[1]
+        self._allowed = True, epsilons
         if self._roams:
             self._tend()
-        self.wait_a_little()
+            self.wait_a_little()
+        else:
+            list(self.play(self.config.actor.chunk, epsilons, self.config.actor.chunk_episodes))
 
     def news(self) -> list[Report]:
         """Returns what was reported since the last call, and looks after everybody."""
@@ -377,7 +381,7 @@ class Fleet:
         berth.empty(self._next_tag())
         host.stop(0.0)
         if failed is not None and failed.final and not berth.proven:
-            raise _noted(ConfigError(failed.summary), failed.traceback)
+            raise ConfigError(failed.summary)
         self._count(berth, where, trouble, failed.traceback if failed else "")
         berth.recalled = self.recall(berth.place)
         kept = int(berth.recalled.numbers["committed"]) if berth.recalled is not None else 0
@@ -410,6 +414,8 @@ class Fleet:
             return
         self._looked, nodes = now, usable(self.cluster)
         self._miss_head()
+        if self.cluster.silence_s > 0:
+            nodes = []  # whoever starts something waits until there is a head
         for berth in empty:
             berth.next_try = now + NODES_S
             if nodes:
