@@ -494,3 +494,15 @@ def test_where_ray_is_missing_the_extra_is_named(monkeypatch):
 
     with pytest.raises(ConfigError, match=r"pip install 'rookery\[ray\]'"):
         engine._need_ray()
+
+
+def test_of_what_ray_says_about_a_dead_actor_one_sentence_is_kept():
+    long = (
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: Resident\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
+        "Worker exit detail: Worker unexpectedly exits with a connection error code 2."
+    )
+    error = exceptions.RayActorError("ab" * 8, long)
+
+    said = "The actor is dead because its worker process has died"
+    assert engine._gist(error) == f"RayActorError: {said}"

@@ -494,10 +494,12 @@ def _difference(ours: dict[str, str], theirs: dict[str, str]) -> str | None:
 
 
 def _gist(error: Exception) -> str:
-    """Returns the one line of Ray's message that says something."""
+    """Returns the one line of Ray's message that says something; of Ray's own words a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line and line[0] not in "\t "]
     telling = [line for line in lines if not line.startswith("The actor died unexpectedly before")]
     last = (telling or lines or [type(error).__name__])[-1]
+    if last.startswith("The actor"):
+        last = last.partition(". ")[0].rstrip(".")
     return f"{type(error).__name__}: {last}"[:400]
 
 
