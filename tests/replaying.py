@@ -70,10 +70,17 @@ def pool(
     transport: int = 64,
     alpha: float = 0.6,
     first: FirstPriority = FirstPriority.LARGEST,
+    lag: int | None = None,
 ) -> Pool:
     """Returns an empty pool with a transport ring for each actor."""
     config = ReplayConfig(
-        capacity=capacity, warmup=1, batch=1, draw=draw, alpha=alpha, first_priority=first
+        capacity=capacity,
+        warmup=1,
+        batch=1,
+        draw=draw,
+        alpha=alpha,
+        first_priority=first,
+        max_policy_lag=lag,
     )
     return Pool(
         spec,

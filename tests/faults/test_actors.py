@@ -7,6 +7,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lineage
@@ -223,6 +224,23 @@ def test_a_slow_actor_does_not_slow_the_others(tmp_path):
 
     assert story.rows[1, 0] > 10 * story.rows[0, 0]
     assert story.complaints == []
+
+
+def test_what_a_slow_actor_brings_too_late_is_counted_and_not_drawn(tmp_path):
+    """One that plays whole chunks with old weights, beside a learner that publishes often."""
+    old = {"replay.max_policy_lag": 3, "learner.publish_min_interval_s": 0.0}
+    with begin(tmp_path, CREW | moody("dawdle", 0, where="first actor") | old) as driver:
+        pool = driver.parts.pool
+
+        def look(driver, event):
+            if isinstance(event, Turned) and pool.stale >= 100:
+                driver._asked.add(Ask.STOP)
+
+        finish(driver, look)
+        ring, closed = pool.ring, pool.chains.closed
+        assert (pool._late & closed).sum() == 0
+        assert set(ring.columns["actor"][np.flatnonzero(pool._late)].tolist()) >= {0}
+        assert (ring.columns["actor"][np.flatnonzero(closed)] == 1).any()
 
 
 def test_an_evaluator_that_is_slow_or_killed_does_not_touch_training(tmp_path):

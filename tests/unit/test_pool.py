@@ -244,6 +244,43 @@ class TestFirstPriorities:
         assert replay.sampler.leaves.tolist() == [4.0 + FLOOR, 0.25 + FLOOR, 4.0 + FLOOR, 0.0]
 
 
+class TestLag:
+    """Versions of rows are their numbers here."""
+
+    @pytest.mark.parametrize("draw", Draw)
+    def test_rows_of_a_policy_that_is_too_old_are_kept_counted_and_never_drawn(
+        self, made: list[Pool], draw: Draw
+    ) -> None:
+        made.append(replay := pool(VECTOR, draw=draw, lag=5))
+        replay.version = 12
+        write(replay, steps(*[RUN] * 20))
+        replay.drain()
+
+        drawn = np.concatenate([replay.draw(8).rows for _ in range(50)])
+
+        assert set(drawn.tolist()) == set(range(7, 19))
+        assert (replay.stale, replay.ring.committed) == (7, 20)
+
+    def test_without_a_limit_all_are_drawn(self, made: list[Pool]) -> None:
+        made.append(replay := pool(VECTOR))
+        replay.version = 1_000
+        write(replay, steps(*[RUN] * 20))
+        replay.drain()
+
+        assert len(set(replay.draw(500).rows.tolist())) == 19
+
+    def test_a_resumed_run_does_not_draw_them_either(self, made: list[Pool]) -> None:
+        made.append(replay := pool(VECTOR, lag=5))
+        replay.version = 12
+        write(replay, steps(*[RUN] * 20))
+        replay.drain()
+        made.append(again := pool(VECTOR, lag=5))
+
+        again.restore(*saved(replay, 0))
+
+        assert again.draw(500).rows.min() == 7
+
+
 def saved(replay: Pool, *cuts: int) -> tuple[Any, Any, list[tuple[int, dict[str, Array]]]]:
     """Returns a pool's state and its rows, in segments that begin at `cuts`."""
     ends = [*cuts[1:], replay.ring.committed]

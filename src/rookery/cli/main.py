@@ -42,7 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         signals.leave_at_once()
         output.flush()
+        _leave_ray_behind(code)
     return code
+
+
+def _leave_ray_behind(code: int) -> None:
+    """Ends here where a Ray without a head hangs in this process: it would crash us a moment later,
+    and the exit code would be that of the crash."""
+    engine = sys.modules.get("rookery.engines.ray")
+    if engine is not None and engine.left_behind:
+        os._exit(code)
 
 
 def _answer(argv: list[str]) -> int:

@@ -165,12 +165,14 @@ class ReplayConfig:
     first_priority: FirstPriority = FirstPriority.LARGEST  # actor: TD error by its own values
     beta: float = 0.4  # importance correction at the start of the run
     beta_end: float = 1.0  # importance correction at its end
+    max_policy_lag: int | None = None  # versions; rows that arrive later are never drawn
     storage: Storage = Storage.MEMORY  # disk: larger than memory, slower
     shards: int | None = None  # pieces that share the capacity; none: one, with ray one per host
 
     def __post_init__(self) -> None:
-        if self.shards is not None:
-            _positive("replay.shards", self.shards)
+        for name in ("shards", "max_policy_lag"):
+            if getattr(self, name) is not None:
+                _positive(f"replay.{name}", getattr(self, name))
         if not 1 <= self.batch <= self.warmup <= self.capacity:
             raise ConfigError(
                 "replay needs 1 <= batch <= warmup <= capacity, got "

@@ -66,6 +66,8 @@ LONGEST_FOLDER = 20  # letters; the system allows 107 for a socket's whole path
 MARK = "ROOKERY_RAY"  # in the environment of what belongs to a Ray of our own: its folder
 _PR_SET_PDEATHSIG = 1
 
+left_behind = False  # a Ray hangs in this process: it crashes at an end with goodbyes
+
 
 class Node(NamedTuple):
     """A live host."""
@@ -541,6 +543,7 @@ class Cluster:
         self.started = started
         self._session = session
         self._client = uuid.uuid4().hex
+        self._resident: Any = None  # the class that Ray knows
         self._hosts: list[Host] = []
         self._known: list[Node] = []
         self._asking: threading.Thread | None = None
@@ -586,7 +589,9 @@ class Cluster:
     ) -> Host:
         """Brings `target(setup)` to life on some host, or on the one with the id `node`."""
         environ = {name: os.environ.get(name, "1") for name in THREADS}
-        actor = _actor().options(
+        if self._resident is None:  # once: each new one has to be sent to the head
+            self._resident = _ray().remote(Resident)
+        actor = self._resident.options(
             num_cpus=cpus,
             num_gpus=gpus,
             max_restarts=0,
@@ -649,10 +654,6 @@ def _node(entry: dict[str, Any]) -> Node:
     return Node(entry["NodeID"], entry["NodeManagerHostname"], address, dict(entry["Resources"]))
 
 
-def _actor() -> Any:
-    return _ray().remote(Resident)
-
-
 def _strategy(node: str | None) -> Any:
     if node is None:
         return "SPREAD"
@@ -700,6 +701,8 @@ class _Session:
         _take_signals_back()
 
     def _abandon(self) -> None:
+        global left_behind
+        left_behind = True
         atexit.unregister(_ray()._private.worker.shutdown)  # it would wait for what hangs
         if self._broom is not None:
             self._broom.sweep()

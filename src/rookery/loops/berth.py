@@ -36,7 +36,7 @@ from rookery.replay.kept import Extent
 from rookery.replay.pool import Drained, Found
 from rookery.types import Array, Floats, Rows
 
-NOTHING = Facts(0.0, Extent(0, 0), 0.0)
+NOTHING = Facts(0.0, Extent(0, 0), 0.0, 0)
 SLOW = (Play, Cut, Deal, Save, Unsaved, Restore, Adopt, Seat)  # orders that may take any time
 
 

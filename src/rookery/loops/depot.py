@@ -41,6 +41,7 @@ class Depot:
 
     def __init__(self, fleet: Fleet, rng: np.random.Generator):
         self.fleet = fleet
+        self.version = 0  # the stations are told with the weights
         self.deck = Deck(SAMPLERS[fleet.config.replay.draw], rng)
         self._ahead: deque[Wanted] = deque()
         self._batch = 0
@@ -98,6 +99,10 @@ class Depot:
             rows, errors = zip(*self._errors, strict=True)
             self._errors = []
             rerank(self.fleet.berths, np.concatenate(rows), np.concatenate(errors))
+
+    @property
+    def stale(self) -> int:
+        return sum(berth.facts.stale for berth in self.fleet.berths)
 
     @property
     def fill(self) -> float:

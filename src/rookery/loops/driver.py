@@ -177,6 +177,7 @@ class Driver:
             extra={
                 "train/learning_rate": parts.learner.lr.at(parts.share),
                 "faults/skipped_steps": float(parts.learner.skipped),
+                "faults/stale_rows": float(parts.pool.stale),
                 **parts.freshness.metrics(),
                 **parts.crew.metrics(),
                 **self._taken(),

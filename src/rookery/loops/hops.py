@@ -40,7 +40,8 @@ def publish(parts: Parts) -> None:
     if began - parts.published_at < parts.publish_interval_s:
         return
     parts.published_at = began
-    parts.freshness.published(parts.board.publish(parts.learner.weights()))
+    parts.pool.version = parts.board.publish(parts.learner.weights())
+    parts.freshness.published(parts.pool.version)
     parts.trace.note(Activity.PUBLISH, began, time.monotonic(), 1)
 
 

@@ -139,8 +139,8 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
     """Everything a run needs while it runs, and nothing left of it afterwards."""
     if config.cluster.learner_resources:
         raise ConfigError(
-            "cluster.learner_resources send a whole run to another host, which only `rookery train` "
-            "can do; from Python start the script on that host, and leave them out"
+            "cluster.learner_resources send a whole run to another host, which `rookery train` "
+            "alone can do; from Python start the script on that host, and leave them out"
         )
     pick_device(config.learner.device)
     refuse_descriptors(config)

@@ -99,7 +99,9 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> Rest:
         )
         recut = shards != len(parts.pool.extents)
         saver.adopt([] if recut else segments)  # rows of another cut have other numbers now
-    parts.board.publish(_of("board", arrays), version=numbers["board"]["version"])
+    parts.pool.version = parts.board.publish(
+        _of("board", arrays), version=numbers["board"]["version"]
+    )
     parts.learner.advance(parts.share)
     pending = [
         Snapshot(

@@ -50,6 +50,7 @@ class Facts(NamedTuple):
     spread: float
     extent: Extent
     fill: float
+    stale: int  # rows that came too late to be drawn
 
 
 # Orders, and their answers.
@@ -221,7 +222,8 @@ class Station:
 
     @property
     def facts(self) -> Facts:
-        return Facts(self.pool.sampler.spread, self.pool.extents[0], self.pool.fill)
+        pool = self.pool
+        return Facts(pool.sampler.spread, pool.extents[0], pool.fill, pool.stale)
 
     def _play(self, order: Play) -> Brought:
         for reports in self.crew.play(order.env_steps, order.epsilons, order.episodes):
@@ -276,6 +278,7 @@ class Station:
         assert order.parcel is not None, "the engine fills it in"
         if order.version > self.board.version:
             self.board.publish(order.parcel, version=order.version)
+            self.pool.version = order.version
         return Done(self.facts)
 
     def _look(self, order: Look) -> Looked:

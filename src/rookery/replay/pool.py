@@ -76,6 +76,10 @@ class Pool:
             capacity=config.capacity,
         )
         self.running = np.zeros(actors * envs)  # discounted return so far, by lane
+        self.version = 0  # of the newest weights, as far as we have been told
+        self.stale = 0  # rows that came too late to be drawn
+        lagging = config.max_policy_lag is not None
+        self._late = np.zeros(config.capacity if lagging else 0, dtype=np.uint8)  # those, by slot
         self.sampler: Sampler = SAMPLERS[config.draw](self.ring, self.chains, config.alpha)
 
     def drain(self) -> Drained:
@@ -93,8 +97,20 @@ class Pool:
         """Links new rows, admits those whose window they closed; returns how many are steps."""
         self.sampler.clear(first, count)
         closed, steps = self.chains.link(self.ring, first, count)
+        closed = self._fresh(closed)
         self.sampler.admit(closed, self._first_errors(closed))
         return steps
+
+    def _fresh(self, rows: Rows) -> Rows:
+        """Leaves out rows of a policy that is too old by now: they stay, but nobody draws them."""
+        if self.config.max_policy_lag is None:
+            return rows
+        slots = rows % self.ring.capacity
+        late = self.ring.columns["version"][slots] < self.version - self.config.max_policy_lag
+        self._late[slots] = late
+        self.chains.closed[slots[late]] = 0
+        self.stale += int(late.sum())
+        return rows[~late]
 
     def _first_errors(self, rows: Rows) -> Floats:
         """Returns what is known of rows nobody learned from; a sequence has no single error."""
@@ -230,7 +246,8 @@ class Pool:
             "committed": self.ring.committed,
             "rng": seeding.state_of(self.rng),
         }
-        return numbers, self.sampler.state() | {"running": self.running.copy()}
+        own: dict[str, Array] = {"running": self.running.copy(), "late": self._late.copy()}
+        return numbers, self.sampler.state() | own
 
     def resume(
         self, numbers: Mapping[str, Any], arrays: Mapping[str, Array], segments: Sequence[Segments]
@@ -264,6 +281,9 @@ class Pool:
             )
         self._make_room(len(arrays["running"]))
         self._relink(int(numbers["first"]), position)
+        if self._late.size == len(arrays["late"]):
+            self._late[:] = arrays["late"]
+            self.chains.closed[: self._late.size][self._late == 1] = 0
         self.sampler.restore(arrays)
         self.running[: len(arrays["running"])] = arrays["running"]
 

@@ -211,6 +211,19 @@ class Shards:
         rerank(self.shards, rows, td_error)
 
     @property
+    def version(self) -> int:
+        return self.pools[0].version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        for pool in self.pools:
+            pool.version = version
+
+    @property
+    def stale(self) -> int:
+        return sum(pool.stale for pool in self.pools)
+
+    @property
     def fill(self) -> float:
         return sum(pool.fill for pool in self.pools) / len(self.pools)
 
