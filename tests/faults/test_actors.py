@@ -7,7 +7,6 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
-import numpy as np
 import pytest
 
 import lineage
@@ -231,16 +230,17 @@ def test_what_a_slow_actor_brings_too_late_is_counted_and_not_drawn(tmp_path):
     old = {"replay.max_policy_lag": 3, "learner.publish_min_interval_s": 0.0}
     with begin(tmp_path, CREW | moody("dawdle", 0, where="first actor") | old) as driver:
         pool = driver.parts.pool
+        actors = pool.ring.columns["actor"]
 
         def look(driver, event):
-            if isinstance(event, Turned) and pool.stale >= 100:
+            slow_and_late = (actors[pool._late == 1] == 0).sum() >= 50
+            quick_and_drawn = actors[pool.chains.closed == 1].any()
+            if isinstance(event, Turned) and slow_and_late and quick_and_drawn:
                 driver._asked.add(Ask.STOP)
 
         finish(driver, look)
-        ring, closed = pool.ring, pool.chains.closed
-        assert (pool._late & closed).sum() == 0
-        assert set(ring.columns["actor"][np.flatnonzero(pool._late)].tolist()) >= {0}
-        assert (ring.columns["actor"][np.flatnonzero(closed)] == 1).any()
+        assert pool.stale >= 50
+        assert not (pool._late & pool.chains.closed).any()
 
 
 def test_an_evaluator_that_is_slow_or_killed_does_not_touch_training(tmp_path):
