@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.config.schema import Config
+from rookery.config.schema import ClusterConfig, Config
 from rookery.engines.interface import Failed
 from rookery.engines.processes import GRACE_S, Child, send, spawn
 from rookery.engines.ray import Cluster, Host, Node
@@ -134,7 +134,7 @@ def send_away(config: Config, asked: Asked) -> Ended:
         try:
             host = _start(cluster, config, asked)
             interrupts.begin()
-            return _follow(host, interrupts)
+            return _follow(host, interrupts, config.cluster)
         finally:
             cluster.close()
 
@@ -158,11 +158,7 @@ def _with(nodes: list[Node], wanted: dict[str, float]) -> Node:
     for node in nodes:
         if all(node.resources.get(name, 0.0) >= amount for name, amount in wanted.items()):
             return node
-    have = "; ".join(
-        f"{node.name} has "
-        + ", ".join(f"{name} {node.resources.get(name, 0):g}" for name in wanted)
-        for node in nodes
-    )
+    have = "; ".join(f"{node.name} has {_amounts(node, wanted)}" for node in nodes)
     raise ConfigError(
         f"no host of the Ray cluster has cluster.learner_resources {wanted} ({have}); ask for "
         "less, or start a host with them (`ray start --num-gpus`, `--resources`)"
@@ -173,7 +169,7 @@ def _amounts(node: Node, names: Iterable[str]) -> str:
     return ", ".join(f"{name} {node.resources.get(name, 0.0):g}" for name in names)
 
 
-def _follow(host: Host, interrupts: Interrupts) -> Ended:
+def _follow(host: Host, interrupts: Interrupts, config: ClusterConfig) -> Ended:
     passed_on = 0
     while True:
         number = SIGNALS.get(interrupts.exit_code, 0)
@@ -182,6 +178,7 @@ def _follow(host: Host, interrupts: Interrupts) -> Ended:
         time.sleep(LOOK_S)
         seen = host.receive(LOOK_S)
         while seen is None and host.alive:
+            _refuse_to_wait(host, config)
             seen = host.receive(LOOK_S)
         if seen is None or isinstance(seen, Failed):
             raise LostError(
@@ -193,6 +190,16 @@ def _follow(host: Host, interrupts: Interrupts) -> Ended:
         ended: Ended | None = seen.ended
         if ended is not None:
             return ended
+
+
+def _refuse_to_wait(host: Host, config: ClusterConfig) -> None:
+    """Ray starts it when others have left what it needs, if ever."""
+    if host.address is None and host.silence_s > config.start_s:
+        raise LostError(
+            f"the learner was not started within {config.start_s:g} s (cluster.start_s): "
+            f"{config.learner_resources} of its host are in use; end what uses them, or ask for "
+            "less with --learner-resources"
+        )
 
 
 def _say(message: str) -> None:
