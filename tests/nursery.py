@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from typing import Any
 
 
@@ -64,6 +65,7 @@ def _become(request: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # TMPDIR may be another one now
     for fd, path in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(opened, fd)
