@@ -467,9 +467,12 @@ def test_what_is_silent_for_long_is_moved_and_what_comes_back_is_fenced(patient,
     cut_off(*patient, {"cluster.lost_s": lost_s})
 
 
-PICTURES: dict[str, Any] = {
-    "env.kwargs": {"size": 200},
-    "run.env_steps": 3_000,
+# A row has 16 KiB, and the 16 batches that are on their way 128 MiB.
+LARGE: dict[str, Any] = {
+    "env.kwargs": {"length": 4_096},
+    "net.hidden": [4],
+    "run.env_steps": 2_000,
+    "eval.target": "null",
     "replay.capacity": 4_000,
     "replay.batch": 256,
     "replay.warmup": 512,
@@ -477,6 +480,7 @@ PICTURES: dict[str, Any] = {
     "checkpoint.period": 1_000,
     "eval.period": FOR_EVER,
     "eval.episodes": 1,
+    "report.log_period": 100,
     "report.tensorboard": "false",
 }
 
@@ -485,12 +489,12 @@ def test_an_object_store_that_is_too_small_slows_a_run_and_does_not_end_it():
     with hosts(2, shm=1024 * MIB) as (a, b):
         a.start_head(cpus=1, object_store=80 * MIB)
         b.join(a, cpus=1, object_store=80 * MIB)
-        flags = ("--env", "rookery.envs.toy:Pictures", "--run-dir", str(a.shared / "run"))
-        run = train(a, *flags, *joined(a), *words(PICTURES))
+        flags = ("corridor", "--run-dir", str(a.shared / "run"))
+        run = train(a, *flags, *joined(a), *words(LARGE))
         ended = run.wait(200.0)
 
         assert ended == 0, run.said
-        assert run.answer["env_steps"] >= 3_000
+        assert run.answer["env_steps"] >= 2_000
 
 
 # On one host.
