@@ -185,6 +185,8 @@ class Berth:
                 self.strikes, self.proven = 0, True
         if isinstance(order, Tend):
             self.tending, self.full = False, 2 * answer.drained.steps > order.allowance
+        if order is self.recalled:
+            self.recalled = None  # it may be large
         if order is self.order:
             self.order, self.reply = None, answer
 
