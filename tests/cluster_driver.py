@@ -1,4 +1,4 @@
-"""A run on a cluster that is watched: what was acknowledged, what is lost, what is there in the end.
+"""A run on a cluster that is watched: what was acknowledged, what was lost, what is there at last.
 
 cluster_driver.py FOLDER ARGUMENT...       the arguments of `rookery train`
 
