@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 UP_S = 90.0  # for a run to be on its way, on a busy machine
 END_S = 120.0
 WITHIN_S = 10.0  # for the end of one that was told to
-GONE_S = 15.0  # for what a killed one has left
+GONE_S = 15.0  # for what one has left that was killed, or told to end while its Ray started
 CODES = {SIGINT: 130, SIGTERM: 143}
 SYNC = ("--mode", "sync", "--actors", "2")
 ASYNC = ("--mode", "async", "--actors", "2")
@@ -255,7 +255,7 @@ def test_a_signal_while_it_starts_ends_it_soon_and_leaves_nothing(stage, place):
 
     stop(run, number)
 
-    assert place.nothing_left(5.0), place.left()
+    assert place.nothing_left(GONE_S), place.left()
 
 
 # Requests that cannot be met.
