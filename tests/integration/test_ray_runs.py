@@ -168,8 +168,8 @@ def test_a_killed_sync_run_is_resumed_exactly_on_ray_and_inline(place):
 # Async.
 
 CORRIDOR = {"actor.chunk": 64, "actor.envs": 8}
-# What may lie in a station and in its actors' rings when a gate is closed, and the limiter's slack.
-AHEAD = 2 * 2 * CHUNKS * (64 + 2 * 8) + 2 * 2 * (64 + 8)
+# What may lie in the actors' rings when a gate is closed, and the limiter's slack.
+AHEAD = 2 * CHUNKS * (64 + 2 * 8) + 2 * 2 * (64 + 8)
 
 
 def _ahead(entry: dict[str, Any], ratio: float) -> float:

@@ -8,12 +8,11 @@ import pytest
 
 from experience import VECTOR
 from harbour import WEIGHTS, Harbour, node, played, settings
-from rookery.actor import CHUNKS
 from rookery.config.schema import Mode
 from rookery.engines.interface import Failed
 from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops import fleet as module
-from rookery.loops.fleet import Fleet
+from rookery.loops.fleet import UNLIMITED, Fleet
 from rookery.loops.station import Pull, Restore, Roam, Save, Tend
 
 BROKEN = Failed("host-0: ImportError: no module named toy; install it on that host", "trace", True)
@@ -371,24 +370,35 @@ class TestWeights:
 
 
 class TestTending:
-    def test_a_station_takes_in_no_more_than_fits_into_its_actors_rings(self, harbour):
+    def test_where_no_limiter_counts_a_station_may_take_in_many_chunks(self, harbour):
         fleet = roaming(harbour, actors=6)
         actor = fleet.config.actor
         (first, *_) = harbour.pier(0).orders(Tend)
 
-        assert first.allowance == 3 * CHUNKS * (actor.chunk + 2 * actor.envs)
+        assert first.allowance == 3 * UNLIMITED * (actor.chunk + actor.envs)
 
-    def test_beyond_the_allowance_rows_stay_in_the_rings(self, harbour):
+    def test_stations_share_the_room_that_the_limiter_has(self, harbour):
+        fleet = roaming(harbour)
+        harbour.clock.now += 0.5
+        for room in (100, 100):  # nothing comes, and nothing is learned
+            fleet.allow(True, [0.5, 0.5], room)
+            fleet.wait_a_little()
+            harbour.clock.now += 0.5
+
+        assert [harbour.pier(place).orders(Tend)[-1].allowance for place in (0, 1)] == [50, 50]
+
+    def test_beyond_the_allowance_a_station_closes_the_gates_by_itself(self, harbour):
         fleet = roaming(harbour)
         station, hands = harbour.pier(0).station, harbour.pier(0).hands
         allowance = harbour.pier(0).orders(Tend)[0].allowance
-        for _ in range(10):
-            hands.write(0, allowance)
-            station.roam()
+        opened = hands.allowed[-1][0]
+        hands.write(0, 2 * allowance)
+        station.roam()
 
-        assert station.pool.ring.committed <= 3 * allowance
-        assert hands.rings[0].waiting > 0
-        assert fleet.acknowledged_rows == 0
+        assert opened
+        assert not hands.allowed[-1][0]
+        tended(fleet)
+        assert hands.allowed[-1][0]
 
     def test_a_round_begins_once_the_last_one_was_answered(self, harbour):
         fleet = roaming(harbour)

@@ -51,7 +51,7 @@ def bring_in(parts: Parts, *, listen: bool) -> Collected:
     epsilon = parts.epsilon_now
     collected = count(parts, drained.steps, ended, epsilon, parts.freshness.version)
     go = parts.limiter.may_insert() and not over(parts)
-    parts.crew.allow(go, rungs(epsilon, parts.config))
+    parts.crew.allow(go, rungs(epsilon, parts.config), parts.limiter.room)
     return collected
 
 

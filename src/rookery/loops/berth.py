@@ -64,7 +64,7 @@ class Berth:
     reply: Any = None  # to it
     tending: bool = False
     tended: float = 0.0
-    full: bool = False  # has it taken in more than half of what it may?
+    full: bool = False  # did it take in more than half of what it might?
     version: int = 0  # of the weights sent last
     strikes: int = 0
     next_try: float = 0.0
@@ -74,6 +74,9 @@ class Berth:
     brought: list[Brought] = field(default_factory=list)
     unread: list[Brought] = field(default_factory=list)  # reports and complaints
     drained: list[Brought] = field(default_factory=list)  # by the last `drain`
+    _room: int = 0  # at the last round
+    _taken: int = 0  # env steps since then
+    _allowance: int = 0  # of the last round
     _questions: list[tuple[Floats, float]] = field(default_factory=list)  # not sent yet
     _asked: int = 0  # questions so far
     _open: deque[int] = field(default_factory=deque)  # those without an answer, in order
@@ -155,10 +158,25 @@ class Berth:
         return any(isinstance(order, Pull) for order in self._expected)
 
     @property
+    def slow(self) -> bool:
+        """Was it told to do something that may take long?"""
+        return any(isinstance(order, SLOW) for order in self._expected)
+
+    @property
     def silence_s(self) -> float:
-        """How long it has not answered what it answers at once; else Ray says whether it lives."""
-        slow = any(isinstance(order, SLOW) for order in self._expected)
-        return 0.0 if slow or self.host is None else self.host.silence_s
+        """How long it has not answered; in sync Ray alone says whether one that plays lives."""
+        plays = any(isinstance(order, Play) for order in self._expected)
+        return 0.0 if plays or self.host is None else self.host.silence_s
+
+    @property
+    def uncounted(self) -> int:
+        """Env steps that it has told of and nobody has drained yet."""
+        return sum(brought.drained.steps for brought in self.brought)
+
+    def appetite(self, room: int) -> int:
+        """Returns how much room the learner has made since the last round, with that one's rows."""
+        grown, self._room = room - self._room, room
+        return max(0, grown + self._taken)
 
     def hear(self) -> None:
         """Takes in what has come."""
@@ -184,7 +202,9 @@ class Berth:
             if answer.drained.steps:  # before that nobody knows whether its actors can play
                 self.strikes, self.proven = 0, True
         if isinstance(order, Tend):
-            self.tending, self.full = False, 2 * answer.drained.steps > order.allowance
+            self.tending, self._taken = False, answer.drained.steps
+            self.full = 2 * self._taken > self._allowance > 0
+            self._allowance = order.allowance
         if order is self.recalled:
             self.recalled = None  # it may be large
         if order is self.order:

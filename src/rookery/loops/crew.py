@@ -300,8 +300,8 @@ class Crew:
             seat.roams = True
             self._tell(seat, Roam())
 
-    def allow(self, go: bool, epsilons: Sequence[float]) -> None:
-        """Opens or closes everybody's gate."""
+    def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
+        """Opens or closes everybody's gate. `room` is for those who drain by themselves."""
         if (go, epsilons) == self._allowed:
             return
         for ring, epsilon in zip(self.rings, epsilons, strict=True):

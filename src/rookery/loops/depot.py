@@ -44,7 +44,6 @@ class Depot:
         self.version = 0  # the stations are told with the weights
         self.deck = Deck(SAMPLERS[fleet.config.replay.draw], rng)
         self._ahead: deque[Wanted] = deque()
-        self._batch = 0
         self._errors: list[tuple[Rows, Array]] = []  # not sent yet
 
     def drain(self) -> Drained:

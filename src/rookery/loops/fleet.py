@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rookery.actor import CHUNKS, Actor
+from rookery.actor import Actor
 from rookery.config.schema import Config, Mode
 from rookery.engines.ray import Cluster, Host, Node
 from rookery.errors import CheckpointError, ConfigError, LostError
@@ -29,11 +29,13 @@ from rookery.replay.ring import row_bytes, schema_of
 from rookery.types import Array, EnvSpec
 
 WAIT_S = 0.05  # between two looks at everybody while something is waited for
-
+UNLIMITED = 64  # chunks of each actor between two rounds, where no limiter counts them
 TEND_S = 0.02  # between two rounds of an async run, for each station
+HUNGRY_S = 0.004  # and where the learner waits for rows
 NODES_S = 2.0  # between two looks at which hosts there are
 STORE_BYTES = 200 << 20  # of Ray's object store, for rows on their way to a checkpoint
 BATCHES = 64  # drawn batches that may lie in it
+SLOWER = 10.0  # times `lost_s` may orders last that have much to do
 ROOM_S = 5.0  # for Ray to find CPUs for a station
 CLOSE_S = 3.0  # for everybody to close its environments
 
@@ -75,6 +77,7 @@ class Fleet:
         self._complaints: list[str] = []
         self._allowed: tuple[bool, list[float]] = (True, rungs(config.actor.epsilon, config))
         self._roams = False
+        self._room: int | None = None  # rows that the limiter takes; None: as many as there are
         self._looked = 0.0
         self._tags = 0
         self._reports: list[Report] = []
@@ -259,37 +262,46 @@ class Fleet:
         for berth in self.berths:
             berth.send(Roam())
 
-    def allow(self, go: bool, epsilons: Sequence[float]) -> None:
-        """Opens or closes everybody's gate, at the next round."""
+    def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
+        """Opens or closes everybody's gate, at the next round.
+
+        `room` is how many rows the limiter would take now; the learner makes more meanwhile.
+        """
         self._allowed = go, list(epsilons)
+        self._room = room
         self._tend()
 
-    def _tend(self) -> None:
+    def _tend(self, every_s: float = TEND_S) -> None:
         """Begins a round where it is time for one: who has answered the last one is asked anew."""
         now = time.monotonic()
         go, epsilons = self._allowed
         for berth in self.berths:
-            due = berth.full or now - berth.tended >= TEND_S
+            due = berth.full or now - berth.tended >= every_s
             if due and not berth.tending and berth.host is not None:
                 berth.tending, berth.tended = True, now
                 berth.send(Tend(go, _of(berth, epsilons), self._allowance(berth)))
 
     def _allowance(self, berth: Berth) -> int:
-        """As much as fits into the transport rings: so far may actors be ahead of a learner."""
+        """Its part of the limiter's room: behind a learner that does not look, actors halt."""
         actor = self.config.actor
-        return len(berth.actors) * CHUNKS * (actor.chunk + 2 * actor.envs)
+        if self._room is None:
+            return len(berth.actors) * UNLIMITED * (actor.chunk + actor.envs)
+        room = max(0, self._room - sum(other.uncounted for other in self.berths))
+        share = (room + berth.appetite(room)) // len(self.berths)
+        return max(share, actor.chunk if room else 0)
 
     def wait(self, timeout_s: float) -> None:
         """Waits for rows."""
         deadline = time.monotonic() + timeout_s
-        while not any(berth.brought for berth in self.berths) and time.monotonic() < deadline:
-            self._tend()
-            self.wait_a_little()
+        while not any(berth.uncounted for berth in self.berths) and time.monotonic() < deadline:
+            every_s = TEND_S if self._room is None else HUNGRY_S
+            self._tend(every_s)
+            self.wait_a_little(every_s)
 
     def hold_open(self) -> None:
         """Lets everybody play a little, whatever the limiter says: there is nothing to draw."""
         epsilons = self._allowed[1]
-        self._allowed = True, epsilons
+        self._allowed, self._room = (True, epsilons), None
         if self._roams:
             self._tend()
             self.wait_a_little()
@@ -318,10 +330,10 @@ class Fleet:
                 berth.version = self._version
                 berth.send(Pull(self._version), self._parcel)
 
-    def wait_a_little(self) -> None:
+    def wait_a_little(self, most_s: float = WAIT_S) -> None:
         """Waits until something may have come, and takes it in."""
         hosts = [berth.host for berth in self.berths if berth.host is not None]
-        self.cluster.wait(hosts, WAIT_S)
+        self.cluster.wait(hosts, most_s)
         self.look()
 
     def look(self) -> None:
@@ -370,7 +382,7 @@ class Fleet:
         if host.address is None and host.silence_s > cluster.start_s:
             return f"not there after {host.silence_s:.0f} s; has its host CPUs that are free?"
         limit_s = cluster.lost_s if berth.up else cluster.start_s
-        if berth.silence_s > limit_s:
+        if berth.silence_s > limit_s * (SLOWER if berth.slow else 1.0):
             return f"no answer for {berth.silence_s:.0f} s"
         return None
 

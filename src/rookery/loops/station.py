@@ -71,8 +71,8 @@ class Roam(NamedTuple):
 class Tend(NamedTuple):
     """Open or close the actors' gates, and say what happened since the last time.
 
-    Until the next one the station takes in no more than about so many env steps: behind a learner
-    that is busy, actors come to a halt.
+    After about so many env steps the station closes the gates by itself: behind a learner that is
+    busy, actors come to a halt.
     """
 
     go: bool
@@ -183,7 +183,7 @@ class Station:
         self.config = at_home(setup.config)
         self.roaming = False
         self._tally = Tally()
-        self._allowance = 0
+        self._terms = Tend(False, (), 0)
         self._heard = 0.0
         with contextlib.ExitStack() as stack:
             self.board = Board(setup.weights)
@@ -238,7 +238,8 @@ class Station:
 
     def roam(self) -> None:
         """Drains what has come, and looks after the actors now and then."""
-        arrived = self._tally.steps < self._allowance and self._drain()
+        arrived = self._drain()
+        self._mind_gates()
         if time.monotonic() - self._heard >= NEWS_S:
             self._heard = time.monotonic()
             self._tally.reports += self.crew.news()
@@ -257,9 +258,15 @@ class Station:
         return drained.count
 
     def _tend(self, order: Tend) -> Brought:
-        self.crew.allow(order.go, list(order.epsilons))
-        self._allowance = order.allowance
-        return self._brought()
+        self._terms = order
+        brought = self._brought()
+        self._mind_gates()
+        return brought
+
+    def _mind_gates(self) -> None:
+        go = self._terms.go and self._tally.steps < self._terms.allowance
+        if self._terms.epsilons:
+            self.crew.allow(go, list(self._terms.epsilons))
 
     def _brought(self) -> Brought:
         tally, self._tally = self._tally, Tally()

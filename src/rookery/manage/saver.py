@@ -24,6 +24,7 @@ from rookery.types import Array
 
 SEGMENT_BYTES = 64 << 20  # rows are written at the latest when this much is unsaved
 BACKLOG = 4  # jobs that may wait before training does
+EXPECTED = (OSError, MemoryError, SafetensorError)  # what a disk may say
 BEST = "best"
 CHECKPOINTS = "checkpoints"
 SEGMENTS = "replay"
@@ -115,10 +116,12 @@ class Saver:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            # A disk that is full or read-only, or no memory to write from: tell, and go on.
-            except (OSError, MemoryError, SafetensorError) as error:
+            # A disk that is full or read-only, or no memory to write from; and whatever else it is,
+            # training must not wait for a thread that has ended.
+            except Exception as error:
+                kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
                 self.failures.append(
-                    f"could not write to {self.run_dir}: {error}; "
+                    f"could not write to {self.run_dir}: {kind}{error}; "
                     "older checkpoints are intact, the next mark tries again"
                 )
 

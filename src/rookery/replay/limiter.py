@@ -43,6 +43,13 @@ class Limiter:
         return self.samples_per_insert * (self.inserted - self.slack) <= self.drawn
 
     @property
+    def room(self) -> int:
+        """Rows that may come before actors have to wait."""
+        warming = max(0, self.warmup - self.stored)
+        ahead = self.inserted - self.drawn / self.samples_per_insert
+        return max(0, warming + int(self.slack - ahead))
+
+    @property
     def ratio(self) -> float:
         """Rows drawn for each row inserted so far; 0 before the first."""
         return self.drawn / self.inserted if self.inserted else 0.0
