@@ -28,7 +28,8 @@ from rookery.config.schema import (
     RunConfig,
 )
 from rookery.engines.interface import Failed
-from rookery.engines.ray import Hello, Host, Keeper, Node, Parcel, versions
+from rookery.engines.ray import Node
+from rookery.engines.remote import Hello, Host, Keeper, Parcel, Verdict, versions
 from rookery.loops.crew import Dealt
 from rookery.loops.depot import Depot
 from rookery.loops.fleet import Fleet
@@ -37,7 +38,7 @@ from rookery.loops.station import Station
 from rookery.replay.ring import Ring, schema_of
 from rookery.types import Array
 
-TIMED = ("engines.ray", "loops.fleet", "loops.station")  # modules that look at the clock
+TIMED = ("engines.remote", "loops.fleet", "loops.station")  # modules that look at the clock
 ROOM = 4_096  # rows of a transport ring
 WEIGHTS = {"w": np.zeros(2, dtype=np.float32)}
 
@@ -160,6 +161,9 @@ class Pier:
         if method == "build" and self.refuses is not None:
             return self.refuses
         return getattr(self.keeper, method)(*args)
+
+    def judge(self, error: Exception) -> Verdict:
+        return Verdict.RAISED
 
     def kill(self) -> None:
         self.killed += 1

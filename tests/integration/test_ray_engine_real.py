@@ -16,10 +16,11 @@ import pytest
 
 from eventually import eventually
 from rookery.config.schema import ClusterConfig
-from rookery.engines import processes
+from rookery.engines import broom, processes
 from rookery.engines import ray as engine
 from rookery.engines.interface import Failed
-from rookery.engines.ray import Cluster, Host
+from rookery.engines.ray import Cluster
+from rookery.engines.remote import Host
 from rookery.errors import ConfigError
 from running import shared
 
@@ -207,8 +208,8 @@ def test_a_target_that_cannot_be_imported_is_final_and_names_the_host(local):
 
 
 def test_a_host_with_other_versions_is_refused(local, monkeypatch):
-    ours = {**engine.versions(), "torch": "0.1.2"}
-    monkeypatch.setattr(engine, "versions", lambda: ours)
+    ours = {**remote.versions(), "torch": "0.1.2"}
+    monkeypatch.setattr(remote, "versions", lambda: ours)
     host = start(local)
 
     failed = answer(host)
@@ -245,7 +246,7 @@ def _belonging(folder: str) -> list[int]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and engine._belongs(process, folder):
+            if process.status() != psutil.STATUS_ZOMBIE and broom._belongs(process, folder):
                 found.append(process.pid)
         except (psutil.Error, OSError):
             continue
@@ -362,7 +363,7 @@ def _folders(pid: int) -> list[str]:
     found = set()
     for child in psutil.Process(pid).children():
         try:
-            found.add(child.environ().get(engine.MARK))
+            found.add(child.environ().get(broom.MARK))
         except (psutil.Error, OSError):
             continue
     return [folder for folder in found if folder is not None]

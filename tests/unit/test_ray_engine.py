@@ -12,8 +12,10 @@ import pytest
 from eventually import eventually
 from rookery.config.schema import ClusterConfig
 from rookery.engines import ray as engine
+from rookery.engines import remote
 from rookery.engines.interface import Close, Failed
-from rookery.engines.ray import Cluster, Hello, Host, Keeper, Parcel, versions
+from rookery.engines.ray import Cluster, _Wire
+from rookery.engines.remote import Hello, Host, Keeper, Parcel, Verdict, versions
 from rookery.errors import ConfigError, LostError
 
 exceptions = pytest.importorskip("ray").exceptions
@@ -99,6 +101,9 @@ class Wire:
             raise ref
         return ref[0]
 
+    def judge(self, error: Exception) -> Verdict:
+        return _Wire(None).judge(error)
+
     def kill(self) -> None:
         self.killed += 1
 
@@ -159,10 +164,10 @@ def test_answers_are_forgotten_once_they_were_received_and_beyond_a_bound():
         keeper.do(*CLIENT, number, 3, Tell(number), None)
     assert sorted(keeper._answers) == [3, 4]
 
-    for number in range(5, 5 + engine.REMEMBERED):
+    for number in range(5, 5 + remote.REMEMBERED):
         keeper.do(*CLIENT, number, 0, Tell(number), None)
 
-    assert len(keeper._answers) == engine.REMEMBERED
+    assert len(keeper._answers) == remote.REMEMBERED
 
 
 def test_a_parcel_comes_in_its_field():
@@ -210,7 +215,7 @@ def test_building_again_says_the_same_and_builds_nothing():
 def test_paths_of_the_driver_that_exist_are_appended(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", ["here"])
 
-    assert engine._missing([str(tmp_path), "/nowhere", "here"]) == [str(tmp_path)]
+    assert remote._missing([str(tmp_path), "/nowhere", "here"]) == [str(tmp_path)]
 
 
 def test_a_role_roams_between_orders_and_orders_get_in():
@@ -378,13 +383,13 @@ def test_other_versions_are_refused_naming_both_and_the_host(package):
 
 
 def test_builds_of_one_version_for_different_devices_are_alike():
-    assert engine._difference({"torch": "2.11.0+cu128"}, {"torch": "2.11.0+cpu"}) is None
+    assert remote._difference({"torch": "2.11.0+cu128"}, {"torch": "2.11.0+cpu"}) is None
 
 
 def test_an_answer_to_somebody_else_is_refused(monkeypatch):
     wire = Wire()
     host = hosted(wire)
-    reply = engine.Reply("them", 0, 0, "x")
+    reply = remote.Reply("them", 0, 0, "x")
     monkeypatch.setattr(wire.keeper, "do", lambda *args: reply)
     host.send(Tell("x"))
 
@@ -505,4 +510,4 @@ def test_of_what_ray_says_about_a_dead_actor_one_sentence_is_kept():
     error = exceptions.RayActorError("ab" * 8, long)
 
     said = "The actor is dead because its worker process has died"
-    assert engine._gist(error) == f"RayActorError: {said}"
+    assert remote.gist(error) == f"RayActorError: {said}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rookery.engines.interface import Failed
-from rookery.engines.ray import Host
+from rookery.engines.remote import Host
 from rookery.event import Traced
 from rookery.loops.player import Report
 from rookery.loops.station import (

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from rookery.config.schema import ClusterConfig, Config
 from rookery.engines.interface import Failed
 from rookery.engines.processes import GRACE_S, Child, send, spawn
-from rookery.engines.ray import Cluster, Host, Node
+from rookery.engines.ray import Cluster, Node
+from rookery.engines.remote import Host
 from rookery.errors import ConfigError, LostError, RookeryError
 from rookery.manage.interrupts import Interrupts
 

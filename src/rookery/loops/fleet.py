@@ -18,7 +18,8 @@ from typing import Any
 
 from rookery.actor import Actor
 from rookery.config.schema import Config, Mode
-from rookery.engines.ray import Cluster, Host, Node
+from rookery.engines.ray import Cluster, Node
+from rookery.engines.remote import Host
 from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops.berth import Berth, shifted
 from rookery.loops.crew import Dealt, rungs
