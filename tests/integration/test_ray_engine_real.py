@@ -16,7 +16,7 @@ import pytest
 
 from eventually import eventually
 from rookery.config.schema import ClusterConfig
-from rookery.engines import broom, processes
+from rookery.engines import broom, processes, remote
 from rookery.engines import ray as engine
 from rookery.engines.interface import Failed
 from rookery.engines.ray import Cluster

@@ -9,15 +9,13 @@ for it, the first frame of its stack included, had not been overtaken by then. n
 length of sequences are the reader's own, whatever the writer's are.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from rookery.errors import ConfigError, EmptyReplayError, ProtocolError
 from rookery.replay import fold
+from rookery.replay.batches import joined, picked
 from rookery.replay.ring import Ring, schema_of
-from rookery.types import Array, Batch, Bools, EnvSpec, Rows
+from rookery.types import Batch, Bools, EnvSpec, Rows
 
 TRIES = 100  # rounds of guessing before a draw gives up
 
@@ -46,7 +44,7 @@ class Reader:
                 parts.append(part)
                 missing -= part.rows.size
             if missing == 0:
-                return _joined(parts)
+                return joined(parts)
         raise EmptyReplayError(
             f"found {batch - missing} of {batch} rows in {TRIES} tries among rows "
             f"{self.ring.oldest} to {self.ring.committed}; draw once the owner has learned a while"
@@ -84,7 +82,7 @@ class Reader:
         if good.all():
             return found
         self.overtaken += int((~good).sum())
-        return _each(found, lambda array: array[good]) if good.any() else None
+        return picked(found, good) if good.any() else None
 
 
 def _refuse_stranger(ring: Ring, spec: EnvSpec) -> None:
@@ -98,30 +96,3 @@ def _refuse_stranger(ring: Ring, spec: EnvSpec) -> None:
         f"{spec.name}, which needs {missing or 'its own order'}; "
         "share between runs of one environment"
     )
-
-
-def _joined(parts: list[Batch]) -> Batch:
-    if len(parts) == 1:
-        return parts[0]
-    return Batch(*(_concatenated(fields) for fields in zip(*parts, strict=True)))
-
-
-def _concatenated(fields: tuple[Any, ...]) -> Any:
-    first = fields[0]
-    if first is None:
-        return None
-    if isinstance(first, dict):
-        return {name: np.concatenate([field[name] for field in fields]) for name in first}
-    return np.concatenate(fields)
-
-
-def _each(batch: Batch, change: Callable[[Array], Array]) -> Batch:
-    return Batch(*(_changed(field, change) for field in batch))
-
-
-def _changed(field: Any, change: Callable[[Array], Array]) -> Any:
-    if field is None:
-        return None
-    if isinstance(field, dict):
-        return {name: change(leaf) for name, leaf in field.items()}
-    return change(field)

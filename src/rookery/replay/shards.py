@@ -20,6 +20,7 @@ import numpy as np
 
 from rookery import seeding
 from rookery.errors import EmptyReplayError
+from rookery.replay.batches import joined, picked
 from rookery.replay.kept import (
     Extent,
     Kept,
@@ -177,9 +178,9 @@ class Deck:
         return wanted.filled >= wanted.batch
 
     def _together(self, pieces: Sequence[Piece], beta: float) -> Batch:
-        parts = [_pick(piece.found.batch, piece.kept, piece.tag) for piece in pieces]
+        parts = [_tagged(picked(piece.found.batch, piece.kept), piece.tag) for piece in pieces]
         likelihood = np.concatenate([piece.likelihood[piece.kept] for piece in pieces])
-        batch = _joined(parts)._replace(weight=self.sampler.weigh(likelihood, beta))
+        batch = joined(parts)._replace(weight=self.sampler.weigh(likelihood, beta))
         whole = np.concatenate([piece.found.whole[piece.kept] for piece in pieces])
         return batch if whole.all() else self._only_whole(batch, whole)
 
@@ -187,9 +188,9 @@ class Deck:
         """As `Pool._whole`; None of them whole is a batch without rows."""
         index = np.arange(whole.size)
         if not whole.any():
-            return _pick(batch, index[:0])
+            return picked(batch, index[:0])
         index[~whole] = self.rng.choice(index[whole], size=int((~whole).sum()))
-        batch = _pick(batch, index)
+        batch = picked(batch, index)
         return batch._replace(weight=batch.weight / batch.weight.max())
 
 
@@ -307,22 +308,5 @@ def _nth(places: Rows, count: int) -> int:
     return int(np.partition(places, count - 1)[count - 1])
 
 
-def _pick(batch: Batch, index: Rows, tag: int = 0) -> Batch:
-    picked = Batch(*(_each(part, index) for part in batch))
-    return picked._replace(rows=picked.rows | (tag << TAG_BITS))
-
-
-def _each(part: Any, index: Rows) -> Any:
-    if isinstance(part, dict):
-        return {name: leaf[index] for name, leaf in part.items()}
-    return None if part is None else part[index]
-
-
-def _joined(batches: Sequence[Batch]) -> Batch:
-    return Batch(*(_side_by_side(parts) for parts in zip(*batches, strict=True)))
-
-
-def _side_by_side(parts: tuple[Any, ...]) -> Any:
-    if isinstance(parts[0], dict):
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return None if parts[0] is None else np.concatenate(parts)
+def _tagged(batch: Batch, tag: int) -> Batch:
+    return batch._replace(rows=batch.rows | (tag << TAG_BITS))
