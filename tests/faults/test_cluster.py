@@ -176,11 +176,12 @@ def cluster(trio: tuple[Host, Host, Host]) -> tuple[Host, Host, Host]:
         b.restart()
         a.start_head(cpus=1, env=QUICK)
         b.join(a, cpus=1)
-    elif not b.pids("raylet/raylet") or not a.counts(b, within_s=0.0):
+    elif not b.pids("raylet raylet") or not a.counts(b, within_s=0.0):  # name, then words
         b.restart()
         b.join(a, cpus=1)
-    if c.pids("raylet/raylet"):
+    if c.pids("raylet raylet"):
         c.restart()
+        assert a.misses(c)
     assert eventually(lambda: not ours(a) and not ours(b), END_S)
     return trio
 
