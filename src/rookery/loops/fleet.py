@@ -32,6 +32,7 @@ from rookery.types import Array, EnvSpec
 WAIT_S = 0.05  # between two looks at everybody while something is waited for
 UNLIMITED = 64  # chunks of each actor between two rounds, where no limiter counts them
 TEND_S = 0.02  # between two rounds of an async run, for each station
+START_LOOK_S = 0.1  # before the first rows
 HUNGRY_S = 0.004  # and where the learner waits for rows
 NODES_S = 2.0  # between two looks at which hosts there are
 STORE_BYTES = 200 << 20  # of Ray's object store, for rows on their way to a checkpoint
@@ -295,9 +296,16 @@ class Fleet:
         """Waits for rows."""
         deadline = time.monotonic() + timeout_s
         while not any(berth.uncounted for berth in self.berths) and time.monotonic() < deadline:
-            every_s = TEND_S if self._room is None else HUNGRY_S
+            every_s = self._pace_s
             self._tend(every_s)
             self.wait_a_little(every_s)
+
+    @property
+    def _pace_s(self) -> float:
+        """Between two rounds while the learner waits. Whoever is starting is not disturbed."""
+        if not self.acknowledged_rows:
+            return START_LOOK_S
+        return TEND_S if self._room is None else HUNGRY_S
 
     def hold_open(self) -> None:
         """Lets everybody play a little, whatever the limiter says: there is nothing to draw."""

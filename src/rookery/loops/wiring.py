@@ -4,8 +4,10 @@ Loops, benchmarks and tests all get their parts here, so that they run the same 
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +119,7 @@ def wire(
         spec = envs.spec
         if not inline:
             envs.close()
+            _import_meanwhile()
         learner = _learner(config, spec, device, weights)
         if approve is not None:
             approve(spec, learner)
@@ -143,6 +146,19 @@ def wire(
         ),
         trace=Trace("learner"),
     )
+
+
+def _import_meanwhile() -> None:
+    """Lets a second pass while actors start, instead of before.
+
+    The first optimizer of a process, and its first step, import torch's compiler to hide from it.
+    Nobody here compiles an optimizer, so the first of the two can do without.
+    """
+    for method in vars(torch.optim.Optimizer).values():
+        hidden = getattr(method, "__wrapped__", None)
+        if hidden is not None:
+            hidden.__dict__.setdefault("__dynamo_disable", hidden)
+    threading.Thread(target=import_module, args=("torch._dynamo",), name="import").start()
 
 
 def _learner(
