@@ -91,8 +91,9 @@ def write(run_dir: Path, mark: int) -> None:
     saver = Saver(run_dir, keep=2)
     found = checkpoint.newest(run_dir / CHECKPOINTS).found
     saver.adopt(found.segments() if found else [])
-    saver.rows(saver.saved_rows, rows(saver.saved_rows))
-    saver.save(content(mark), oldest=saver.saved_rows - 20, done=lambda folder: None)
+    saved = saver.saved_rows[0]
+    saver.rows(saved, rows(saved))
+    saver.save(content(mark), oldest=[saver.saved_rows[0] - 20], done=lambda folder: None)
     saver.best(content(mark, final=True))
     saver.flush(60.0)
     saver.close()
@@ -102,7 +103,7 @@ def write(run_dir: Path, mark: int) -> None:
 def write_end(run_dir: Path) -> None:
     """Does what a run does that was ahead of the mark at which it turns out to be solved."""
     saver = Saver(run_dir, keep=2)
-    saver.save(content(150, final=True), oldest=0, done=lambda folder: None)
+    saver.save(content(150, final=True), oldest=[0], done=lambda folder: None)
     saver.flush(60.0)
     saver.close()
     assert saver.failures == [], saver.failures

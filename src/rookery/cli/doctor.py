@@ -15,6 +15,7 @@ from rookery.manage import machine
 GB = 1 << 30
 EXTRAS: dict[str, tuple[str, ...]] = {  # extra → the modules it brings
     "ray": ("ray",),
+    "tune": ("ray", "pyarrow", "tensorboardX"),
     "sb3": ("stable_baselines3",),
     "wandb": ("wandb",),
     "pettingzoo": ("pettingzoo",),
