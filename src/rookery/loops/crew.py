@@ -389,7 +389,7 @@ class Crew:
             status = host.stop(0.0)
         if failed is not None and failed.final and not seat.proven:
             _, _, message = failed.summary.partition(": ")
-            raise _noted(ConfigError(f"actor {seat.number}: {message}"), failed.traceback)
+            raise noted(ConfigError(f"actor {seat.number}: {message}"), failed.traceback)
         if failed is None and status is not None:
             trouble += f" (exit status {status})"
         if self._brought(seat):
@@ -413,7 +413,7 @@ class Crew:
                 f"incarnation {seat.incarnation}) was lost {seat.strikes} times in a row, the last "
                 f"time: {trouble}; mend the environment, or raise actor.max_restarts ({most})"
             )
-            raise _noted(lost, its_traceback)
+            raise noted(lost, its_traceback)
         wait_s = back_off_s(seat.strikes)
         seat.next_try = time.monotonic() + wait_s
         self._complaints.append(
@@ -475,7 +475,7 @@ def _own_both(ring_fd: int, board_fd: int) -> tuple[int, int]:
         raise
 
 
-def _noted(error: RookeryError, its_traceback: str) -> RookeryError:
+def noted(error: RookeryError, its_traceback: str) -> RookeryError:
     """Gives an error the traceback of the process in which it began."""
     if its_traceback:
         error.add_note(its_traceback)

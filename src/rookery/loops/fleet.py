@@ -22,7 +22,7 @@ from rookery.engines.ray import Cluster, Node
 from rookery.engines.remote import Host
 from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops.berth import Berth, shifted
-from rookery.loops.crew import Dealt, rungs
+from rookery.loops.crew import Dealt, noted, rungs
 from rookery.loops.player import Report
 from rookery.loops.station import Brought, Cut, Deal, Play, Pull, Restore, Roam, Seat, Setup, Tend
 from rookery.manage.patience import back_off_s
@@ -422,7 +422,7 @@ class Fleet:
                 f"{where} was lost {berth.strikes} times in a row, the last time: {trouble}; see "
                 f"to that host, or raise actor.max_restarts ({most})"
             )
-            raise _noted(lost, its_traceback)
+            raise noted(lost, its_traceback)
         berth.empty_since = time.monotonic()
         berth.next_try = berth.empty_since + back_off_s(berth.strikes)
 
@@ -511,9 +511,3 @@ def _seat(berth: Berth, actors: Sequence[Any], arrays: Mapping[str, Array]) -> S
             if name.startswith(prefix)
         }
     return Seat({"actors": [actors[number] for number in berth.actors]}, own)
-
-
-def _noted(error: Any, its_traceback: str) -> Any:
-    if its_traceback:
-        error.add_note(its_traceback)
-    return error
