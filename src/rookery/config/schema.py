@@ -9,6 +9,7 @@ import difflib
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from rookery.errors import ConfigError
@@ -16,6 +17,26 @@ from rookery.errors import ConfigError
 ALGORITHMS: dict[str, str] = {
     "dqn": "deep Q-learning: double, dueling, n-step, prioritised replay; discrete actions",
 }
+SB3_OFF_POLICY = ("SAC", "TD3", "DDPG", "DQN")
+SB3_ALGORITHMS = (*SB3_OFF_POLICY, "PPO", "A2C")
+SB3_OURS = (  # what a run of ours gives to the constructor, from settings of its own
+    "env",
+    "policy",
+    "seed",
+    "device",
+    "verbose",
+    "tensorboard_log",
+    "buffer_size",
+    "replay_buffer_class",
+    "replay_buffer_kwargs",
+)
+
+
+class Backend(StrEnum):
+    """Whose algorithms learn."""
+
+    ROOKERY = "rookery"
+    SB3 = "sb3"
 
 
 class Mode(StrEnum):
@@ -357,11 +378,58 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sb3Config:
+    """An algorithm of Stable-Baselines3, where `backend` is sb3."""
+
+    algorithm: str | None = None  # SAC, TD3, DDPG, DQN, PPO or A2C
+    policy: str = "MlpPolicy"  # as SB3 names them: MlpPolicy, CnnPolicy, MultiInputPolicy
+    kwargs: dict[str, Any] = field(default_factory=dict)  # given to SB3's constructor
+    envs: int = 1  # environments that SB3 steps together
+
+    def __post_init__(self) -> None:
+        _positive("sb3.envs", self.envs)
+        if self.algorithm is not None:
+            _one_of("sb3.algorithm", self.algorithm, SB3_ALGORITHMS)
+        for key in SB3_OURS:
+            if key in self.kwargs:
+                raise ConfigError(
+                    f"sb3.kwargs has {key!r}, which follows from other settings (env, run.seed, "
+                    "learner.device, replay.capacity, sharing); leave it out"
+                )
+        for key in self.kwargs.get("policy_kwargs") or {}:
+            if key != "net_arch":
+                raise ConfigError(
+                    f"sb3.kwargs.policy_kwargs may have net_arch alone, got {key!r}; for more, "
+                    "use SB3 itself with rookery's DistributedReplayBuffer"
+                )
+
+
+OWN_LOOP, WRAP = "SB3 has a loop of its own: leave it out", "use a wrapper in env.wrappers"
+SB3_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {  # what it would pass over in silence
+    "run.mode": ((Mode.SINGLE,), OWN_LOOP),
+    "run.engine": ((Engine.AUTO, Engine.INLINE), OWN_LOOP),
+    "cluster.address": ((None,), OWN_LOOP),
+    "cluster.learner_resources": (({},), OWN_LOOP),
+    "actor.num": ((1,), "use sb3.envs"),
+    "replay.draw": ((Draw.UNIFORM,), "leave it out"),
+    "replay.storage": ((Storage.MEMORY,), "lower replay.capacity"),
+    "replay.shards": ((None, 1), "its replay is one piece: leave it out"),
+    "env.frame_stack": ((1,), "use FrameStackObservation in env.wrappers"),
+    "env.reward_scale": ((1.0,), WRAP),
+    "env.reward_clip": ((None,), WRAP),
+    "env.normalize_obs": ((False,), WRAP),
+    "env.normalize_reward": ((False,), WRAP),
+    "eval.epsilon": ((0.0,), "leave it out"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run."""
 
     name: str = "custom"  # the scenario's name
     about: str = ""  # one line for `rookery list`
+    backend: Backend = Backend.ROOKERY  # sb3: the section sb3 instead of algo, net and learner
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     algo: AlgoConfig = field(default_factory=AlgoConfig)
@@ -373,6 +441,7 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    sb3: Sb3Config = field(default_factory=Sb3Config)
 
     @property
     def engine(self) -> Engine:
@@ -387,6 +456,10 @@ class Config:
         return self.replay.first_priority is FirstPriority.ACTOR
 
     def __post_init__(self) -> None:
+        if self.backend is Backend.SB3:
+            self._refuse_what_sb3_has_not()
+            return
+        self._refuse_what_only_sb3_has()
         self._refuse_crowds()
         self._refuse_two_scales()
         if self.replay.warmup > self.run.env_steps:
@@ -398,6 +471,30 @@ class Config:
             raise ConfigError(
                 f"actor.chunk {self.actor.chunk} does not fit into replay.capacity "
                 f"{self.replay.capacity}; lower the first or raise the second"
+            )
+
+    def _refuse_what_only_sb3_has(self) -> None:
+        wanted = (self.sb3.algorithm or self.algo.name).lower()
+        if wanted not in ALGORITHMS:
+            raise ConfigError(
+                f"backend rookery has no algorithm {wanted!r} yet; it has "
+                f"{', '.join(ALGORITHMS)}; use one of them, or backend sb3"
+            )
+
+    def _refuse_what_sb3_has_not(self) -> None:
+        if self.sb3.algorithm is None:
+            raise ConfigError(
+                "backend sb3 needs to know which algorithm, got none; "
+                f"set sb3.algorithm to one of {', '.join(SB3_ALGORITHMS)}"
+            )
+        for name, (allowed, do) in SB3_TAKES.items():
+            if (given := attrgetter(name)(self)) not in allowed:
+                raise ConfigError(
+                    f"backend sb3 takes {name} {_said(allowed[0])} only, got {_said(given)}; {do}"
+                )
+        if self.run.seed >= 1 << 32:
+            raise ConfigError(
+                f"SB3 takes seeds below 2**32, got {self.run.seed}; use a smaller one"
             )
 
     def _refuse_two_scales(self) -> None:
@@ -447,6 +544,13 @@ class Config:
                 f"run.mode async has no chunks of episodes, got actor.chunk_episodes "
                 f"{self.actor.chunk_episodes}; leave it out, or use --mode sync"
             )
+
+
+def _said(value: Any) -> str:
+    """Returns a value as YAML has it."""
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 def _positive(name: str, value: float) -> None:
