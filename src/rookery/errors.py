@@ -5,7 +5,8 @@ RookeryError
 ├── EnvError          the environment broke its contract            → exit 3
 ├── ProtocolError     our own order of calls was broken
 │   ├── EmptyReplayError
-│   └── ClosedError
+│   ├── ClosedError
+│   └── RegistryError  a pool was used that is stopped or gone
 ├── LostError         something a run needs is gone                 → exit 3
 │   └── EvaluatorLostError
 ├── StalledError      nothing arrived within its deadline           → exit 3
@@ -41,6 +42,10 @@ class EmptyReplayError(ProtocolError):
 
 class ClosedError(ProtocolError):
     """A ring, board or connection was used after it had been closed."""
+
+
+class RegistryError(ProtocolError):
+    """A pool of shared buffers was used that has been stopped, or is gone."""
 
 
 class LostError(RookeryError):

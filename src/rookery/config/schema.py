@@ -84,6 +84,17 @@ class Storage(StrEnum):
     DISK = "disk"
 
 
+class Strategy(StrEnum):
+    """Which buffers of a pool a run borrows from, and how much of each."""
+
+    SELF_HEAVY = "self_heavy"
+    UNIFORM = "uniform"
+    WEIGHTED = "weighted"
+    NEWEST = "newest"
+    LOCAL_ONLY = "local_only"
+    ADAPTIVE = "adaptive"
+
+
 class Optimizer(StrEnum):
     """How gradients become weights."""
 
@@ -271,6 +282,19 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharingConfig:
+    """What a run borrows from the replay of others, and lends to them."""
+
+    pool: str | None = None  # folder of the pool, as `rookery share` makes one; none: alone
+    strategy: Strategy = Strategy.SELF_HEAVY
+    cross_sample_ratio: float = 0.2  # share of each batch's rows that comes from the pool
+    reward_tag: str | None = None  # how rewards were normalised before storing; must agree
+
+    def __post_init__(self) -> None:
+        _within("sharing.cross_sample_ratio", self.cross_sample_ratio, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Where the ray engine finds its hosts. Other engines do not look at it."""
 
@@ -437,6 +461,7 @@ class Config:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sharing: SharingConfig = field(default_factory=SharingConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -61,6 +61,43 @@ def copy(typing_context, target, to, source, at, count):  # type: ignore[no-unty
     return types.void(target, types.intp, source, types.intp, types.intp), code
 
 
+@intrinsic
+def read(typing_context, address, kind):  # type: ignore[no-untyped-def]
+    """Reads a number of that kind (np.float32, ...) at an address. Compiled code only."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        what = context.get_data_type(signature.return_type)
+        return builder.load(builder.inttoptr(args[0], what.as_pointer()), typ=what)
+
+    return kind.instance_type(types.int64, kind), code
+
+
+@intrinsic
+def load_at(typing_context, address):  # type: ignore[no-untyped-def]
+    """What `load` does, at an address."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(args[0], word.as_pointer())
+        builder.fence("seq_cst")
+        return builder.load_atomic(pointer, "acquire", _ALIGN, typ=word)
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
+def copy_at(typing_context, target, source, count):  # type: ignore[no-untyped-def]
+    """Copies `count` bytes from one address to another. Compiled code only."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        to, at = (builder.inttoptr(address, byte) for address in args[:2])
+        cgutils.raw_memcpy(builder, to, at, args[2], ir.Constant(args[2].type, 1))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), code
+
+
 @njit(cache=True, nogil=True)
 def _look(words, index):  # type: ignore[no-untyped-def]
     """Loads a counter after everything that was read before it."""

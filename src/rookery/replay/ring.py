@@ -51,8 +51,9 @@ _HEAD = struct.Struct("<8sqqqqq16sq32s")  # magic format header capacity pid sta
 _OWNER = struct.Struct("<qq16s")
 _OWNER_AT = 32
 WORDS = 512  # bytes at the file's beginning that hold the counters; the schema follows
-# in int64 words; the last two are the consumer's words to the writer of a transport ring
-_RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT, _GATE, _EPSILON = 16, 24, 32, 40, 48, 56
+_STRIDE = 14  # in int64 words, as those that follow; the rest of the first 16 describes the ring
+# the last two are the consumer's words to the writer of a transport ring
+RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT, _GATE, _EPSILON = 16, 24, 32, 40, 48, 56
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while a laptop sleeps
 
 
@@ -86,6 +87,12 @@ BOOKKEEPING: Schema = (
     Column("prev", (), "int32"),  # distance back; 0: first of its episode; -1: it is gone
 )
 
+TRANSITION: Schema = (  # what a row holds that carries its own next observation
+    Column("reward", (), "float32"),
+    Column("done", (), "float32"),  # 1: the episode ended with this step; nan: never whole
+    Column("timeout", (), "float32"),  # 1: by its time limit
+)
+
 MISSING = {"taken": np.nan}  # what a column holds that nobody gave, where it is not 0
 
 
@@ -98,6 +105,19 @@ def schema_of(spec: EnvSpec) -> Schema:
     """Returns the columns that rows of this environment have."""
     obs = tuple(Column(obs_column(leaf.name), leaf.shape, leaf.dtype) for leaf in spec.obs)
     return (*obs, Column("action", spec.action.shape, spec.action.dtype), *BOOKKEEPING)
+
+
+def paired_schema(
+    obs: Mapping[str, tuple[tuple[int, ...], str]], action: tuple[tuple[int, ...], str]
+) -> Schema:
+    """Returns the columns of rows that are whole transitions, as other libraries store them.
+
+    Observation leaves are given as name → (shape, dtype). The next row of an environment lies as
+    many rows behind as there are environments.
+    """
+    leaves = [Column(obs_column(name), *what) for name, what in obs.items()]
+    following = [leaf._replace(name=f"next_{leaf.name}") for leaf in leaves]
+    return (*leaves, Column("action", *action), *following, *TRANSITION)
 
 
 def row_bytes(schema: Schema) -> int:
@@ -138,8 +158,12 @@ class Ring:
         *,
         directory: Path | None = None,
         name: str | None = None,
+        stride: int = 1,
     ) -> "Ring":
-        """Makes a ring: private unless it has a name. A full disk or /dev/shm is a ConfigError."""
+        """Makes a ring: private unless it has a name. A full disk or /dev/shm is a ConfigError.
+
+        `stride`: rows from one step of an environment to its next, where that is always the same.
+        """
         if capacity < 1:
             raise ConfigError(f"a ring has at least one row, got a capacity of {capacity}")
         header = _header_bytes(schema)
@@ -153,14 +177,16 @@ class Ring:
             if name is not None:
                 (directory / name).unlink()
             raise
-        return cls(fd, writable=True)
+        ring = cls(fd, writable=True)
+        ring.words[_STRIDE] = stride
+        return ring
 
     @classmethod
-    def open(cls, path: Path) -> "Ring":
-        """Maps another run's named ring, for reading only."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def open(cls, path: Path, *, writable: bool = False) -> "Ring":
+        """Maps a named ring: another run's, for reading only, or one to be written on."""
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            return cls(fd, writable=False)
+            return cls(fd, writable=writable)
         except ProtocolError:
             os.close(fd)
             raise
@@ -171,13 +197,28 @@ class Ring:
         return cls(fd, writable=True)
 
     @property
+    def paired(self) -> bool:
+        """Do rows carry their own next observation?"""
+        return "done" in self.columns
+
+    @property
+    def stride(self) -> int:
+        """Rows from one step of an environment to its next; paired rings only."""
+        return int(self.words[_STRIDE])
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins, for compiled code that reads several rings."""
+        return int(self.bytes.ctypes.data)
+
+    @property
     def owner(self) -> Owner:
         """The process that writes, or wrote last."""
         return Owner(*_OWNER.unpack_from(self._map, _OWNER_AT))
 
     @property
     def reserved(self) -> int:
-        return look(self.words, _RESERVED)
+        return look(self.words, RESERVED)
 
     @property
     def committed(self) -> int:
@@ -227,7 +268,7 @@ class Ring:
         if count > self.capacity:
             raise ProtocolError(f"{count} rows do not fit into a ring of {self.capacity}")
         first = self.reserved
-        post(self.words, _RESERVED, first + count)
+        post(self.words, RESERVED, first + count)
         return first
 
     def commit(self) -> None:
@@ -265,8 +306,8 @@ class Ring:
         The quick way for a writer that always gives the same columns and has filled the rest.
         """
         words, columns = self.words, self.columns
-        first = look(words, _RESERVED)
-        post(words, _RESERVED, first + count)
+        first = look(words, RESERVED)
+        post(words, RESERVED, first + count)
         slots = self.slots(first, count)
         for name, values in rows.items():
             columns[name][slots] = values
@@ -289,8 +330,12 @@ class Ring:
         self._bury()
 
     def _bury(self) -> None:
-        """Commits half-written rows as final rows that no chain leads to."""
+        """Commits half-written rows as rows that nobody may draw and no chain leads to."""
         first, last = self.committed, self.reserved
+        if self.paired:
+            self.columns["done"][self.slots(first, last - first)] = np.nan
+            self.commit()
+            return
         _cut(self.columns["next"], self.oldest, first)
         slots = self.slots(first, last - first)
         self.columns["end"][slots] = End.TRUNCATED
@@ -301,7 +346,7 @@ class Ring:
 
     def restart_at(self, row: int) -> None:
         """Sets both counters of a ring that nobody else reads yet."""
-        post(self.words, _RESERVED, row)
+        post(self.words, RESERVED, row)
         post(self.words, COMMITTED, row)
 
     def beat(self) -> None:
@@ -445,8 +490,8 @@ def _drain(target, target_layout, target_words, source, source_layout, source_wo
     target_capacity, source_capacity = target_layout[0], source_layout[0]
     begin = load(source_words, _CONSUMED)
     count = min(load(source_words, COMMITTED) - begin, target_capacity)
-    first = load(target_words, _RESERVED)
-    store(target_words, _RESERVED, first + count)
+    first = load(target_words, RESERVED)
+    store(target_words, RESERVED, first + count)
     done = 0
     while done < count:
         to = (first + done) % target_capacity

@@ -1,0 +1,252 @@
+"""The borrower: draws rows from the other buffers of a pool, as a strategy says.
+
+    borrower = Borrower(registry, buffer_id, own, leaves, action, strategy=..., ratio=0.2, seed=3)
+    loan = borrower.borrow(256, n_step=1, gamma=0.99)     # its first rows are there; None: none is
+
+It looks around about once a second, and only while somebody draws: new rings are mapped, silent
+and removed ones let go, those of the dead cleared away. A pool that is gone, or too short, is no
+reason to stop: the rest of the batch is a run's own, and what was missing is counted.
+"""
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rookery.config.schema import Strategy
+from rookery.errors import ConfigError, RookeryError
+from rookery.replay.loans import Lender, Loan, Loans, Odds, refuse_stranger
+from rookery.replay.ring import Column
+from rookery.sharing.adaptive import Tuner
+from rookery.sharing.registry import Registry
+from rookery.sharing.strategies import STRATEGIES
+from rookery.types import Array
+
+LOOK_S = 1.0  # between two looks around
+SWEEP_S = 30.0  # between two looks for buffers of the dead
+MOST = 0.9  # of a batch, where the share is found out
+
+
+class Borrower:
+    """One buffer's view of the others in its pool."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        buffer_id: str,
+        own: Lender,
+        leaves: Sequence[Column],
+        action: Column,
+        *,
+        strategy: Strategy,
+        ratio: float,
+        seed: int,
+    ):
+        refuse_ratio(ratio)
+        self.registry, self.buffer_id, self.own = registry, buffer_id, own
+        self.leaves, self.action = tuple(leaves), action
+        self.strategy, self.ratio = strategy, ratio
+        self._rng = np.random.default_rng(seed)
+        self._peers: dict[str, Lender] = {}
+        self._refused: dict[str, str] = {}  # peers that are not read, and why
+        self._lent: dict[str, int] = {}  # rows of each, in rings that were let go too
+        self.local = self.foreign = self.short = 0  # rows
+        self._overtaken = 0
+        self.tuner = Tuner(self._rng) if strategy is Strategy.ADAPTIVE else None
+        self._loans = self._fresh_loans()
+        self._odds: Odds | None = None
+        self._rows = 0.0  # of each row of a batch: how much of it comes from the pool
+        self._listed_at = -1
+        self._look_at = self._sweep_at = -1.0
+        self._gone = False
+
+    @property
+    def active(self) -> bool:
+        """Could a batch hold rows of the pool at all?"""
+        return self.ratio > 0 and self.strategy is not Strategy.LOCAL_ONLY
+
+    def borrow(
+        self,
+        batch: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        reward_scale: float = 1.0,
+        reward_clip: float = np.inf,
+    ) -> Loan | None:
+        """Returns a batch whose first rows come from the pool, as many as it can give."""
+        if not self.active:
+            self.local += batch
+            return None
+        if time.monotonic() >= self._look_at:
+            self.look_around()
+        if self._odds is None:
+            self.local += batch
+            self.short += round(self.ratio * batch)
+            return None
+        loan = self._loans.take(
+            self._rows * batch,
+            self._odds,
+            batch,
+            n_step=n_step,
+            gamma=gamma,
+            reward_scale=reward_scale,
+            reward_clip=reward_clip,
+        )
+        self.short += loan.asked - loan.filled
+        self.foreign += loan.foreign
+        self.local += batch - loan.foreign
+        if loan.strange:
+            self._quarantine()
+        return loan
+
+    def observe(self, td_error: Array) -> None:
+        """Takes the TD errors of own rows, where the shares follow them."""
+        if self.tuner is not None and self.tuner.observe(td_error):
+            self._weigh()
+
+    # --- looking around
+
+    def look_around(self) -> None:
+        """Finds out who is there now, and how much they have."""
+        now = time.monotonic()
+        self._look_at = now + LOOK_S
+        if not self.registry.available:
+            self._lose()
+            return
+        if now >= self._sweep_at:
+            self._sweep_at = now + min(SWEEP_S, self.registry.stale_s / 4)
+            self.registry.sweep()
+        if self._meet():
+            self._settle()
+            self._loans = self._fresh_loans()
+        self._weigh()
+
+    def _meet(self) -> bool:
+        """Maps rings that are new and lets go of those that are gone; returns whether any is."""
+        changed = os.stat(self.registry.path).st_mtime_ns
+        if changed == self._listed_at:
+            return False
+        self._listed_at = changed
+        there = self.registry.others(self.buffer_id)
+        gone = [name for name in self._peers if name not in there]
+        for name in gone:
+            self._peers.pop(name).ring.close()
+        for name in gone + [name for name in self._refused if name not in there]:
+            self._refused.pop(name, None)
+        fresh = [name for name in there if name not in self._peers and name not in self._refused]
+        return sum(map(self._map, fresh)) > 0 or bool(gone)
+
+    def _map(self, name: str) -> bool:
+        try:
+            ring = self.registry.open_ring(name)
+        except FileNotFoundError:  # reserved: nobody has attached to it yet
+            return False
+        except (OSError, RookeryError, ValueError) as error:  # not ours, or no ring
+            self._refuse(name, str(error))
+            return False
+        try:
+            refuse_stranger(Lender(name, ring), self.leaves, self.action)
+        except ConfigError as error:
+            ring.close()
+            self._refuse(name, str(error))
+            return False
+        self._peers[name] = Lender(name, ring)
+        return True
+
+    def _refuse(self, name: str, why: str) -> None:
+        self._refused[name] = why
+        warnings.warn(f"buffer {name} is not read: {why}", stacklevel=2)
+
+    def _quarantine(self) -> None:
+        """Reads no more of whoever lends what is not finite."""
+        strange = np.flatnonzero(self._loans.tally.strange)
+        names = [self._loans.lenders[index].name for index in strange]
+        self._settle()
+        for name in names:
+            self._peers.pop(name).ring.close()
+            self._refuse(name, "it lent rows that are not finite, or rewards beyond all measure")
+        self._loans = self._fresh_loans()
+        self._weigh()
+
+    def _lose(self) -> None:
+        """Goes on alone: the pool was stopped, or somebody has removed its folder."""
+        self._settle()
+        for lender in self._peers.values():
+            lender.ring.close()
+        self._peers.clear()
+        self._loans, self._odds = self._fresh_loans(), None
+        if not self._gone:
+            self._gone = True
+            warnings.warn(
+                f"the pool in {self.registry.path} is gone; this run goes on with its own rows",
+                stacklevel=2,
+            )
+
+    def _fresh_loans(self) -> Loans:
+        seed = int(self._rng.integers(1 << 62))
+        lenders = [self.own, *self._peers.values()]
+        return Loans(self.leaves, self.action, lenders, seed)
+
+    def _weigh(self) -> None:
+        """Makes the odds from what everybody has by now; a silent buffer has nothing."""
+        sizes = self._loans.sizes
+        for index, lender in enumerate(self._loans.lenders[1:], start=1):
+            if lender.ring.silence_s > self.registry.stale_s:
+                sizes[index] = 0
+        part = STRATEGIES[self.strategy](sizes)
+        weights, rows = part.weights, self.ratio
+        if self.tuner is not None:
+            names = [lender.name for lender in self._loans.lenders[1:]]
+            self.tuner.meet(names)
+            weights = weights * np.concatenate([[1.0], self.tuner.factors(names)])
+            rows *= float(weights.sum() / max(1.0, part.weights.sum()))
+        self._odds = Odds.of(weights, part.newest) if weights.any() else None
+        self._rows = min(rows, MOST) if self.tuner is not None else rows
+
+    # --- what happened
+
+    def _settle(self) -> None:
+        """Puts the counts of the present loans to those of the ones before."""
+        tally = self._loans.tally
+        for lender, rows in zip(self._loans.lenders[1:], tally.lent[1:], strict=True):
+            self._lent[lender.name] = self._lent.get(lender.name, 0) + int(rows)
+        self._overtaken += int(tally.overtaken.sum())
+        self._loans.tally.lent[1:] = 0
+        self._loans.tally.overtaken[:] = 0
+
+    def stats(self) -> dict[str, Any]:
+        """Returns what was drawn so far, in rows."""
+        self._settle()
+        total = self.local + self.foreign
+        return {
+            "local_samples": self.local,
+            "distributed_samples": self.foreign,
+            "total_samples": total,
+            "distributed_ratio": self.foreign / total if total else 0.0,
+            "num_shared_buffers": len(self._peers),
+            "short_samples": self.short,
+            "overtaken_samples": self._overtaken,
+            "by_peer": dict(self._lent),
+            "refused": dict(self._refused),
+        }
+
+    def close(self) -> None:
+        """Lets go of every ring but the own."""
+        self._settle()
+        for lender in self._peers.values():
+            lender.ring.close()
+        self._peers.clear()
+        self._loans, self._odds = self._fresh_loans(), None
+
+
+def refuse_ratio(ratio: float) -> None:
+    """Refuses shares that no batch can have."""
+    if not 0.0 <= ratio <= 1.0:
+        raise ConfigError(
+            f"cross_sample_ratio is {ratio}, the share of a batch that comes from other runs; "
+            "give a number from 0 to 1"
+        )

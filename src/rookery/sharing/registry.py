@@ -1,0 +1,512 @@
+"""The registry: which runs lend to which. A folder, and nothing else: no server, no global lock.
+
+    registry = create_distributed_registry()
+    buffer_id = registry.register_buffer(run_id="my_run_1", algorithm="SAC")
+    ...                                                 # buffers attach to it, and lend
+    registry.deregister_buffer(buffer_id)
+    registry.stop()
+
+A pool's folder (0700, in memory where there is a /dev/shm) holds
+
+    pool.json         what the pool allows
+    terms.json        what its buffers have in common, as the first of them said it
+    ID.json           a reserved id: who, which algorithm. Locked while whoever registered it lives
+    ID.ring           its replay ring, 0600. Locked by its one writer, from its first row on
+
+The kernel lets go of both locks, whoever is killed: a buffer whose locks are free and whose owner
+is gone is litter, and the next one to look around removes it. Locks are never waited for, and
+nobody who reads takes one. Sampling is mapping the others' rings (`borrower.py`).
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import stat
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rookery.errors import ConfigError, ProtocolError, RegistryError
+from rookery.replay.owner import Owner
+from rookery.replay.ring import Ring, Schema, default_directory
+from rookery.sharing.terms import Terms, differences
+
+POOL, TERMS, NOTE, RING = "pool.json", "terms.json", ".json", ".ring"
+FORMAT = 1
+STALE_S = 300.0  # a buffer that was not written to for so long is ignored
+ON_POLICY = ("A2C", "PPO", "TRPO", "RecurrentPPO", "MaskablePPO")
+PATIENCE_S = 0.5  # for a lock: whoever looks whether its holder lives takes it for a moment
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A buffer of the pool."""
+
+    buffer_id: str
+    run_id: str
+    algorithm: str
+    reward_tag: str | None
+    env: str | None
+    pid: int  # of whoever registered it
+    rows: int  # written in its life; 0 until it is attached
+    filled: int  # rows that can be read
+    capacity: int
+    bytes: int
+    silence_s: float | None  # since the last row; none: there was none
+    state: str  # reserved | lending | silent | dead
+
+
+def shared_directory() -> Path:
+    """Where this user's named rings live."""
+    return default_directory() / f"rookery-{os.getuid()}"
+
+
+def create_distributed_registry(
+    max_buffer_size: int = 1_000_000,
+    *,
+    path: str | Path | None = None,
+    stale_s: float = STALE_S,
+) -> "Registry":
+    """Opens the pool in a folder, or makes a new pool, and starts it.
+
+    Without a path the pool is new and nobody knows of it but whoever is given the registry or its
+    `path`. A pool that is there already keeps its own `max_buffer_size` and `stale_s`.
+    """
+    if max_buffer_size < 1 or not stale_s > 0:
+        raise ConfigError(
+            f"a pool has buffers of at least one row that are stale after some seconds, got "
+            f"max_buffer_size={max_buffer_size}, stale_s={stale_s}"
+        )
+    folder = Path(path) if path is not None else shared_directory() / f"pool-{secrets.token_hex(4)}"
+    registry = Registry(folder.absolute())
+    registry.start(max_buffer_size=max_buffer_size, stale_s=stale_s)
+    return registry
+
+
+class Registry:
+    """A pool of buffers. Pickled it is its folder's path, and nothing else."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.max_buffer_size, self.stale_s = 0, STALE_S
+        self.revived = False  # from a pickle: the pool may have gone meanwhile
+        self._started = False
+        self._held: dict[str, int] = {}  # descriptors of the notes we registered, which lock them
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": str(self.path)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(Path(state["path"]))  # type: ignore[misc]
+        self.revived = True
+        with contextlib.suppress(RegistryError):
+            self._open()
+
+    # --- the pool
+
+    def start(self, *, max_buffer_size: int = 1_000_000, stale_s: float = STALE_S) -> None:
+        """Makes the pool's folder where it is not there, and opens it."""
+        _make_private(self.path.parent if self.path.parent == shared_directory() else self.path)
+        _make_private(self.path)
+        about = {"format": FORMAT, "max_buffer_size": max_buffer_size, "stale_s": stale_s}
+        _write_once(self.path / POOL, about)
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            _refuse_foreign(self.path)
+            about = json.loads((self.path / POOL).read_text())
+        except FileNotFoundError:
+            raise RegistryError(
+                f"start: there is no pool in {self.path}; make one with "
+                "create_distributed_registry(path=...)"
+            ) from None
+        if about["format"] != FORMAT:
+            raise ConfigError(
+                f"the pool in {self.path} has format {about['format']}, this release reads "
+                f"{FORMAT}; use one release for all runs that share"
+            )
+        self.max_buffer_size, self.stale_s = about["max_buffer_size"], about["stale_s"]
+        self._started = True
+
+    @property
+    def started(self) -> bool:
+        return self._started
+
+    @property
+    def available(self) -> bool:
+        """Is the pool started, and still there?"""
+        return self._started and (self.path / POOL).exists()
+
+    def stop(self) -> None:
+        """Gives back what this process registered; the last one removes the pool's folder."""
+        for buffer_id in tuple(self._held):
+            self.deregister_buffer(buffer_id)
+        self._started = False
+        if not self.path.is_dir() or any(self._ids()):
+            return
+        for name in (TERMS, POOL):
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else's file: the folder is theirs
+            self.path.rmdir()
+
+    def _check(self, call: str) -> None:
+        """Refuses a call on a pool that is stopped or gone."""
+        if not self._started:
+            raise RegistryError(
+                f"{call}: the registry of {self.path} is stopped; call start() first, or make one "
+                "with create_distributed_registry()"
+            )
+        if not (self.path / POOL).exists():
+            raise RegistryError(
+                f"{call}: the pool in {self.path} is gone; make a new one with "
+                "create_distributed_registry() and register again"
+            )
+
+    # --- buffers
+
+    def register_buffer(
+        self,
+        run_id: str,
+        algorithm: str,
+        reward_tag: str | None = None,
+        *,
+        env: str | None = None,
+    ) -> str:
+        """Reserves an id for a run's buffer, which is there once a buffer attaches to it.
+
+        `reward_tag` names how rewards were normalised before they were stored, `env` the
+        environment; both must agree within a pool.
+        """
+        self._check("register_buffer")
+        refuse_on_policy(algorithm)
+        if not _NAME.fullmatch(run_id):
+            raise ConfigError(
+                f"run_id is {run_id!r}; use letters, digits, '_', '-' and '.', a letter or digit "
+                "first, at most 100"
+            )
+        self.sweep()
+        self._mention_namesake(run_id)
+        buffer_id = f"{run_id}-{secrets.token_hex(3)}"
+        owner = Owner.this()
+        note = {
+            "run_id": run_id,
+            "algorithm": algorithm,
+            "reward_tag": reward_tag,
+            "env": env,
+            "owner": [owner.pid, owner.started, owner.boot.hex()],
+            "created": time.time(),
+        }
+        self._held[buffer_id] = _locked_note(self.path / f"{buffer_id}{NOTE}", note)
+        return buffer_id
+
+    def _mention_namesake(self, run_id: str) -> None:
+        for listed in self.list():
+            if listed.run_id == run_id and listed.state != "dead":
+                warnings.warn(
+                    f"run {run_id!r} is in the pool already as {listed.buffer_id} (pid "
+                    f"{listed.pid}); the new one gets an id of its own",
+                    stacklevel=3,
+                )
+                return
+
+    def deregister_buffer(self, buffer_id: str) -> None:
+        """Takes a buffer out of the pool. Those who have mapped it can read on until they look."""
+        self._check("deregister_buffer")
+        if not self._remove(buffer_id):
+            raise RegistryError(
+                f"deregister_buffer: {buffer_id!r} is not in {self.path}; it has "
+                f"{', '.join(self._ids()) or 'no buffers'}"
+            )
+
+    def _remove(self, buffer_id: str) -> bool:
+        held = self._held.pop(buffer_id, None)
+        if held is not None:
+            os.close(held)
+        (self.path / f"{buffer_id}{RING}").unlink(missing_ok=True)
+        try:
+            (self.path / f"{buffer_id}{NOTE}").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def note(self, buffer_id: str) -> dict[str, Any]:
+        """Returns what was said of a buffer when it was registered."""
+        self._check("note")
+        try:
+            note: dict[str, Any] = json.loads((self.path / f"{buffer_id}{NOTE}").read_text())
+        except FileNotFoundError:
+            raise RegistryError(
+                f"buffer {buffer_id!r} is not registered in {self.path}; call register_buffer first"
+            ) from None
+        return note
+
+    def attach(
+        self, buffer_id: str, terms: Terms, schema: Schema, capacity: int, *, stride: int = 1
+    ) -> Ring:
+        """Returns the ring of an id, made for its first buffer; refuses what does not fit."""
+        self.note(buffer_id)
+        if capacity > self.max_buffer_size:
+            raise ConfigError(
+                f"a buffer of {capacity} rows is larger than the pool's max_buffer_size "
+                f"{self.max_buffer_size}; make it smaller, or the pool's limit larger"
+            )
+        self._agree(terms)
+        path = self.path / f"{buffer_id}{RING}"
+        with contextlib.suppress(FileExistsError):
+            return self._made(path, schema, capacity, stride)
+        ring = Ring.open(path, writable=True)
+        if (ring.schema, ring.capacity, ring.stride) != (schema, capacity, stride):
+            there = ring.capacity
+            ring.close()
+            raise ConfigError(
+                f"buffer {buffer_id} has a ring of {there} rows with other columns or another "
+                f"size than the {capacity} asked for; register an id of its own for each buffer"
+            )
+        return ring
+
+    def _made(self, path: Path, schema: Schema, capacity: int, stride: int) -> Ring:
+        """Makes a ring beside its name first: nobody ever sees half a ring."""
+        if path.exists():
+            raise FileExistsError(path)
+        scratch = f".{path.name}.{secrets.token_hex(4)}"
+        ring = Ring.create(schema, capacity, directory=self.path, name=scratch, stride=stride)
+        try:
+            ring.beat()
+            os.link(self.path / scratch, path)
+        except FileExistsError:
+            ring.close()
+            raise
+        finally:
+            (self.path / scratch).unlink()
+        return ring
+
+    def _agree(self, terms: Terms) -> None:
+        _write_once(self.path / TERMS, terms)
+        theirs = json.loads((self.path / TERMS).read_text())
+        if different := differences(json.loads(json.dumps(terms)), theirs):
+            raise ConfigError(
+                f"this buffer does not fit into the pool {self.path}: "
+                + "; ".join(different)
+                + ". Give it a pool of its own"
+            )
+
+    def claim(self, ring: Ring, buffer_id: str) -> None:
+        """Makes this process the ring's one writer, until it closes the ring or dies."""
+        if not _take(ring.fd):
+            raise RegistryError(
+                f"buffer {buffer_id} is being written by another buffer (pid {ring.owner.pid}); "
+                "a buffer has one writer: register an id of its own for this one"
+            )
+        ring.adopt()
+
+    # --- looking around
+
+    def _ids(self) -> Iterator[str]:
+        with contextlib.suppress(FileNotFoundError):
+            for entry in sorted(os.listdir(self.path)):
+                if entry.endswith(NOTE) and entry not in (POOL, TERMS) and entry[0] != ".":
+                    yield entry[: -len(NOTE)]
+
+    def others(self, buffer_id: str) -> list[str]:
+        """Returns the ids of the buffers that are there besides this one."""
+        return [other for other in self._ids() if other != buffer_id]
+
+    def open_ring(self, buffer_id: str) -> Ring:
+        """Maps a buffer's ring for reading; refuses files that are not this user's alone."""
+        return _open_private(self.path / f"{buffer_id}{RING}")
+
+    def list(self) -> Sequence[Listed]:
+        """Returns every buffer of the pool."""
+        self._check("list")
+        return tuple(listed for listed in map(self._listed, self._ids()) if listed is not None)
+
+    def _listed(self, buffer_id: str) -> Listed | None:
+        try:
+            note = self.note(buffer_id)
+            about: dict[str, Any] = {
+                key: note[key] for key in ("run_id", "algorithm", "reward_tag", "env")
+            }
+            about["pid"] = note["owner"][0]
+        except (RegistryError, ValueError, KeyError, TypeError):  # gone, or no note of ours
+            return None
+        found = {"rows": 0, "filled": 0, "capacity": 0, "bytes": 0, "silence_s": None}
+        try:
+            ring = self.open_ring(buffer_id)
+        except FileNotFoundError:
+            state = "reserved"
+        except (OSError, ProtocolError, ValueError):
+            state = "dead"
+        else:
+            found = _measured(ring)
+            silent = ring.silence_s > self.stale_s
+            state = "silent" if silent else "lending" if ring.committed else "reserved"
+            ring.close()
+        if self._is_dead(buffer_id, note):
+            state = "dead"
+        return Listed(buffer_id=buffer_id, **about, **found, state=state)  # type: ignore[arg-type]
+
+    def stats(self) -> dict[str, Any]:
+        """Returns what the pool holds, as numbers."""
+        buffers = self.list()
+        return {
+            "path": str(self.path),
+            "num_buffers": len(buffers),
+            "num_lending": sum(b.state == "lending" for b in buffers),
+            "total_rows": sum(b.rows for b in buffers),
+            "filled_rows": sum(b.filled for b in buffers),
+            "total_bytes": sum(b.bytes for b in buffers),
+            "max_buffer_size": self.max_buffer_size,
+            "stale_s": self.stale_s,
+            "buffers": {b.buffer_id: asdict(b) for b in buffers},
+        }
+
+    # --- litter
+
+    def sweep(self) -> Sequence[str]:
+        """Removes buffers that are provably nobody's any more; returns their ids."""
+        return tuple(buffer_id for buffer_id in self._ids() if self._swept(buffer_id))
+
+    def _swept(self, buffer_id: str) -> bool:
+        try:
+            note = self.note(buffer_id)
+        except (RegistryError, ValueError):
+            return False
+        return self._is_dead(buffer_id, note) and self._remove(buffer_id)
+
+    def _is_dead(self, buffer_id: str, note: dict[str, Any]) -> bool:
+        """Is whoever registered it gone, and whoever wrote it too? Locks know, whatever the pid."""
+        try:
+            pid, started, boot = note["owner"]
+            registered = Owner(pid, started, bytes.fromhex(boot))
+        except (KeyError, TypeError, ValueError):
+            return False  # no note of ours
+        if registered.alive or _is_locked(self.path / f"{buffer_id}{NOTE}"):
+            return False
+        path = self.path / f"{buffer_id}{RING}"
+        try:
+            ring = self.open_ring(buffer_id)
+        except FileNotFoundError:
+            return True
+        except (OSError, ProtocolError, ValueError):
+            return False
+        owner = ring.owner
+        ring.close()
+        return not owner.alive and not _is_locked(path)
+
+
+def refuse_on_policy(algorithm: str) -> None:
+    """Refuses algorithms that may learn from nothing but what their own policy just did."""
+    if algorithm.upper() in {name.upper() for name in ON_POLICY}:
+        raise ConfigError(
+            f"{algorithm} cannot share: it is on-policy, and learns only from what its present "
+            "policy did; share off-policy algorithms (SAC, TD3, DDPG, DQN), and run it beside them "
+            "as a baseline"
+        )
+
+
+def _measured(ring: Ring) -> dict[str, Any]:
+    committed = ring.committed
+    return {
+        "rows": committed,
+        "filled": committed - ring.oldest,
+        "capacity": ring.capacity,
+        "bytes": int(ring.bytes.size),
+        "silence_s": ring.silence_s if committed else None,
+    }
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"a pool cannot be made in {folder}: {error}; name a folder of yours, best in memory "
+            "(/dev/shm)"
+        ) from error
+    _refuse_foreign(folder)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Others must not be able to put a ring there, nor to read what runs see."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} must be a folder of this user alone (mode 0700), it has mode "
+            f"{stat.S_IMODE(found.st_mode):o} and owner {found.st_uid}; chmod 700 it, or name "
+            "another"
+        )
+
+
+def _open_private(path: Path) -> Ring:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        os.close(fd)
+        raise ProtocolError(
+            f"{path} is not a file of this user alone (mode {stat.S_IMODE(found.st_mode):o}, "
+            f"owner {found.st_uid}); it is ignored"
+        )
+    try:
+        return Ring(fd, writable=False)
+    except (ProtocolError, ValueError):
+        os.close(fd)
+        raise
+
+
+def _write_once(path: Path, value: Any) -> None:
+    """Writes a file whole, unless it is there: of several who try at once, one succeeds."""
+    if path.exists():
+        return
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w") as file:
+            json.dump(value, file)
+        with contextlib.suppress(FileExistsError):
+            os.link(scratch, path)
+    finally:
+        scratch.unlink()
+
+
+def _locked_note(path: Path, note: dict[str, Any]) -> int:
+    """Writes a note that is locked before anybody can see it; returns what holds the lock."""
+    scratch = path.with_name(f".{path.name}")
+    fd = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    os.write(fd, json.dumps(note).encode())
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.rename(scratch, path)
+    return fd
+
+
+def _take(fd: int) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(0.005)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
