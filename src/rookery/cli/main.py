@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("rookery.cli.train", "train an agent, or go on with a run"),
     "evaluate": ("rookery.cli.evaluate", "play episodes with a trained agent and report the score"),
     "timeline": ("rookery.cli.timeline", "draw what each process of a run did when"),
+    "compare": ("rookery.cli.compare", "compare groups of runs, with intervals"),
     "list": ("rookery.cli.list", "show scenarios, algorithms and settings"),
     "doctor": ("rookery.cli.doctor", "show what this machine can do"),
     "clean": ("rookery.cli.clean", "remove what dead runs have left behind"),

@@ -4,7 +4,10 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from rookery.errors import ConfigError
 
 
 def say(*lines: str) -> None:
@@ -18,6 +21,19 @@ def say(*lines: str) -> None:
 def say_json(answer: Mapping[str, Any]) -> None:
     """Prints one JSON object on one line."""
     say(json.dumps(answer))
+
+
+def write(path: Path, flag: str, lines: Iterable[str]) -> None:
+    """Writes a file the user asked for, its folder too; `flag` is where its name came from."""
+    from rookery.report.lines import replace
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, lines)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(path)!r}: {error.strerror}; choose another file with {flag}"
+        ) from error
 
 
 def flush() -> None:

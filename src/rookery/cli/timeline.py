@@ -1,7 +1,6 @@
 """Draws what each process of a run did when."""
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +74,10 @@ def _draw(args: argparse.Namespace, folder: Path, history: "History") -> dict[st
     whole = (0.0, history.seconds)
     chosen = args.began is not None or args.ended is not None
     html, trace = args.out or folder / "timeline.html", args.trace or folder / "trace.json"
-    _write(html, "--out", [page(name, history, *window)])
-    _write(trace, "--trace", perfetto.lines(history, *(window if chosen else whole)))
+    output.write(html, "--out", [page(name, history, *window)])
+    output.write(trace, "--trace", perfetto.lines(history, *(window if chosen else whole)))
     if args.flow is not None:
-        _write(args.flow, "--flow", [flow(name, history)])
+        output.write(args.flow, "--flow", [flow(name, history)])
     return {"html": str(html), "trace": str(trace), "flow": args.flow and str(args.flow)}
 
 
@@ -96,18 +95,6 @@ def _window(args: argparse.Namespace, history: "History") -> tuple[float, float]
             f"from 0 to {history.seconds:.3f}, the first below the second"
         )
     return began, ended
-
-
-def _write(path: Path, flag: str, lines: Iterable[str]) -> None:
-    from rookery.report.lines import replace
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, lines)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {str(path)!r}: {error.strerror}; choose another file with {flag}"
-        ) from error
 
 
 def summary(answer: dict[str, Any], history: "History") -> list[str]:

@@ -1,5 +1,7 @@
 """The timeline as one HTML page that needs nothing else: no script, no network."""
 
+from collections.abc import Iterable
+
 from rookery.report import gantt
 from rookery.report.bottleneck import bottleneck
 from rookery.report.figures import clock, count
@@ -35,8 +37,13 @@ def page(name: str, history: History, began: float, ended: float) -> str:
     if inner is not None:
         parts += [f"<h2>{safe(_between(*inner))}</h2>", gantt.closeup(history, *inner)]
     parts += ["<h2>Shares of time</h2>", _table(history)]
-    title = f"<title>{safe(name)}: timeline</title>"
-    head = f'<head><meta charset="utf-8">{title}<style>{STYLE}</style></head>'
+    return whole(f"{name}: timeline", parts)
+
+
+def whole(title: str, parts: Iterable[str]) -> str:
+    """Makes a page of finished parts."""
+    name = f"<title>{safe(title)}</title>"
+    head = f'<head><meta charset="utf-8">{name}<style>{STYLE}</style></head>'
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en">{head}\n<body>\n{body}\n</body></html>\n'
 

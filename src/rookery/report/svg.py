@@ -30,7 +30,7 @@ def box(x: float, width: float, hover: str, **attributes: object) -> str:
     return element("rect", element("title", safe(hover)), x=x, width=width, **attributes)
 
 
-def document(width: float, height: float, style: str, *inside: str) -> str:
+def document(width: float, height: float, style: str, *inside: str, **attributes: object) -> str:
     """Makes a whole picture; it also stands alone as a file."""
     return element(
         "svg",
@@ -40,6 +40,7 @@ def document(width: float, height: float, style: str, *inside: str) -> str:
         viewBox=f"0 0 {_plain(width)} {_plain(height)}",
         width=width,
         height=height,
+        **attributes,
     )
 
 
