@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from rookery import seeding
-from rookery.algos import build_algorithm
 from rookery.config.load import load, load_run
 from rookery.envs.make import make
 from rookery.evaluator import Evaluator
 from rookery.event import Counters, Event, Reason, Stopped
 from rookery.loops import launch
-from rookery.loops.desk import Judgement, Setup, Snapshot
+from rookery.loops.desk import Judgement, Setup, Snapshot, policy_for
 from rookery.loops.driver import Driver
 from rookery.loops.launch import Request, conclude, session
 from rookery.nets.arrays import load_arrays
@@ -74,7 +73,7 @@ class Inline:
             envs = make(config.env, 1, factory=self._setup.factory)
             self._evaluator = Evaluator(
                 lambda num: make(config.env, num, factory=self._setup.factory),
-                build_algorithm(config, envs.spec),
+                policy_for(config, envs, self._setup.factory),
                 episodes=config.eval.episodes,
             )
             envs.close()

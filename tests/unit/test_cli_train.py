@@ -11,6 +11,7 @@ from rookery.cli.arguments import Parser, parse, seeds
 from rookery.cli.main import main
 from rookery.config.load import RUN_FILE, dump, load
 from rookery.config.parse import keys
+from rookery.config.schema import Config
 from rookery.errors import ConfigError
 from rookery.event import Reason
 
@@ -218,7 +219,7 @@ def test_the_summary_says_how_to_go_on(score, reason, said, goes_on):
         "reason": reason,
     }
 
-    first, *others = train.summary(answer)
+    first, *others = train.summary(answer, Config())
 
     assert f"runs/a: {said} after 12,500 env steps" in first
     assert [line.strip() for line in others] == [

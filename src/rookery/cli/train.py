@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
         answers.append(outcome.answer)
         code = code or outcome.exit_code
         if not args.json:
-            output.say(*summary(outcome.answer))
+            output.say(*summary(outcome.answer, config))
         if outcome.exit_code > 128:  # a signal asks for the end of all, not of this one
             break
     if args.json:
@@ -202,14 +202,20 @@ def plan(args: argparse.Namespace) -> list["Config"]:
     ]
 
 
-def summary(answer: dict[str, Any]) -> list[str]:
+def summary(answer: dict[str, Any], config: "Config") -> list[str]:
     """Says in three lines what a run came to and how to go on with it."""
     run_dir, score = answer["run_dir"], answer["best_score"]
     scored = "never evaluated" if score is None else f"best score {score:.2f}"
     verdict = VERDICTS[answer["reason"]]
-    return [
+    first = (
         f"{run_dir}: {scored}, {verdict} after {answer['env_steps']:,} env steps "
-        f"and {answer['train_s']:.1f} s of training",
+        f"and {answer['train_s']:.1f} s of training"
+    )
+    if config.backend == "sb3":
+        name = config.sb3.algorithm
+        return [first, f'  stable_baselines3.{name}.load("{run_dir}/model.zip")']
+    return [
+        first,
         f"  rookery evaluate {run_dir}",
         *([f"  rookery train --resume {run_dir}"] if answer["reason"] in UNFINISHED else []),
     ]

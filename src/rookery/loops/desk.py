@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery import seeding
-from rookery.config.schema import Config
+from rookery.config.schema import Backend, Config
 from rookery.engines.processes import receive, send
 from rookery.errors import ClosedError
 from rookery.event import Counters, Event, Warned
@@ -168,7 +168,6 @@ class _Desk:
     def _evaluator(self) -> Any:
         import torch
 
-        from rookery.algos import build_algorithm
         from rookery.envs.make import make
         from rookery.evaluator import Evaluator
 
@@ -179,9 +178,9 @@ class _Desk:
             return make(config.env, num, factory=factory, render=config.eval.record)
 
         probe = make_envs(1)
-        spec = probe.spec
+        policy = policy_for(config, probe, factory)
         probe.close()
-        return Evaluator(make_envs, build_algorithm(config, spec), episodes=config.eval.episodes)
+        return Evaluator(make_envs, policy, episodes=config.eval.episodes)
 
     def _judge(self, evaluator: Any, snapshot: Snapshot) -> Judgement:
         from rookery.nets.arrays import load_arrays
@@ -230,6 +229,17 @@ class _Desk:
         with self._sending:
             for message in messages:
                 send(self._connection, message)
+
+
+def policy_for(config: Config, envs: Any, factory: Any) -> Any:
+    """Builds what acts in an evaluation; its weights come with the snapshots."""
+    if config.backend is Backend.SB3:
+        from rookery.loops.sb3 import Player
+
+        return Player(config, envs.codec, factory)
+    from rookery.algos import build_algorithm
+
+    return build_algorithm(config, envs.spec)
 
 
 def _is_terminal() -> bool:

@@ -129,7 +129,7 @@ class Driver:
                 self.manager.write(event)
             for callback in self.callbacks:
                 if ask := callback(event):
-                    self._asked.add(_understood(ask))
+                    self._asked.add(understood(ask))
             yield event
 
     def _events(self) -> Iterator[Event]:
@@ -391,7 +391,8 @@ class Driver:
         self._began_at = self.parts.counters.env_steps
 
 
-def _understood(ask: Ask | str) -> Ask:
+def understood(ask: Ask | str) -> Ask:
+    """Returns what a callback asked for, or refuses it."""
     try:
         return Ask(ask)
     except ValueError as error:

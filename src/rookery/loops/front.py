@@ -21,11 +21,12 @@ from beartype import beartype
 from rookery.algos import Algorithm, build_algorithm
 from rookery.config.load import load as load_config
 from rookery.config.load import load_run
-from rookery.config.schema import Config
+from rookery.config.schema import Backend, Config
 from rookery.envs.entry import name_of
 from rookery.envs.frames import remember
 from rookery.envs.make import make
 from rookery.envs.spaces import Codec
+from rookery.errors import ConfigError
 from rookery.event import Event, Reason, Stopped
 from rookery.loops.driver import Callback
 from rookery.loops.launch import (
@@ -100,6 +101,11 @@ def train(
     config = _config(
         source, env=env, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume
     )
+    if config.backend is Backend.SB3:
+        raise ConfigError(
+            "rookery.train returns a policy of Rookery's own, and backend sb3 has another; use "
+            "`for event in rookery.events(...)`, or `rookery train`, and load model.zip with SB3"
+        )
     request = Request(
         resume=Path(resume) if resume else None,
         exact=exact,

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rookery.config.load import differences, load_run
-from rookery.config.schema import Config, Engine
+from rookery.config.load import RUN_FILE, differences, load_run
+from rookery.config.schema import Backend, Config, Engine
 from rookery.envs.entry import name_of
 from rookery.envs.make import check
 from rookery.errors import (
@@ -32,6 +32,7 @@ from rookery.loops.estimate import (
     refuse_devices,
     refuse_what_cannot_fit,
 )
+from rookery.loops.hosted import refuse_to_open
 from rookery.loops.manager import Manager
 from rookery.loops.restore import put_back
 from rookery.loops.wiring import Factory, Parts, wire
@@ -44,6 +45,9 @@ from rookery.report.cut import cut
 from rookery.report.meter import Meter
 from rookery.report.sinks import check as check_sinks
 from rookery.types import Array, EnvSpec, Weights
+
+if TYPE_CHECKING:
+    from rookery.loops.hosted import Hosted
 
 ERRORS: dict[int, type[RookeryError]] = {2: ConfigError, 3: LostError}  # by exit code
 
@@ -98,7 +102,7 @@ def _away(config: Config, *, resume: Path | None, exact: bool, init_from: str | 
     return Outcome(ended.answer, ended.exit_code)
 
 
-def conclude(driver: Driver, event: Stopped) -> dict[str, Any]:
+def conclude(driver: "Driver | Hosted", event: Stopped) -> dict[str, Any]:
     """Writes down how a run ended, unless it was interrupted, and returns the answer."""
     answer = {
         "run_dir": str(driver.run_dir),
@@ -119,7 +123,10 @@ def conclude(driver: Driver, event: Stopped) -> dict[str, Any]:
 
 def finished(config: Config, request: Request) -> Outcome | None:
     """Returns the answer of a run that is asked to go on but has nothing left to do."""
-    if request.resume is None or (answer := folder.result_of(request.resume)) is None:
+    if request.resume is None:
+        return None
+    refuse_to_open(config, request.resume)
+    if (answer := folder.result_of(request.resume)) is None:
         return None
     target = config.eval.target
     solved = answer["solved"] and target is not None and answer["best_score"] >= target
@@ -135,8 +142,12 @@ def finished(config: Config, request: Request) -> Outcome | None:
 
 
 @contextlib.contextmanager
-def session(config: Config, request: Request) -> Iterator[Driver]:
+def session(config: Config, request: Request) -> "Iterator[Driver | Hosted]":
     """Everything a run needs while it runs, and nothing left of it afterwards."""
+    if config.backend is Backend.SB3:
+        with _hosting(config, request) as hosted:
+            yield hosted
+        return
     if config.cluster.learner_resources:
         raise ConfigError(
             "cluster.learner_resources send a whole run to another host, which `rookery train` "
@@ -195,6 +206,44 @@ def session(config: Config, request: Request) -> Iterator[Driver]:
             _take_up(driver, found)
         interrupts.begin()
         yield driver
+
+
+@contextlib.contextmanager
+def _hosting(config: Config, request: Request) -> "Iterator[Hosted]":
+    """The same for an algorithm of SB3's."""
+    from rookery.loops import hosted
+
+    hosted.require()
+    if request.resume is not None:
+        hosted.refuse_to_open(config, request.resume)
+    device = pick_device(config.learner.device)
+    check_sinks(config)
+    if request.factory is not None:
+        config = replace(config, env=replace(config.env, id=name_of(request.factory)))
+    _say(f"starting {config.name}, seed {config.run.seed}")
+    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        _check_environment(config, request.factory)
+        run_dir = _claim(config, request, stack)
+        setup = Setup(config, str(run_dir), request.factory, None, request.console, first_try=True)
+        manager = Manager(setup)
+        stack.callback(manager.close)
+        learning = hosted.prepare(config, request.factory, device, stack)
+        stack.callback(learning.close)
+        interrupts.begin()
+        yield hosted.Hosted(
+            learning,
+            run_dir=run_dir,
+            manager=manager,
+            meter=Meter(config.report, time.monotonic),
+            interrupts=interrupts,
+            callbacks=[*map(_callback, config.run.callbacks), *request.callbacks],
+            about={
+                "scenario": config.name,
+                "seed": config.run.seed,
+                "device": str(device),
+                "backend": f"SB3 {config.sb3.algorithm}",
+            },
+        )
 
 
 def _approve(
@@ -306,6 +355,8 @@ def _initial_weights(run: str | None) -> dict[str, Array] | None:
 
 def read_weights(run_dir: Path, which: str, tries: int = 3) -> Weights:
     """Reads what acts. A live run may replace a checkpoint while it is read: then the next one."""
+    if (run_dir / RUN_FILE).is_file():
+        refuse_to_open(load_run(run_dir), run_dir)
     found = pick_checkpoint(run_dir, which)
     try:
         return Weights(int(found.manifest["version"]), found.weights())

@@ -1,0 +1,178 @@
+"""Stable-Baselines3's algorithms, built from settings; needs the extra `sb3`.
+
+    model = build(config, environments(config, None, 1), capacity=100_000, device=device, seed=3)
+    player = Player(config, codec, None)      # its policy, for the evaluator
+
+Imported only where such a run is asked for. Nothing that SB3 has saved is ever loaded here: its
+files hold pickles.
+"""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from torch import nn
+
+from rookery.algos import Acted
+from rookery.config.schema import SB3_OFF_POLICY, Config
+from rookery.envs.entry import Env, find
+from rookery.envs.spaces import Codec
+from rookery.errors import CheckpointError, ConfigError
+from rookery.loops.wiring import Factory
+from rookery.manage import machine
+from rookery.manage.checkpoint import scratch_name
+from rookery.types import Obs
+
+FLAGS = 12  # bytes of a row's reward, end and time limit
+UNUSED = 1  # row: the replay of a model that only acts
+NOT_SAVED = ["replay_buffer_class", "replay_buffer_kwargs"]  # ours; SB3 alone must open the file
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def environments(config: Config, factory: Factory | None, num: int) -> VecEnv:
+    """Makes `num` environments as SB3 would, with its monitor around each."""
+    entry = find(config.env, factory)
+    if entry.one is None:
+        raise ConfigError(
+            f"{entry.name} exists as a vector only, and SB3 steps single environments; register "
+            "an entry_point for it, or use backend rookery"
+        )
+    one = entry.one
+
+    def monitored() -> Env:
+        return Monitor(one())
+
+    envs = DummyVecEnv([monitored] * num)
+    actions = envs.action_space
+    if isinstance(actions, spaces.Discrete) and actions.start != 0:
+        envs.close()
+        raise ConfigError(
+            f"the action space is {actions}, and SB3 numbers actions from 0; wrap the environment, "
+            "or use backend rookery"
+        )
+    return envs
+
+
+def build(
+    config: Config,
+    envs: VecEnv,
+    *,
+    capacity: int,
+    device: torch.device,
+    seed: int | None,
+    replay: Mapping[str, Any] = _NONE,
+) -> BaseAlgorithm:
+    """Builds the algorithm. `replay` is what SB3 is to use in place of its own buffer."""
+    section, name = config.sb3, config.sb3.algorithm
+    assert name is not None, "checked with the settings"
+    given = _understood(section.kwargs, envs)
+    if name in SB3_OFF_POLICY:
+        given |= {"buffer_size": capacity, **replay}
+    try:
+        model: BaseAlgorithm = getattr(stable_baselines3, name)(
+            section.policy, envs, seed=seed, device=device, verbose=0, **given
+        )
+    except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"SB3's {name} cannot be built for {config.env.id}: {error}; "
+            "check sb3.kwargs, sb3.policy and the environment"
+        ) from error
+    model.set_logger(Logger(folder=None, output_formats=[]))  # its own would make a folder in /tmp
+    return model
+
+
+def refuse_what_cannot_fit(config: Config, envs: VecEnv) -> None:
+    """Refuses a replay for which there is no memory: later it would be the end of the process."""
+    if config.sb3.algorithm not in SB3_OFF_POLICY:
+        return
+    obs = flatdim(envs.observation_space) * np.dtype(envs.observation_space.dtype or "f4").itemsize
+    need = config.replay.capacity * (2 * obs + 4 * flatdim(envs.action_space) + FLAGS)
+    free = machine.memory().free
+    if need > free:
+        raise ConfigError(
+            f"SB3's replay needs {need >> 20} MiB of memory, {free >> 20} MiB are available; "
+            f"lower replay.capacity ({config.replay.capacity})"
+        )
+
+
+def save(model: BaseAlgorithm, path: Path) -> None:
+    """Writes SB3's own zip in one step; SB3 alone, without Rookery, can open it."""
+    scratch = scratch_name(path)
+    try:
+        with open(scratch, "wb") as file:
+            model.save(file, exclude=NOT_SAVED)
+        scratch.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be written: {error}; make room") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def figures(model: BaseAlgorithm) -> dict[str, float]:
+    """Returns what SB3 has noted since the run began: its newest losses, rates and counts."""
+    noted: dict[str, Any] = model.logger.name_to_value
+    return {key: float(value) for key, value in noted.items()}
+
+
+def fill(model: BaseAlgorithm) -> float:
+    """Returns how full its replay is, 0 where it has none."""
+    if not isinstance(model, OffPolicyAlgorithm) or model.replay_buffer is None:
+        return 0.0
+    return model.replay_buffer.size() / model.replay_buffer.buffer_size
+
+
+class Player:
+    """A policy of SB3 as the evaluator wants one: stored observations in, stored actions out."""
+
+    def __init__(self, config: Config, codec: Codec, factory: Factory | None):
+        envs = environments(config, factory, 1)
+        self._codec, self._space = codec, envs.action_space
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the training process has said it
+            model = build(config, envs, capacity=UNUSED, device=torch.device("cpu"), seed=None)
+        self._policy = model.policy
+        self.acting: nn.Module = model.policy
+        envs.close()
+
+    def act(
+        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
+    ) -> Acted:
+        """Chooses greedily for [E] observations."""
+        action, _ = self._policy.predict(self._codec.decode(obs), deterministic=True)
+        if isinstance(self._space, spaces.Box):
+            action = self._policy.scale_action(action)
+        return Acted(action)
+
+
+def _understood(kwargs: Mapping[str, Any], envs: VecEnv) -> dict[str, Any]:
+    """Returns settings as SB3 wants them where YAML cannot say it."""
+    given = dict(kwargs)
+    if isinstance(given.get("train_freq"), list):
+        given["train_freq"] = tuple(given["train_freq"])
+    if given.get("action_noise") is not None:
+        given["action_noise"] = _noise(given["action_noise"], envs.action_space)
+    return given
+
+
+def _noise(deviation: Any, actions: spaces.Space[Any]) -> NormalActionNoise:
+    if isinstance(deviation, bool) or not isinstance(deviation, int | float) or deviation < 0:
+        raise ConfigError(
+            f"sb3.kwargs.action_noise is {deviation!r}; it must be a number, the standard "
+            "deviation of normal noise in actions scaled to -1 to 1; write 0.1"
+        )
+    shape = actions.shape or (1,)
+    return NormalActionNoise(mean=np.zeros(shape), sigma=deviation * np.ones(shape))

@@ -1,0 +1,226 @@
+"""Stable-Baselines3's algorithms as runs of ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from stable_baselines3.common.logger import Logger
+
+import rookery
+from inline import finish, inline
+from rookery.cli.main import main
+from rookery.config.load import load
+from rookery.errors import ConfigError
+from rookery.event import Collected, Evaluated, Event, Logged, Saved, Started, Stopped
+from rookery.loops.launch import Request, session
+from rookery.nets.arrays import arrays_of, fingerprint
+
+__all__ = ["inline"]  # a fixture
+
+SHORT: dict[str, Any] = {
+    "run.env_steps": 400,
+    "eval.target": None,
+    "eval.period": 200,
+    "eval.episodes": 2,
+    "report.log_period": 150,
+    "report.tensorboard": False,
+    "env.check": False,
+    "learner.device": "cpu",
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "SAC": {"learning_starts": 100, "batch_size": 8, "train_freq": [4, "step"]},
+    "TD3": {"learning_starts": 100, "batch_size": 8, "train_freq": 4, "action_noise": 0.1},
+    "DDPG": {"learning_starts": 100, "batch_size": 8, "train_freq": 4, "action_noise": 0.1},
+    "DQN": {"learning_starts": 100, "batch_size": 8},
+    "PPO": {"n_steps": 64, "batch_size": 32, "n_epochs": 2},
+    "A2C": {},
+}
+
+
+def opened(tmp_path: Path, algorithm: str = "DQN", **changes: Any) -> Any:
+    """A session of a small run."""
+    discrete = algorithm in ("DQN", "PPO", "A2C")
+    config = load(
+        "dqn" if discrete else "sac",
+        changes={
+            **SHORT,
+            "sb3.algorithm": algorithm,
+            "sb3.kwargs": SMALL[algorithm] | {"policy_kwargs": {"net_arch": [8]}},
+            "run.run_dir": str(tmp_path / "run"),
+            **changes,
+        },
+    )
+    return session(config, Request())
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("algorithm", SMALL)
+def test_every_algorithm_runs_to_its_end_and_leaves_a_model_that_sb3_opens(algorithm, tmp_path):
+    events: list[Event] = []
+
+    with opened(tmp_path, algorithm) as driver:
+        answer = finish(driver, lambda _, event: events.append(event))
+
+    assert isinstance(events[0], Started)
+    assert isinstance(events[-1], Stopped)
+    assert answer["reason"] == "env_steps"
+    assert answer["env_steps"] >= 400
+    judged = [event for event in events if isinstance(event, Evaluated)]
+    assert [event.counters.env_steps for event in judged][:2] == [200, 400]
+    logged = [event for event in events if isinstance(event, Logged)]
+    assert [event.counters.env_steps for event in logged][:2] == [150, 300]
+    assert any(name.startswith("train/") for name in logged[-1].metrics)
+    ended = [one for event in events if isinstance(event, Collected) for one in event.ended]
+    assert len(ended) == answer["episodes"] > 0
+    (saved,) = [event for event in events if isinstance(event, Saved)]
+    model = getattr(stable_baselines3, algorithm).load(saved.path, device="cpu")
+    assert fingerprint(arrays_of(model.policy)) == answer["weights_sha256"]
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "PPO"])
+def test_a_run_gives_the_weights_that_sb3_gives_by_itself(algorithm, tmp_path):
+    with opened(tmp_path, algorithm, **{"run.seed": 3}) as driver:
+        answer = finish(driver)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    kwargs = dict(SMALL[algorithm], policy_kwargs={"net_arch": [8]}, seed=3, device="cpu")
+    if algorithm != "PPO":
+        kwargs["buffer_size"] = load("dqn").replay.capacity
+    if isinstance(kwargs.get("train_freq"), list):
+        kwargs["train_freq"] = tuple(kwargs["train_freq"])
+    env = gym.make("Pendulum-v1" if algorithm == "SAC" else "CartPole-v1")
+    model = getattr(stable_baselines3, algorithm)("MlpPolicy", env, **kwargs)
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    model.learn(400, log_interval=None)
+    torch.set_num_threads(threads)
+    assert fingerprint(arrays_of(model.policy)) == answer["weights_sha256"]
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_solved_run_answers_with_the_weights_that_solved_it(tmp_path):
+    """A pole stands for 8 steps whatever one does: the first mark is the one that passes."""
+    with opened(tmp_path, **{"eval.target": 8.0}) as driver:
+        answer = finish(driver)
+
+    assert (answer["solved"], answer["reason"], answer["env_steps"]) == (True, "target", 200)
+    model = stable_baselines3.DQN.load(tmp_path / "run" / "model.zip", device="cpu")
+    assert fingerprint(arrays_of(model.policy)) == answer["weights_sha256"]
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == answer
+
+
+@pytest.mark.usefixtures("inline")
+def test_the_evaluator_plays_what_the_model_would(tmp_path):
+    """Both scales of actions: what is judged is the policy that SB3 predicts with."""
+    with opened(tmp_path, "SAC") as driver:
+        finish(driver)
+    model = stable_baselines3.SAC.load(tmp_path / "run" / "model.zip", device="cpu")
+    from rookery.envs.make import make
+    from rookery.loops.sb3 import Player
+    from rookery.nets.arrays import load_arrays
+
+    config = load("sac", changes={"sb3.kwargs": {"policy_kwargs": {"net_arch": [8]}}})
+    envs = make(config.env, 4)
+    player = Player(config, envs.codec, None)
+    load_arrays(player.acting, arrays_of(model.policy))
+    obs = envs.reset(seed=0)
+    wanted, _ = model.predict(obs, deterministic=True)
+    acted = player.act(obs, 0.0, np.random.default_rng(0))
+
+    np.testing.assert_allclose(envs.codec.decode_action(acted.action), wanted, rtol=1e-5)
+    envs.close()
+
+
+@pytest.mark.usefixtures("inline")
+def test_episodes_and_callbacks_end_a_run_at_once(tmp_path):
+    with opened(tmp_path / "a", **{"run.episodes": 3}) as driver:
+        answer = finish(driver)
+    assert (answer["reason"], answer["episodes"]) == ("episodes", 3)
+
+    def stop(event: Event) -> str | None:
+        return "stop" if isinstance(event, Logged) else None
+
+    run = load("dqn", changes={**SHORT, "run.run_dir": str(tmp_path / "b")})
+    *_, stopped = rookery.events(run, callbacks=[stop])
+    assert isinstance(stopped, Stopped)
+    assert (stopped.reason, stopped.counters.env_steps) == ("callback", 150)
+
+
+@pytest.mark.usefixtures("inline")
+def test_leaving_the_loop_ends_the_thread_and_frees_the_folder(tmp_path):
+    with opened(tmp_path) as driver:
+        events = driver.events()
+        while not isinstance(next(events), Logged):
+            pass
+        events.close()
+
+    assert not driver.learning.alive
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+class Broken(gym.Wrapper[Any, Any, Any, Any]):
+    """Falls apart after a while."""
+
+    def step(self, action: Any) -> Any:
+        self.taken = getattr(self, "taken", 0) + 1
+        if self.taken > 50:
+            raise ZeroDivisionError("the pole is gone")
+        return super().step(action)
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_an_environment_raises_is_a_lost_run_with_its_traceback(tmp_path):
+    with (
+        pytest.raises(rookery.RookeryError, match="ZeroDivisionError: the pole is gone") as lost,
+        opened(tmp_path, **{"env.wrappers": ["test_sb3_backend:Broken"]}) as driver,
+    ):
+        finish(driver)
+
+    assert lost.value.exit_code == 3
+    assert "raise ZeroDivisionError" in lost.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "said"),
+    [
+        ("SAC", {"env.id": "CartPole-v1"}, "only supports"),
+        ("DQN", {"sb3.kwargs": {"lerning_rate": 1.0}}, "unexpected keyword argument"),
+        ("TD3", {"sb3.kwargs": {"action_noise": "normal"}}, "must be a number"),
+        ("SAC", {"replay.capacity": 10**12}, "lower replay.capacity"),
+        ("DQN", {"learner.device": "cuda:99"}, "this machine has"),
+    ],
+)
+@pytest.mark.usefixtures("inline")
+def test_what_sb3_cannot_build_is_refused_and_leaves_no_run(algorithm, changes, said, tmp_path):
+    with (
+        pytest.raises(ConfigError, match=said),
+        opened(tmp_path, algorithm, **changes),
+    ):
+        pass
+
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.usefixtures("inline")
+def test_nobody_goes_on_from_or_judges_what_sb3_has_saved(tmp_path, capsys):
+    with opened(tmp_path) as driver:
+        finish(driver)
+    run_dir = str(tmp_path / "run")
+
+    for argv in (
+        ["train", "--resume", run_dir],
+        ["train", "cartpole", "--init-from", run_dir, "--run-dir", str(tmp_path / "b")],
+        ["evaluate", run_dir],
+    ):
+        assert main(argv) == 2
+        assert "from stable_baselines3 import DQN" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"DQN\.load"):
+        rookery.load(run_dir)
+    with pytest.raises(ConfigError, match=r"rookery\.events"):
+        rookery.train("dqn")
