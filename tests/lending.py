@@ -59,7 +59,7 @@ def borrower(
     return Borrower(
         registry,
         buffer_id,
-        Lender(buffer_id, ring),
+        [Lender(buffer_id, ring)],
         leaves,
         ACTION,
         strategy=strategy,

@@ -30,7 +30,7 @@ _BASE, _PAIRED, _CAPACITY, _STRIDE, _REWARD, _END, _NEXT, _COLUMNS = range(8)
 
 
 class Lender(NamedTuple):
-    """A ring that is read. The first of several is whoever borrows."""
+    """A ring that is read."""
 
     name: str
     ring: Ring
@@ -76,8 +76,16 @@ class Loans:
     """Copies rows out of rings that others write."""
 
     def __init__(
-        self, leaves: Sequence[Column], action: Column, lenders: Sequence[Lender], seed: int
+        self,
+        leaves: Sequence[Column],
+        action: Column,
+        lenders: Sequence[Lender],
+        *,
+        seed: int,
+        own: int = 1,
     ):
+        """The first `own` of the lenders are whoever borrows."""
+        self._own = own
         self.leaves, self.action, self.lenders = tuple(leaves), action, list(lenders)
         for lender in lenders:
             refuse_stranger(lender, self.leaves, action)
@@ -131,6 +139,7 @@ class Loans:
             reward,
             discount,
             lender,
+            self._own,
             *self.tally,
         )
         half = batch * (sum(sizes) - sizes[-1])
@@ -220,6 +229,7 @@ def _borrow(  # type: ignore[no-untyped-def]
     reward,
     discount,
     lender,
+    own,
     lent,
     strange,
     overtaken,
@@ -260,7 +270,7 @@ def _borrow(  # type: ignore[no-untyped-def]
             reward[filled], discount[filled], lender[filled] = total, factor, p
             lent[p] += 1
             filled += 1
-            foreign += p > 0
+            foreign += p >= own
         else:
             short[p] += 1
     state[0] = seed

@@ -1,6 +1,6 @@
 """The borrower: draws rows from the other buffers of a pool, as a strategy says.
 
-    borrower = Borrower(registry, buffer_id, own, leaves, action, strategy=..., ratio=0.2, seed=3)
+    borrower = Borrower(registry, buffer_id, [own], leaves, action, strategy=..., ratio=0.2, seed=3)
     loan = borrower.borrow(256, n_step=1, gamma=0.99)     # its first rows are there; None: none is
 
 It looks around about once a second, and only while somebody draws: new rings are mapped, silent
@@ -37,7 +37,7 @@ class Borrower:
         self,
         registry: Registry,
         buffer_id: str,
-        own: Lender,
+        own: Sequence[Lender],
         leaves: Sequence[Column],
         action: Column,
         *,
@@ -46,7 +46,8 @@ class Borrower:
         seed: int,
     ):
         refuse_ratio(ratio)
-        self.registry, self.buffer_id, self.own = registry, buffer_id, own
+        self.registry, self.buffer_id, self.own = registry, buffer_id, tuple(own)
+        self._family = registry.note(buffer_id)["family"]
         self.leaves, self.action = tuple(leaves), action
         self.strategy, self.ratio = strategy, ratio
         self._rng = np.random.default_rng(seed)
@@ -120,8 +121,8 @@ class Borrower:
         if now >= self._sweep_at:
             self._sweep_at = now + min(SWEEP_S, self.registry.stale_s / 4)
             self.registry.sweep()
+        self._settle()
         if self._meet():
-            self._settle()
             self._loans = self._fresh_loans()
         self._weigh()
 
@@ -142,10 +143,12 @@ class Borrower:
 
     def _map(self, name: str) -> bool:
         try:
+            if self._family is not None and self.registry.note(name)["family"] == self._family:
+                return False
             ring = self.registry.open_ring(name)
         except FileNotFoundError:  # reserved: nobody has attached to it yet
             return False
-        except (OSError, RookeryError, ValueError) as error:  # not ours, or no ring
+        except (OSError, RookeryError, ValueError, KeyError) as error:  # not ours, or no ring
             self._refuse(name, str(error))
             return False
         try:
@@ -188,21 +191,21 @@ class Borrower:
 
     def _fresh_loans(self) -> Loans:
         seed = int(self._rng.integers(1 << 62))
-        lenders = [self.own, *self._peers.values()]
-        return Loans(self.leaves, self.action, lenders, seed)
+        lenders = [*self.own, *self._peers.values()]
+        return Loans(self.leaves, self.action, lenders, seed=seed, own=len(self.own))
 
     def _weigh(self) -> None:
         """Makes the odds from what everybody has by now; a silent buffer has nothing."""
         sizes = self._loans.sizes
-        for index, lender in enumerate(self._loans.lenders[1:], start=1):
+        for index, lender in enumerate(self._peers.values(), start=len(self.own)):
             if lender.ring.silence_s > self.registry.stale_s:
                 sizes[index] = 0
-        part = STRATEGIES[self.strategy](sizes)
+        part = STRATEGIES[self.strategy](len(self.own), sizes)
         weights, rows = part.weights, self.ratio
         if self.tuner is not None:
-            names = [lender.name for lender in self._loans.lenders[1:]]
+            names = list(self._peers)
             self.tuner.meet(names)
-            weights = weights * np.concatenate([[1.0], self.tuner.factors(names)])
+            weights = weights * np.concatenate([np.ones(len(self.own)), self.tuner.factors(names)])
             rows *= float(weights.sum() / max(1.0, part.weights.sum()))
         self._odds = Odds.of(weights, part.newest) if weights.any() else None
         self._rows = min(rows, MOST) if self.tuner is not None else rows
@@ -212,11 +215,10 @@ class Borrower:
     def _settle(self) -> None:
         """Puts the counts of the present loans to those of the ones before."""
         tally = self._loans.tally
-        for lender, rows in zip(self._loans.lenders[1:], tally.lent[1:], strict=True):
-            self._lent[lender.name] = self._lent.get(lender.name, 0) + int(rows)
+        for name, rows in zip(self._peers, tally.lent[len(self.own) :], strict=True):
+            self._lent[name] = self._lent.get(name, 0) + int(rows)
         self._overtaken += int(tally.overtaken.sum())
-        self._loans.tally.lent[1:] = 0
-        self._loans.tally.overtaken[:] = 0
+        tally.lent[:] = tally.overtaken[:] = 0
 
     def stats(self) -> dict[str, Any]:
         """Returns what was drawn so far, in rows."""

@@ -8,14 +8,15 @@
 
 A pool's folder (0700, in memory where there is a /dev/shm) holds
 
-    pool.json         what the pool allows
+    pool.json         what the pool allows. Locked, together, by every registry that is started
     terms.json        what its buffers have in common, as the first of them said it
     ID.json           a reserved id: who, which algorithm. Locked while whoever registered it lives
     ID.ring           its replay ring, 0600. Locked by its one writer, from its first row on
 
-The kernel lets go of both locks, whoever is killed: a buffer whose locks are free and whose owner
-is gone is litter, and the next one to look around removes it. Locks are never waited for, and
-nobody who reads takes one. Sampling is mapping the others' rings (`borrower.py`).
+The kernel lets go of all locks, whoever is killed: a buffer whose locks are free and whose owner
+is gone is litter, and the next one to look around removes it; the last one to stop removes the
+pool. Locks are never waited for, and nobody who reads takes one. Sampling is mapping the others'
+rings (`borrower.py`).
 """
 
 import contextlib
@@ -29,6 +30,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,15 @@ STALE_S = 300.0  # a buffer that was not written to for so long is ignored
 ON_POLICY = ("A2C", "PPO", "TRPO", "RecurrentPPO", "MaskablePPO")
 PATIENCE_S = 0.5  # for a lock: whoever looks whether its holder lives takes it for a moment
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+class Standing(StrEnum):
+    """What a buffer of a pool is."""
+
+    RESERVED = "reserved"  # registered, without a row
+    LENDING = "lending"
+    SILENT = "silent"  # not written to for long: ignored
+    DEAD = "dead"  # nobody's, or not to be read
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ class Listed:
     capacity: int
     bytes: int
     silence_s: float | None  # since the last row; none: there was none
-    state: str  # reserved | lending | silent | dead
+    state: Standing
 
 
 def shared_directory() -> Path:
@@ -97,7 +108,7 @@ class Registry:
         self.path = path
         self.max_buffer_size, self.stale_s = 0, STALE_S
         self.revived = False  # from a pickle: the pool may have gone meanwhile
-        self._started = False
+        self._pool_fd = -1  # holds our part of the pool's lock; -1: not started
         self._held: dict[str, int] = {}  # descriptors of the notes we registered, which lock them
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,44 +133,51 @@ class Registry:
     def _open(self) -> None:
         try:
             _refuse_foreign(self.path)
-            about = json.loads((self.path / POOL).read_text())
+            fd = os.open(self.path / POOL, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             raise RegistryError(
                 f"start: there is no pool in {self.path}; make one with "
                 "create_distributed_registry(path=...)"
             ) from None
-        if about["format"] != FORMAT:
-            raise ConfigError(
-                f"the pool in {self.path} has format {about['format']}, this release reads "
-                f"{FORMAT}; use one release for all runs that share"
-            )
+        try:
+            about = _about(self.path, os.read(fd, 10_000))
+        except ConfigError:
+            os.close(fd)
+            raise
         self.max_buffer_size, self.stale_s = about["max_buffer_size"], about["stale_s"]
-        self._started = True
+        _take(fd, fcntl.LOCK_SH)
+        self._let_go()
+        self._pool_fd = fd
 
-    @property
-    def started(self) -> bool:
-        return self._started
+    def _let_go(self) -> None:
+        if self._pool_fd >= 0:
+            os.close(self._pool_fd)
+        self._pool_fd = -1
 
     @property
     def available(self) -> bool:
         """Is the pool started, and still there?"""
-        return self._started and (self.path / POOL).exists()
+        return self._pool_fd >= 0 and (self.path / POOL).exists()
 
     def stop(self) -> None:
-        """Gives back what this process registered; the last one removes the pool's folder."""
+        """Gives back what this registry registered; the last one removes the pool's folder."""
         for buffer_id in tuple(self._held):
-            self.deregister_buffer(buffer_id)
-        self._started = False
-        if not self.path.is_dir() or any(self._ids()):
+            self._remove(buffer_id)
+        self._let_go()
+        if _is_locked(self.path / POOL) or any(self._ids()):
             return
         for name in (TERMS, POOL):
             (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody else's file: the folder is theirs
             self.path.rmdir()
 
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._let_go()
+
     def _check(self, call: str) -> None:
         """Refuses a call on a pool that is stopped or gone."""
-        if not self._started:
+        if self._pool_fd < 0:
             raise RegistryError(
                 f"{call}: the registry of {self.path} is stopped; call start() first, or make one "
                 "with create_distributed_registry()"
@@ -179,11 +197,13 @@ class Registry:
         reward_tag: str | None = None,
         *,
         env: str | None = None,
+        family: str | None = None,
     ) -> str:
         """Reserves an id for a run's buffer, which is there once a buffer attaches to it.
 
         `reward_tag` names how rewards were normalised before they were stored, `env` the
-        environment; both must agree within a pool.
+        environment; both must agree within a pool. Buffers of one `family` are parts of one run
+        and do not borrow from each other.
         """
         self._check("register_buffer")
         refuse_on_policy(algorithm)
@@ -201,6 +221,7 @@ class Registry:
             "algorithm": algorithm,
             "reward_tag": reward_tag,
             "env": env,
+            "family": family,
             "owner": [owner.pid, owner.started, owner.boot.hex()],
             "created": time.time(),
         }
@@ -209,7 +230,7 @@ class Registry:
 
     def _mention_namesake(self, run_id: str) -> None:
         for listed in self.list():
-            if listed.run_id == run_id and listed.state != "dead":
+            if listed.run_id == run_id and listed.state != Standing.DEAD:
                 warnings.warn(
                     f"run {run_id!r} is in the pool already as {listed.buffer_id} (pid "
                     f"{listed.pid}); the new one gets an id of its own",
@@ -315,7 +336,7 @@ class Registry:
                 if entry.endswith(NOTE) and entry not in (POOL, TERMS) and entry[0] != ".":
                     yield entry[: -len(NOTE)]
 
-    def others(self, buffer_id: str) -> list[str]:
+    def others(self, buffer_id: str) -> Sequence[str]:
         """Returns the ids of the buffers that are there besides this one."""
         return [other for other in self._ids() if other != buffer_id]
 
@@ -337,21 +358,25 @@ class Registry:
             about["pid"] = note["owner"][0]
         except (RegistryError, ValueError, KeyError, TypeError):  # gone, or no note of ours
             return None
-        found = {"rows": 0, "filled": 0, "capacity": 0, "bytes": 0, "silence_s": None}
+        standing, found = self._standing(buffer_id)
+        if self._is_dead(buffer_id, note):
+            standing = Standing.DEAD
+        return Listed(buffer_id=buffer_id, **about, **found, state=standing)
+
+    def _standing(self, buffer_id: str) -> tuple[Standing, dict[str, Any]]:
+        nothing = {"rows": 0, "filled": 0, "capacity": 0, "bytes": 0, "silence_s": None}
         try:
             ring = self.open_ring(buffer_id)
         except FileNotFoundError:
-            state = "reserved"
+            return Standing.RESERVED, nothing
         except (OSError, ProtocolError, ValueError):
-            state = "dead"
-        else:
-            found = _measured(ring)
-            silent = ring.silence_s > self.stale_s
-            state = "silent" if silent else "lending" if ring.committed else "reserved"
-            ring.close()
-        if self._is_dead(buffer_id, note):
-            state = "dead"
-        return Listed(buffer_id=buffer_id, **about, **found, state=state)  # type: ignore[arg-type]
+            return Standing.DEAD, nothing
+        found = _measured(ring)
+        silent = ring.silence_s > self.stale_s
+        ring.close()
+        if not found["rows"]:
+            return Standing.RESERVED, found
+        return Standing.SILENT if silent else Standing.LENDING, found
 
     def stats(self) -> dict[str, Any]:
         """Returns what the pool holds, as numbers."""
@@ -359,7 +384,7 @@ class Registry:
         return {
             "path": str(self.path),
             "num_buffers": len(buffers),
-            "num_lending": sum(b.state == "lending" for b in buffers),
+            "num_lending": sum(b.state is Standing.LENDING for b in buffers),
             "total_rows": sum(b.rows for b in buffers),
             "filled_rows": sum(b.filled for b in buffers),
             "total_bytes": sum(b.bytes for b in buffers),
@@ -486,11 +511,21 @@ def _locked_note(path: Path, note: dict[str, Any]) -> int:
     return fd
 
 
-def _take(fd: int) -> bool:
+def _about(path: Path, raw: bytes) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads(raw)
+    if about["format"] != FORMAT:
+        raise ConfigError(
+            f"the pool in {path} has format {about['format']}, this release reads {FORMAT}; "
+            "use one release for all runs that share"
+        )
+    return about
+
+
+def _take(fd: int, how: int = fcntl.LOCK_EX) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > deadline:
@@ -499,12 +534,13 @@ def _take(fd: int) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
+    """Does anybody hold the lock, alone or together with others?"""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

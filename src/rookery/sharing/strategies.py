@@ -26,34 +26,38 @@ NEWEST = 0.2  # of a buffer's filled rows
 class Part(NamedTuple):
     """What a strategy makes of the buffers."""
 
-    weights: Floats  # [1 + peers], own first; all 0: nothing is drawn from the pool
+    weights: Floats  # as the sizes it was made from; all 0: nothing is drawn from the pool
     newest: float = 1.0  # of each buffer's filled rows, the most recent ones
 
 
-def _others(sizes: Rows) -> Part:
+def _others(own: int, sizes: Rows) -> Part:
     weights = (sizes > 0).astype(np.float64)
-    weights[0] = 0.0
+    weights[:own] = 0.0
     return Part(weights)
 
 
-def _uniform(sizes: Rows) -> Part:
-    return Part((sizes > 0).astype(np.float64))
+def _uniform(own: int, sizes: Rows) -> Part:
+    """However many parts a run's own replay has, they are one buffer."""
+    weights = (sizes > 0).astype(np.float64)
+    weights[:own] = sizes[:own] / max(1, int(sizes[:own].sum()))
+    return Part(weights)
 
 
-def _weighted(sizes: Rows) -> Part:
+def _weighted(own: int, sizes: Rows) -> Part:
     return Part(sizes.astype(np.float64))
 
 
-def _newest(sizes: Rows) -> Part:
+def _newest(own: int, sizes: Rows) -> Part:
     """Every recent row is as likely as any other, whichever buffer it is in."""
     return Part(np.ceil(NEWEST * sizes), NEWEST)
 
 
-def _local_only(sizes: Rows) -> Part:
+def _local_only(own: int, sizes: Rows) -> Part:
     return Part(np.zeros(sizes.size))
 
 
-STRATEGIES: dict[Strategy, Callable[[Rows], Part]] = {  # called with filled rows, own first
+# Called with the filled rows of each buffer, of which the first `own` are the run's own.
+STRATEGIES: dict[Strategy, Callable[[int, Rows], Part]] = {
     Strategy.SELF_HEAVY: _others,
     Strategy.UNIFORM: _uniform,
     Strategy.WEIGHTED: _weighted,
