@@ -43,6 +43,13 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     )
 
 
+def accept_underscores(parser: argparse.ArgumentParser) -> None:
+    """Takes every flag of a parser as --like_this too, without saying so in its help."""
+    known = parser._option_string_actions
+    for flag, action in list(known.items()):
+        known.setdefault("--" + flag.removeprefix("--").replace("-", "_"), action)
+
+
 def count(text: str) -> int:
     """Reads a whole number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) == 0:

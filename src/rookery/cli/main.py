@@ -12,6 +12,7 @@ from rookery.errors import ConfigError, EnvError, RookeryError
 
 VERBS: dict[str, tuple[str, str]] = {
     "train": ("rookery.cli.train", "train an agent, or go on with a run"),
+    "share": ("rookery.cli.share", "train several runs that learn from each other"),
     "evaluate": ("rookery.cli.evaluate", "play episodes with a trained agent and report the score"),
     "timeline": ("rookery.cli.timeline", "draw what each process of a run did when"),
     "compare": ("rookery.cli.compare", "compare groups of runs, with intervals"),
