@@ -265,11 +265,8 @@ def _weights(study: Study) -> list[str]:
     left = [task for task in study.tasks if task not in study.shared]
     uneven = [g for g in study.groups if len({len(study.of(g, t)) for t in study.shared}) > 1]
     return [
-        *(
-            f"{task}: not every group has runs of it; not in what is over {ALL}"
-            for task in left
-        ),
-        *(f"{g}: tasks with more runs weigh more in the scores over {ALL}" for g in uneven),
+        *(f"{task}: not in the figures over {ALL}: a group has no run of it" for task in left),
+        *(f"{group}: tasks with more runs weigh more in the scores over {ALL}" for group in uneven),
     ]
 
 
@@ -316,6 +313,6 @@ def _refuse_nothing(scored: Sequence[Run], chosen: Sequence[Run], metric: Metric
     if not scored:
         other = next(name for name in Metric if name is not metric)
         raise ConfigError(
-            f"none of {len(chosen)} runs has a {metric} yet; wait for the first, "
+            f"none of {len(chosen)} runs has any {metric} yet; wait for the first, "
             f"add runs, or try --metric {other}"
         )

@@ -1,10 +1,10 @@
 """Curves and intervals of groups, as SVG.
 
 `curves` shows scores over env steps, `intervals` one number for each group. A group has the same
-colour, dash and marker in all of them, so that no reader depends on colour alone.
+colour in all of them, and a dash besides: no reader depends on colour alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from rookery.report import svg
@@ -90,18 +90,28 @@ def intervals(
     title: str,
     across: str,
     goal: Goal | None = None,
+    within: tuple[float, float] | None = None,
+    beyond: Collection[str] = (),
 ) -> str:
-    """Draws an estimate of each group with its interval, one below the other."""
-    low, high = _spanned(list(found.values()), goal)
-    frame = Frame((low, high), (0.0, 1.0), NAMES, LINE * len(found))
+    """Draws an estimate of each group with its interval, one below the other.
+
+    An arrow on the intervals of the groups `beyond` says that they may end further right.
+    """
+    room = within or _spanned(list(found.values()), goal)
+    frame = Frame(room, (0.0, 1.0), NAMES, LINE * len(found))
     rows = [
         _row(group, estimate, TOP + LINE * (i + 0.5), frame, styles[group])
         for i, (group, estimate) in enumerate(found.items())
     ]
     aim = [_upright(goal, frame)] if goal else []
+    tips = [
+        _tip(estimate, TOP + LINE * (i + 0.5), frame, styles[group])
+        for i, (group, estimate) in enumerate(found.items())
+        if group in beyond
+    ]
     name = svg.element("title", svg.safe(title))
     size = NAMES + WIDTH + RIGHT, TOP + frame.height + AXIS
-    parts = [name, *_verticals(frame, across), *aim, *rows]
+    parts = [name, *_verticals(frame, across), *aim, *rows, *tips]
     return svg.document(*size, STYLE, *parts, role="img", aria_label=title)
 
 
@@ -168,6 +178,13 @@ def _row(group: str, estimate: Estimate, y: float, frame: Frame, look: Look) -> 
     return name + svg.element("path", class_="spine", d=ends, stroke=look.colour) + dot
 
 
+def _tip(estimate: Estimate, y: float, frame: Frame, look: Look) -> str:
+    end = estimate.value if estimate.high is None else estimate.high
+    hover = svg.element("title", "at least")
+    path = f"M{frame.x(end):.1f} {y - 7:g}l12 7l-12 7z"
+    return svg.element("path", hover, d=path, fill=look.colour)
+
+
 def _stroke(path: str, look: Look) -> str:
     return svg.element(
         "path", class_="mean", d=path, stroke=look.colour, stroke_dasharray=look.dash
@@ -181,7 +198,7 @@ def _dot(x: float, y: float, look: Look, radius: float = 3.0) -> str:
 def _across(goal: Goal, frame: Frame) -> str:
     y = frame.y(goal.value)
     line = svg.element("line", class_="goal", x1=LEFT, x2=LEFT + WIDTH, y1=y, y2=y)
-    return line + svg.words(LEFT + WIDTH - 4, y - 5, goal.label, class_="small", text_anchor="end")
+    return line + svg.words(LEFT + 6, y - 5, goal.label, class_="small")
 
 
 def _upright(goal: Goal, frame: Frame) -> str:

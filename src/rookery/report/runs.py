@@ -81,8 +81,10 @@ def load(given: Sequence[Path], metric: Metric) -> Loaded:
     unread: list[str] = []
     for path in given:
         for folder in find(path):
+            if folder.resolve() in runs:
+                continue
             try:
-                runs.setdefault(folder.resolve(), read(folder, metric))
+                runs[folder.resolve()] = read(folder, metric)
             except ConfigError as error:
                 if folder == path:
                     raise

@@ -67,7 +67,9 @@ def _pictures(
         f"<h2>{safe(name)}</h2>",
         _figure(
             "Score over env steps",
-            plots.curves(lines, styles, title=f"{name}: {unit} over env steps", up=unit, goal=goal),
+            plots.curves(
+                lines, styles, title=f"{name}: {unit} over env steps", up=f"{unit}, IQM", goal=goal
+            ),
         ),
         _figure(
             "Final score, IQM",
@@ -76,7 +78,8 @@ def _pictures(
     ]
     if took:
         title = f"{name}: env steps to the threshold"
-        drawn = plots.intervals(took, styles, title=title, across="env steps, median")
+        late = [cell.group for cell in cells if cell.reach and any(cell.reach.at_least)]
+        drawn = plots.intervals(took, styles, title=title, across="env steps, median", beyond=late)
         pictures.append(_figure(_caption(cells), drawn))
     return [*pictures, _chances(better, found)] if better else pictures
 
@@ -87,7 +90,7 @@ def _caption(cells: Sequence[Cell]) -> str:
     )
     return (
         f"Env steps to the threshold, median. Reached by: {reached}. A run that did not counts "
-        "with its last step, so a group with such runs is at least this slow"
+        "with its last step; an arrow says that the group may be slower than shown"
     )
 
 
@@ -96,7 +99,7 @@ def _chances(better: dict[str, Estimate], found: Comparison) -> str:
     styles = plots.looks(found.groups)
     return _figure(
         f"Probability of improvement over {found.baseline}",
-        plots.intervals(better, styles, title=label, across=label, goal=EVEN),
+        plots.intervals(better, styles, title=label, across=label, goal=EVEN, within=(0.0, 1.0)),
     )
 
 
