@@ -21,6 +21,7 @@ class Role(IntEnum):
     REPLAY = 3
     EVALUATOR = 4
     LEARNER = 5
+    SHARING = 6
 
 
 def sequence(

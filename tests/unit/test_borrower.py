@@ -139,7 +139,7 @@ def test_a_silent_buffer_is_ignored_until_it_is_heard_again(tmp_path, monkeypatc
     fill(other, 50, 1)
     member = borrower(registry, buffer_id, ring)
     assert member.borrow(BATCH) is not None
-    eventually(lambda: member.borrow(BATCH) is None)
+    assert eventually(lambda: member.borrow(BATCH) is None, 5.0)
     other.beat()
     assert member.borrow(BATCH) is not None
 

@@ -487,6 +487,7 @@ class Config:
         self._refuse_what_only_sb3_has()
         self._refuse_crowds()
         self._refuse_two_scales()
+        self._refuse_disk_in_a_pool()
         if self.replay.warmup > self.run.env_steps:
             raise ConfigError(
                 f"learning would never start: replay.warmup is {self.replay.warmup} rows but "
@@ -496,6 +497,14 @@ class Config:
             raise ConfigError(
                 f"actor.chunk {self.actor.chunk} does not fit into replay.capacity "
                 f"{self.replay.capacity}; lower the first or raise the second"
+            )
+
+    def _refuse_disk_in_a_pool(self) -> None:
+        if self.sharing.pool is not None and self.replay.storage is Storage.DISK:
+            raise ConfigError(
+                "replay.storage is disk, but a run that shares keeps its replay in the folder of "
+                f"its pool, {self.sharing.pool}; set sharing.pool to a folder on that disk, and "
+                "leave replay.storage out"
             )
 
     def _refuse_what_only_sb3_has(self) -> None:

@@ -180,6 +180,7 @@ class Driver:
                 "faults/stale_rows": float(parts.pool.stale),
                 **parts.freshness.metrics(),
                 **parts.crew.metrics(),
+                **(parts.member.stats() if parts.member else {}),
                 **self._taken(),
                 **{f"faults/{kind}": float(count) for kind, count in self.faults.items()},
             },

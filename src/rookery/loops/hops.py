@@ -21,11 +21,15 @@ def learn(parts: Parts) -> Learned:
     """Hops 4 to 8: choose, fold, learn, rerank, publish."""
     began = time.monotonic()
     config, pool, learner = parts.config, parts.pool, parts.learner
-    batch = pool.draw(config.replay.batch, beta=parts.beta)
-    parts.limiter.draw(config.replay.batch)
+    member, size = parts.member, config.replay.batch
+    batch = member.draw(pool, size, parts.beta) if member else pool.draw(size, beta=parts.beta)
+    parts.limiter.draw(size)
     facts = learner.learn(batch)
     if facts.td_error is not None:  # None: the step was skipped
-        pool.rerank(batch.rows, facts.td_error)
+        if member:
+            member.rerank(pool, batch.rows, facts.td_error)
+        else:
+            pool.rerank(batch.rows, facts.td_error)
         if learner.due():
             publish(parts)
     done = parts.counters
@@ -85,5 +89,7 @@ def take_in(parts: Parts) -> Drained:
     if parts.config.env.normalize_obs or parts.config.env.normalize_reward:
         parts.learner.observe(*parts.pool.observed(drained))
     if drained.count:
+        if parts.member:
+            parts.member.beat()
         parts.trace.note(Activity.DRAIN, began, time.monotonic(), drained.count)
     return drained

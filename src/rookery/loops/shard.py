@@ -8,7 +8,8 @@ import numpy as np
 
 from rookery.config.schema import Config, Storage
 from rookery.replay.pool import Pool
-from rookery.replay.ring import Ring
+from rookery.replay.ring import Ring, schema_of
+from rookery.sharing.member import Member
 from rookery.types import EnvSpec
 
 
@@ -19,17 +20,21 @@ def build_shard(
     rng: np.random.Generator,
     shards: int,
     run_dir: Path | None = None,
+    member: Member | None = None,
+    place: int = 0,
 ) -> Pool:
-    """Builds one of so many shards, which drains these rings."""
+    """Builds one of so many shards, which drains these rings; a member's is lent to its pool."""
+    capacity = config.replay.capacity // shards
     return Pool(
         spec,
-        replace(config.replay, capacity=config.replay.capacity // shards),
+        replace(config.replay, capacity=capacity),
         config.algo,
         rng=rng,
         transports=rings,
         envs=config.actor.envs,
         actors=config.actor.num,
         directory=_replay_directory(config, run_dir),
+        ring=member.ring(place, schema_of(spec), capacity) if member else None,
     )
 
 

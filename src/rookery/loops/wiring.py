@@ -31,6 +31,7 @@ from rookery.replay.shards import Shards
 from rookery.report.trace import Trace
 from rookery.schedule import Schedule
 from rookery.seeding import Role
+from rookery.sharing.member import Member
 from rookery.types import Array, EnvSpec
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Parts:
     crew: "Crew | Fleet"
     learner: Learner
     pool: "Pool | Shards | Depot"
+    member: Member | None  # of a pool of runs that share
     limiter: Limiter
     board: Board
     epsilon: Schedule
@@ -92,7 +94,9 @@ class Parts:
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
-            for part in (self.board, self.pool, self.crew):  # the last first
+            for part in (self.board, self.pool, self.crew, self.member):  # the last first
+                if part is None:
+                    continue
                 stack.callback(part.close)
 
 
@@ -123,7 +127,7 @@ def wire(
         learner = _learner(config, spec, device, weights)
         if approve is not None:
             approve(spec, learner)
-        board, crew, pool = _shared(
+        board, crew, pool, member = _shared(
             config,
             spec,
             learner,
@@ -139,6 +143,7 @@ def wire(
         crew=crew,
         learner=learner,
         pool=pool,
+        member=member,
         limiter=build_limiter(config),
         board=board,
         epsilon=Schedule(
@@ -180,10 +185,10 @@ def _shared(
     factory: Factory | None,
     run_dir: Path | None,
     incarnations: Sequence[int],
-) -> tuple[Board, "Crew | Fleet", "Pool | Shards | Depot"]:
+) -> tuple[Board, "Crew | Fleet", "Pool | Shards | Depot", Member | None]:
     """Builds what has processes or shared memory. Where one cannot be, those before it go."""
     if config.engine is Engine.RAY:
-        return _afar(config, spec, learner, factory=factory, incarnations=incarnations)
+        return *_afar(config, spec, learner, factory=factory, incarnations=incarnations), None
     with contextlib.ExitStack() as stack:
         board = Board(learner.weights())
         stack.callback(board.close)
@@ -197,9 +202,20 @@ def _shared(
             incarnations=incarnations,
         )
         stack.callback(crew.close)
-        pool = _pool(config, spec, crew.rings, run_dir)
+        member = join(config, spec, run_dir)
+        if member is not None:
+            stack.callback(member.close)
+        pool = _pool(config, spec, crew.rings, run_dir, member)
         stack.pop_all()
-    return board, crew, pool
+    return board, crew, pool, member
+
+
+def join(config: Config, spec: EnvSpec, run_dir: Path | None) -> Member | None:
+    """Takes a run into the pool it is to share with, if there is one."""
+    if config.sharing.pool is None:
+        return None
+    name = run_dir.name if run_dir is not None else f"{config.name}-seed{config.run.seed}"
+    return Member(config, spec, name)
 
 
 def _afar(
@@ -235,14 +251,19 @@ def _afar(
 
 
 def _pool(
-    config: Config, spec: EnvSpec, rings: Sequence[Ring], run_dir: Path | None
+    config: Config,
+    spec: EnvSpec,
+    rings: Sequence[Ring],
+    run_dir: Path | None,
+    member: Member | None,
 ) -> Pool | Shards:
     rng = seeding.generator(config.run.seed, Role.REPLAY)
     count = config.replay.shards or 1
     pools = []
     with contextlib.ExitStack() as stack:
         for place in range(count):
-            pools.append(build_shard(config, spec, Every(rings, place, count), rng, count, run_dir))
+            own = Every(rings, place, count)
+            pools.append(build_shard(config, spec, own, rng, count, run_dir, member, place))
             stack.callback(pools[-1].close)
         stack.pop_all()
     return pools[0] if count == 1 else Shards(pools, rng)

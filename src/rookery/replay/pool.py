@@ -60,14 +60,16 @@ class Pool:
         envs: int,
         actors: int | None = None,
         directory: Path | None = None,
+        ring: Ring | None = None,
         sequence: int = 0,
         stride: int = 1,
     ):
+        """Makes its ring in `directory`, unless it is given one that others may read."""
         self.spec, self.config, self.rng = spec, config, rng
         self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
         self.transports = transports  # by actor; whoever replaces an actor replaces its ring
         actors = len(transports) if actors is None else actors  # of the run: rows have their number
-        self.ring = Ring.create(schema_of(spec), config.capacity, directory=directory)
+        self.ring = ring or Ring.create(schema_of(spec), config.capacity, directory=directory)
         self.chains = Chains(
             actors * envs,
             envs,

@@ -23,8 +23,19 @@ TRIES = 100  # rounds of guessing before a draw gives up
 class Reader:
     """Draws uniformly from a ring that somebody else writes."""
 
-    def __init__(self, ring: Ring, spec: EnvSpec, *, n_step: int, gamma: float, sequence: int = 0):
+    def __init__(
+        self,
+        ring: Ring,
+        spec: EnvSpec,
+        *,
+        n_step: int,
+        gamma: float,
+        sequence: int = 0,
+        newest: float = 1.0,
+    ):
+        """Draws from the newest share of the rows that are there."""
         _refuse_stranger(ring, spec)
+        self.newest = newest
         self.ring, self.spec = ring, spec
         self.n_step, self.gamma, self.sequence = n_step, gamma, sequence
         self.overtaken = 0  # rows that were overwritten while they were being copied
@@ -55,7 +66,8 @@ class Reader:
         oldest, committed = self.ring.oldest, self.ring.committed
         if oldest >= committed:
             return None
-        guess = rng.integers(oldest, committed, size=batch + batch // 8 + 8)
+        first = committed - max(1, int(self.newest * (committed - oldest)))
+        guess = rng.integers(first, committed, size=batch + batch // 8 + 8)
         rows = guess[self._may_begin(guess, oldest)][:batch]
         if rows.size == 0:
             return None

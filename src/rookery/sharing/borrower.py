@@ -104,6 +104,41 @@ class Borrower:
             self._quarantine()
         return loan
 
+    def deal(self, batch: int, rng: np.random.Generator) -> list[tuple[Lender, int]]:
+        """Returns how many rows of a batch are whose, for those who read them by other means.
+
+        They say what became of it: `count`, or `miss`.
+        """
+        self.local += batch
+        if not self.active:
+            return []
+        if time.monotonic() >= self._look_at:
+            self.look_around()
+        wanted = self._rows * batch
+        rows = int(wanted) + int(rng.random() < wanted - int(wanted))
+        if self._odds is None:
+            self.short += rows
+            return []
+        dealt = rng.multinomial(rows, np.diff(self._odds.upto, prepend=0.0))
+        pairs = zip(self._loans.lenders, dealt, strict=True)
+        return [(lender, int(count)) for lender, count in pairs if count]
+
+    def count(self, lender: Lender, rows: int) -> None:
+        """Counts rows that `deal` gave to a lender, and that it had."""
+        if lender.name in self._peers:
+            self._lent[lender.name] = self._lent.get(lender.name, 0) + rows
+            self.foreign += rows
+            self.local -= rows
+
+    def miss(self, rows: int) -> None:
+        """Counts rows that a lender had not."""
+        self.short += rows
+
+    @property
+    def newest(self) -> float:
+        """The share of a buffer that counts, the most recent rows."""
+        return self._odds.newest if self._odds is not None else 1.0
+
     def observe(self, td_error: Array) -> None:
         """Takes the TD errors of own rows, where the shares follow them."""
         if self.tuner is not None and self.tuner.observe(td_error):

@@ -1,0 +1,529 @@
+"""A replay buffer of Stable-Baselines3 that lends its rows and borrows others'; the extra `sb3`.
+
+    registry = create_distributed_registry()
+    buffer_id = registry.register_buffer(run_id="my_run_1", algorithm="SAC")
+    model = SAC(
+        "MlpPolicy",
+        env,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"registry": registry, "buffer_id": buffer_id},
+    )
+
+From its first `add` on the buffer's arrays are its ring: rows are stored once, and lending costs a
+run nothing but three counters a step. Own rows are drawn by SB3's own arithmetic; what is borrowed
+takes the first rows of a batch, as raw as it was stored, and is normalised like an own row.
+"""
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numba import njit
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
+
+from rookery.config.schema import Strategy
+from rookery.errors import ConfigError, RegistryError, RookeryError
+from rookery.replay.loans import Lender, Loan
+from rookery.replay.memory import post
+from rookery.replay.ring import COMMITTED, RESERVED, Ring, Schema, obs_column, paired_schema
+from rookery.sharing.borrower import Borrower, refuse_ratio
+from rookery.sharing.registry import Registry
+from rookery.sharing.terms import Terms, terms_of
+from rookery.types import ActionSpec, Array, Rows
+
+VOID = np.nan  # the `done` of a row that nobody may draw
+ARRAYS = {"action": "actions", "reward": "rewards", "done": "dones", "timeout": "timeouts"}
+_HANDLES = ("_ring", "_borrower", "_release", "_columns")  # what another process cannot have
+
+
+class DistributedReplayBuffer(ReplayBuffer):
+    """SB3's replay buffer, in a pool: for the same seed and no pool it gives the same samples.
+
+    All three of SB3's buffers in one: Dict observations and n-step returns (and both at once) are a
+    matter of the arguments. `HerReplayBuffer` is not among them: its rows are made up afterwards.
+
+    The first `add` claims the id, and a second claimant is refused; a buffer that only samples
+    claims nothing. Whoever claims an id begins anew: what an earlier writer has left under it
+    cannot be drawn any more, and rows the buffer already has come with it.
+
+    Saved (`save_replay_buffer`), it is its rows and settings, and the pool's path. Loaded, it has a
+    copy of the rows, borrows if the pool is still there, and lends them again from its first `add`
+    on. If the pool or the id is gone, or somebody else writes under it by then, it stays a local
+    buffer and warns once; `model.load` builds its new, empty buffer by the same rule.
+
+    `seed` is that of borrowing. Without one it follows from the state of numpy's global generator,
+    which SB3 has seeded by then and which own rows are drawn with, and does not advance it.
+    """
+
+    _needs_td_errors = (Strategy.ADAPTIVE,)
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        registry: Registry | None = None,
+        buffer_id: str | None = None,
+        sample_strategy: str = Strategy.SELF_HEAVY,
+        cross_sample_ratio: float = 0.2,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        seed: int | None = None,
+    ):
+        self.sample_strategy = _strategy(sample_strategy)
+        self.cross_sample_ratio = cross_sample_ratio
+        self.n_steps, self.gamma = n_steps, gamma
+        self.registry, self.buffer_id = registry, buffer_id
+        self._refuse_odd_requests(optimize_memory_usage)
+        self._seed = seed if seed is not None else _seed_of_global_state()
+        stock: Any = (
+            DictReplayBuffer if isinstance(observation_space, spaces.Dict) else ReplayBuffer
+        )
+        stock.__init__(
+            self,
+            buffer_size,
+            observation_space,
+            action_space,
+            device=device,
+            n_envs=n_envs,
+            optimize_memory_usage=optimize_memory_usage,
+            handle_timeout_termination=handle_timeout_termination,
+        )
+        self._written = 0  # rows, in the numbers of the ring
+        self._lending = False
+        self._local_samples = 0  # where there is no pool to count them
+        self._set_up()
+        try:
+            self._join()
+        except RegistryError as error:
+            if registry is None or not registry.revived:
+                raise
+            self._stay_local(error)
+
+    def _refuse_odd_requests(self, optimize_memory_usage: bool) -> None:
+        refuse_ratio(self.cross_sample_ratio)
+        if self.n_steps < 1 or not 0 < self.gamma <= 1:
+            raise ConfigError(
+                f"n_steps={self.n_steps} and gamma={self.gamma}; a return has at least one step "
+                "and a discount in (0, 1]"
+            )
+        if (self.registry is None) != (self.buffer_id is None):
+            raise ConfigError(
+                f"registry={self.registry} with buffer_id={self.buffer_id!r}; give both, the id "
+                "from registry.register_buffer(run_id=..., algorithm=...), or neither"
+            )
+        if optimize_memory_usage and (self.registry is not None or self.n_steps > 1):
+            raise ConfigError(
+                "optimize_memory_usage=True stores no next observation, which n-step returns and "
+                "the rows of a pool need; leave it out"
+            )
+        if self.sample_strategy in self._needs_td_errors and self.registry is not None:
+            raise ConfigError(
+                f"sample_strategy {self.sample_strategy} follows TD errors, which SB3's own "
+                "algorithms do not tell a buffer; use PrioritizedDQN, PrioritizedSAC or "
+                "PrioritizedTD3 with a PrioritizedDistributedReplayBuffer, or another strategy"
+            )
+
+    # --- the pool
+
+    @property
+    def capacity(self) -> int:
+        """Rows, of all environments."""
+        return self.buffer_size * self.n_envs
+
+    def _set_up(self) -> None:
+        """Builds what is made again in each process."""
+        self._ring: Ring | None = None
+        self._borrower: Borrower | None = None
+        self._release: Callable[[], object] = _nothing
+        self._columns = dict(_flat(self._stored()))
+        self._stock = _arithmetic(self.observation_space, self.n_steps)
+
+    def _stored(self) -> dict[str, Array]:
+        """Returns every array by the name of its column; [rows, n_envs, ...] each."""
+        now: Any = self.observations
+        then: Any = getattr(self, "next_observations", {})  # not there where memory is spared
+        if not isinstance(now, dict):
+            now, then = {"": now}, {} if isinstance(then, dict) else {"": then}
+        return {
+            **{obs_column(key): array for key, array in now.items()},
+            **{f"next_{obs_column(key)}": array for key, array in then.items()},
+            **{name: getattr(self, attribute) for name, attribute in ARRAYS.items()},
+        }
+
+    def _schema(self) -> Schema:
+        shape: Any = self.obs_shape
+        leaves = shape if isinstance(shape, dict) else {"": shape}
+        kinds = {key: str(self._columns[obs_column(key)].dtype) for key in leaves}
+        return paired_schema(
+            {key: (tuple(leaf), kinds[key]) for key, leaf in leaves.items()},
+            ((self.action_dim,), str(self.actions.dtype)),
+        )
+
+    def _join(self) -> None:
+        """Attaches to the id's ring; nobody writes there before the first `add`."""
+        registry, buffer_id = self.registry, self.buffer_id
+        if registry is None or buffer_id is None:
+            return
+        if not registry.available:
+            raise RegistryError(
+                f"{type(self).__name__}: the registry of {registry.path} is stopped, or its pool "
+                "is gone; start it before buffers are built, and stop it after training"
+            )
+        note = registry.note(buffer_id)
+        schema = self._schema()
+        terms = _terms(schema, self.observation_space, self.action_space, note)
+        ring = registry.attach(buffer_id, terms, schema, self.capacity, stride=self.n_envs)
+        columns = {column.name: column for column in schema}
+        self._ring, self._borrower = (
+            ring,
+            Borrower(
+                registry,
+                buffer_id,
+                [Lender(buffer_id, ring)],
+                [column for name, column in columns.items() if name.partition(".")[0] == "obs"],
+                columns["action"],
+                strategy=self.sample_strategy,
+                ratio=self.cross_sample_ratio,
+                seed=self._seed,
+            ),
+        )
+        self._release = weakref.finalize(self, _let_go, self._borrower, ring)
+
+    def _stay_local(self, reason: RookeryError) -> None:
+        warnings.warn(f"this replay buffer stays local: {reason}", stacklevel=3)
+        self.close()
+        self.registry = self.buffer_id = None
+
+    def _lend(self, ring: Ring) -> None:
+        """Claims the ring, and makes it the buffer: rows that are there already move into it."""
+        assert self.registry is not None, "a ring comes with its registry"
+        assert self.buffer_id is not None, "and with an id"
+        try:
+            self.registry.claim(ring, self.buffer_id)
+        except RegistryError as error:
+            if not self.registry.revived:
+                raise
+            self._stay_local(error)
+            return
+        size, first = self.size(), _begin_anew(ring)
+        self._written = first + (self.pos + self.full * self.buffer_size) * self.n_envs
+        post(ring.words, RESERVED, self._written)
+        views = {
+            name: ring.columns[name].reshape(array.shape) for name, array in self._stored().items()
+        }
+        for name, array in self._stored().items():
+            views[name][:size] = array[:size]
+        post(ring.words, COMMITTED, self._written)
+        self._use(views)
+        self._lending = True
+
+    def _use(self, arrays: Mapping[str, Array]) -> None:
+        shape: Any = self.obs_shape
+        for attribute, before in (("observations", ""), ("next_observations", "next_")):
+            leaves = (
+                {key: arrays[before + obs_column(key)] for key in shape}
+                if isinstance(shape, dict)
+                else arrays[before + obs_column("")]
+            )
+            setattr(self, attribute, leaves)
+        for name, attribute in ARRAYS.items():
+            setattr(self, attribute, arrays[name])
+        self._columns = dict(_flat(arrays))
+
+    def close(self) -> None:
+        """Leaves the pool: the rows stay here, as a copy, and nobody else can draw new ones."""
+        if self._lending:
+            self._lending = False
+            self._use({name: array.copy() for name, array in self._stored().items()})
+        self._release()
+        self._ring = self._borrower = None
+
+    # --- rows
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Array,
+        reward: Array,
+        done: Array,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Stores one step of every environment; the first one claims the id."""
+        if self._ring is not None and not self._lending:
+            self._lend(self._ring)
+        after = self._written + self.n_envs
+        ring = self._ring
+        if ring is None:
+            self._put(obs, next_obs, action, reward, done, infos)
+        else:  # an `add` that fails has committed nothing: the next one writes over it
+            post(ring.words, RESERVED, after)
+            self._put(obs, next_obs, action, reward, done, infos)
+            post(ring.words, COMMITTED, after)
+            ring.beat()
+        self._written = after
+
+    def _put(self, *step: Any) -> None:
+        stock: Any = DictReplayBuffer if isinstance(self.observations, dict) else ReplayBuffer
+        stock.add(self, *step)
+
+    def reset(self) -> None:
+        """Forgets every row; peers cannot draw them any more either."""
+        super().reset()
+        self._written = -(-self._written // self.capacity) * self.capacity
+        if self._lending:
+            assert self._ring is not None, "who lends has a ring"
+            self._written = _begin_anew(self._ring)
+
+    # --- samples
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draws a batch: the share of the pool first, own rows behind it."""
+        loan = self._borrow(batch_size, env)
+        if loan is None:
+            return super().sample(batch_size, env=env)
+        return self._samples(loan, self._draw(batch_size - loan.filled), env)
+
+    def _get_samples(self, batch_inds: Array, env: VecNormalize | None = None) -> Any:
+        if self._stock is not None:
+            return self._stock(self, batch_inds, env)
+        loan = self._blank(len(batch_inds))  # Dict observations and n-step returns: SB3 has not
+        slots = batch_inds * self.n_envs + np.random.randint(  # noqa: NPY002  as in SB3
+            0, self.n_envs, size=len(batch_inds)
+        )
+        return self._samples(loan, slots, env)
+
+    def _draw(self, count: int) -> Rows:
+        """Returns slots of own rows."""
+        if count == 0:
+            return np.empty(0, dtype=np.int64)
+        return np.random.randint(0, self.size() * self.n_envs, size=count)  # noqa: NPY002  as in SB3
+
+    def _borrow(self, batch: int, env: VecNormalize | None) -> Loan | None:
+        if self._borrower is None:
+            self._local_samples += batch
+            return None
+        scale, clip = _reward_terms(env)
+        return self._borrower.borrow(
+            batch, n_step=self.n_steps, gamma=self.gamma, reward_scale=scale, reward_clip=clip
+        )
+
+    def _blank(self, batch: int) -> Loan:
+        """Returns a batch in which nothing is borrowed."""
+        empty = {
+            name: np.empty((batch, *column.shape[1:]), dtype=column.dtype)
+            for name, column in self._columns.items()
+        }
+        obs = {name[4:]: array for name, array in empty.items() if name.startswith("obs")}
+        then = {name[9:]: array for name, array in empty.items() if name.startswith("next_obs")}
+        lender = np.empty(batch, dtype=np.int64)
+        return Loan(obs, empty["action"], empty["reward"], empty["done"], then, lender, 0, 0, 0, 0)
+
+    def _samples(self, loan: Loan, slots: Rows, env: VecNormalize | None) -> Any:
+        """Puts own rows behind what is borrowed, and makes tensors of it all, without a copy."""
+        columns, first = self._columns, loan.filled
+        dones = np.empty(loan.reward.size, dtype=np.float32)
+        np.equal(loan.discount[:first], 0.0, out=dones[:first], casting="unsafe")
+        scale, clip = _reward_terms(env)
+        last = _walk(
+            columns["reward"],
+            columns["done"],
+            columns["timeout"],
+            slots,
+            self._newest,
+            self.n_envs,
+            self.n_steps,
+            self.gamma,
+            scale,
+            clip,
+            loan.reward[first:],
+            loan.discount[first:],
+            dones[first:],
+        )
+        np.take(columns["action"], slots, axis=0, out=loan.action[first:], mode="clip")
+        for name, leaf in loan.obs.items():
+            column = obs_column(name)
+            np.take(columns[column], slots, axis=0, out=leaf[first:], mode="clip")
+            then = columns[f"next_{column}"]
+            np.take(then, last, axis=0, out=loan.next_obs[name][first:], mode="clip")
+        return self._tensors(loan, dones, env)
+
+    @property
+    def _newest(self) -> int:
+        """The slot of the first environment's newest row: no return leads beyond it."""
+        return (self.pos - 1) % self.buffer_size * self.n_envs
+
+    def _tensors(self, loan: Loan, dones: Array, env: VecNormalize | None) -> Any:
+        sides: Any = (loan.obs, loan.next_obs)
+        kind: Any = DictReplayBufferSamples
+        if not isinstance(self.observations, dict):
+            sides, kind = tuple(side[""] for side in sides), ReplayBufferSamples
+        obs, next_obs = (self._tensor(self._normalize_obs(side, env)) for side in sides)
+        discounts = None
+        if self.n_steps > 1:  # a loan's is 0 where an episode ended, which `dones` say already
+            np.copyto(loan.discount, self.gamma, where=loan.discount == 0.0)
+            discounts = self._tensor(loan.discount.reshape(-1, 1))
+        return kind(
+            obs,
+            self._tensor(loan.action),
+            next_obs,
+            self._tensor(dones.reshape(-1, 1)),
+            self._tensor(loan.reward.reshape(-1, 1)),
+            discounts,
+        )
+
+    def _tensor(self, array: Any) -> Any:
+        if isinstance(array, dict):
+            return {key: self._tensor(leaf) for key, leaf in array.items()}
+        return self.to_torch(array, copy=False)
+
+    # --- what happened
+
+    def get_stats(self) -> dict[str, Any]:
+        """Returns what was drawn so far, in rows, and who lent it."""
+        stats = self._borrower.stats() if self._borrower is not None else self._alone()
+        return {"local_size": self.size() * self.n_envs, **stats}
+
+    def _alone(self) -> dict[str, Any]:
+        rows = self._local_samples
+        return {
+            "local_samples": rows,
+            "distributed_samples": 0,
+            "total_samples": rows,
+            "distributed_ratio": 0.0,
+            "num_shared_buffers": 0,
+            "short_samples": 0,
+            "overtaken_samples": 0,
+            "by_peer": {},
+            "refused": {},
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in self.__dict__.items() if name not in _HANDLES}
+        return {**state, "_stock": None, "_lending": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+        try:
+            self._join()
+        except RookeryError as error:
+            self._stay_local(error)
+
+
+def _nothing() -> None:
+    """What a buffer without a pool gives back."""
+
+
+def _let_go(borrower: Borrower, ring: Ring) -> None:
+    borrower.close()
+    ring.close()
+
+
+def _begin_anew(ring: Ring) -> int:
+    """Makes all rows undrawable and goes on where slots begin; returns that row's number."""
+    reserved = ring.reserved
+    if reserved:
+        ring.columns["done"][:] = VOID
+        ring.reserve(-reserved % ring.capacity)
+        ring.commit()
+    return ring.committed
+
+
+def _flat(arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """Yields views of [rows, n_envs, ...] as [rows x n_envs, ...]."""
+    for name, array in arrays.items():
+        yield name, array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+
+def _arithmetic(space: spaces.Space[Any], n_steps: int) -> Any:
+    """Returns how SB3 gathers rows of this kind; none: it does not."""
+    if isinstance(space, spaces.Dict):
+        return DictReplayBuffer._get_samples if n_steps == 1 else None
+    return ReplayBuffer._get_samples if n_steps == 1 else NStepReplayBuffer._get_samples
+
+
+def _strategy(name: str) -> Strategy:
+    try:
+        return Strategy(name)
+    except ValueError:
+        raise ConfigError(
+            f"sample_strategy is {name!r}; choose one of {', '.join(Strategy)}"
+        ) from None
+
+
+def _seed_of_global_state() -> int:
+    _, keys, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  looked at, not used
+    return int(np.random.SeedSequence([*map(int, keys[:8]), int(position)]).generate_state(1)[0])
+
+
+def _reward_terms(env: VecNormalize | None) -> tuple[float, float]:
+    """Returns what a reward is multiplied with, and where it is cut then."""
+    if env is None or not env.norm_reward:
+        return 1.0, np.inf
+    return float(1.0 / np.sqrt(env.ret_rms.var + env.epsilon)), float(env.clip_reward)
+
+
+def _terms(
+    schema: Schema,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    note: Mapping[str, Any],
+) -> Terms:
+    return terms_of(
+        schema,
+        _action_spec(action_space),
+        reward={"scale": 1.0, "clip": None, "tag": note["reward_tag"]},
+        env=note["env"],
+        space=str(observation_space),
+    )
+
+
+def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return ActionSpec(n=int(space.n))
+    if isinstance(space, spaces.Box):
+        low, high = (bound.astype(np.float64).ravel().tolist() for bound in (space.low, space.high))
+        return ActionSpec(shape=space.shape, low=tuple(low), high=tuple(high))
+    raise ConfigError(
+        f"the action space is {space}; buffers share actions that are a Box, or a Discrete that "
+        "starts at 0; wrap the environment, or build the buffer without a registry"
+    )
+
+
+@njit(cache=True, nogil=True)
+def _walk(  # type: ignore[no-untyped-def]
+    rewards, dones, timeouts, slots, newest, stride, n, gamma, scale, clip, total, discount, done
+):
+    """Sums up to n rewards from each slot on. Returns the slots where that ended.
+
+    A return ends with its episode, at its time limit, or at the newest row; it is bootstrapped
+    unless the episode terminated.
+    """
+    last = np.empty(slots.size, dtype=np.int64)
+    for i in range(slots.size):
+        slot, sum_, factor = slots[i], 0.0, 1.0
+        for step in range(n):
+            single = scale * rewards[slot]
+            sum_ += factor * min(max(single, -clip), clip)
+            factor *= gamma
+            over = dones[slot] != 0.0 or timeouts[slot] != 0.0
+            if over or step == n - 1 or newest <= slot < newest + stride:
+                break
+            slot = (slot + stride) % dones.size
+        total[i], discount[i] = sum_, factor
+        done[i] = dones[slot] * (1.0 - timeouts[slot])
+        last[i] = slot
+    return last

@@ -1,0 +1,115 @@
+"""A run of ours in a pool: what its batches hold, and what of it is ranked."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import replaying
+from experience import IMAGE, VECTOR, Move, play
+from rookery.config.schema import AlgoConfig, Config, Draw, ReplayConfig, SharingConfig, Storage
+from rookery.errors import ConfigError
+from rookery.replay.pool import Pool
+from rookery.replay.ring import Ring, schema_of
+from rookery.sharing.member import NOBODYS, Member
+from rookery.types import EnvSpec
+
+MOVES = [(0, k % 2, Move.TERMINATE if k % 11 > 8 else Move.RUN) for k in range(400)]
+
+
+def member(folder: Path, name: str, spec: EnvSpec = VECTOR, ratio: float = 0.25) -> Member:
+    sharing = SharingConfig(pool=str(folder / "pool"), cross_sample_ratio=ratio)
+    return Member(Config(algo=AlgoConfig(gamma=0.5), sharing=sharing), spec, name)
+
+
+def pool(part: Member, draw: Draw = Draw.PRIORITIZED) -> Pool:
+    """Returns a replay that is lent, with rows whose observations tell their numbers."""
+    replay = Pool(
+        part.spec,
+        ReplayConfig(capacity=300, warmup=1, batch=1, draw=draw),
+        AlgoConfig(gamma=0.5),
+        rng=np.random.default_rng(0),
+        transports=[Ring.create(schema_of(part.spec), 600)],
+        envs=2,
+        ring=part.ring(0, schema_of(part.spec), 300),
+    )
+    replaying.write(replay, play(MOVES))
+    replay.drain()
+    return replay
+
+
+def test_a_batch_holds_own_rows_and_those_of_the_pool(tmp_path: Path) -> None:
+    own, other = member(tmp_path, "own"), member(tmp_path, "other")
+    replay, _ = pool(own), pool(other)
+    batch = own.draw(replay, 64, 1.0)
+    foreign = batch.rows == NOBODYS
+    assert (batch.rows.size, foreign.sum()) == (64, 16)
+    assert batch.obs.shape == (64, 2)
+    assert batch.weight[foreign] == pytest.approx(batch.weight[~foreign].mean())
+    stats = own.stats()
+    assert (stats["sharing/foreign_rows"], stats["sharing/local_rows"]) == (16, 48)
+
+
+def test_rows_of_the_pool_are_never_ranked(tmp_path: Path) -> None:
+    own, other = member(tmp_path, "own", ratio=1.0), member(tmp_path, "other")
+    replay, _ = pool(own), pool(other)
+    before = replay.sampler.state()["leaves"]
+    batch = own.draw(replay, 64, 1.0)
+    own.rerank(replay, batch.rows, np.full(64, 9.0))
+    assert (replay.sampler.state()["leaves"] == before).all()
+
+
+def test_own_rows_are_ranked_by_their_own_errors(tmp_path: Path) -> None:
+    own, other = member(tmp_path, "own"), member(tmp_path, "other")
+    replay, _ = pool(own), pool(other)
+    batch = own.draw(replay, 8, 1.0)
+    own.rerank(replay, batch.rows, np.arange(8.0))
+    leaves, alpha = replay.sampler.state()["leaves"], replay.config.alpha
+    ranked = {int(row): k for k, row in enumerate(batch.rows) if row != NOBODYS}  # the last counts
+    for row, error in ranked.items():
+        assert leaves[row % 300] == pytest.approx((error + 1e-6) ** alpha)
+
+
+@pytest.mark.parametrize("draw", Draw)
+def test_without_a_share_batches_are_those_of_a_run_alone(tmp_path: Path, draw: Draw) -> None:
+    own, other = member(tmp_path, "own", ratio=0.0), member(tmp_path, "other")
+    replay, _ = pool(own, draw), pool(other)
+    twin = pool(member(tmp_path, "twin"), draw)
+    for _ in range(20):
+        mine, plain = own.draw(replay, 32, 0.5), twin.draw(32, beta=0.5)
+        assert all((a == b).all() for a, b in zip(mine[:7], plain[:7], strict=True))
+
+
+def test_stacks_of_frames_are_borrowed_too(tmp_path: Path) -> None:
+    own, other = member(tmp_path, "own", IMAGE), member(tmp_path, "other", IMAGE)
+    replay, lent = pool(own), pool(other)
+    batch = own.draw(replay, 64, 1.0)
+    assert batch.obs.shape == lent.draw(64).obs.shape
+    assert own.stats()["sharing/foreign_rows"] == (batch.rows == NOBODYS).sum() == 16
+
+
+def test_runs_of_different_environments_are_refused(tmp_path: Path) -> None:
+    pool(member(tmp_path, "own"))
+    with pytest.raises(ConfigError, match="observation obs"):
+        pool(member(tmp_path, "other", IMAGE))
+
+
+def test_the_shards_of_a_run_are_one_buffer_to_it(tmp_path: Path) -> None:
+    own = member(tmp_path, "own")
+    rings = [own.ring(place, schema_of(VECTOR), 300) for place in range(2)]
+    assert len(own.registry.list()) == 2
+    own.borrower.look_around()
+    assert own.stats()["sharing/peers"] == 0
+    assert len(rings) == len(own.borrower.own)
+
+
+def test_whoever_leaves_takes_its_rings_along(tmp_path: Path) -> None:
+    own = member(tmp_path, "own")
+    pool(own)
+    own.close()
+    assert not (tmp_path / "pool").exists()
+
+
+def test_replay_on_disk_is_refused_in_a_pool(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="folder on that disk"):
+        Config(sharing=SharingConfig(pool=str(tmp_path)), replay=ReplayConfig(storage=Storage.DISK))
