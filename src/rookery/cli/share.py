@@ -97,8 +97,10 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--run-dir", metavar="DIR", help="folder of the runs' folders; default runs/share-<time>"
     )
-    group.add_argument(
-        "--wandb", action=argparse.BooleanOptionalAction, default=None, help="Weights & Biases"
+    either = group.add_mutually_exclusive_group()  # neither: what the scenario says
+    either.add_argument("--wandb", action="store_true", default=None, help="Weights & Biases too")
+    either.add_argument(
+        "--no-wandb", action="store_false", dest="wandb", help="not, whatever the scenario says"
     )
     group.add_argument("--json", action="store_true", help="one JSON object as the last line")
     group.add_argument("--quiet", action="store_true", help="no table")

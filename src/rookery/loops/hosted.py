@@ -7,13 +7,14 @@ there are no checkpoints, and such a run does not go on after it has stopped.
 import contextlib
 import importlib.util
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rookery.config.schema import Backend, Config
+from rookery.config.schema import SB3_OFF_POLICY, Backend, Config
 from rookery.errors import ConfigError
 from rookery.event import (
     Ask,
@@ -67,7 +68,11 @@ def refuse_to_open(config: Config, run_dir: Path) -> None:
 
 
 def prepare(
-    config: Config, factory: Factory | None, device: "torch.device", stack: contextlib.ExitStack
+    config: Config,
+    factory: Factory | None,
+    device: "torch.device",
+    run_dir: Path,
+    stack: contextlib.ExitStack,
 ) -> "Learning":
     """Makes the environments and the model; `stack` closes what was opened."""
     from rookery.loops import sb3
@@ -76,10 +81,17 @@ def prepare(
     envs = sb3.environments(config, factory, config.sb3.envs)
     stack.callback(envs.close)
     sb3.refuse_what_cannot_fit(config, envs)
-    model = sb3.build(
-        config, envs, capacity=config.replay.capacity, device=device, seed=config.run.seed
-    )
-    return Learning(model, config)
+    replay = stack.enter_context(sb3.lent(config, _run_id(run_dir)))
+    capacity, seed = config.replay.capacity, config.run.seed
+    model = sb3.build(config, envs, capacity=capacity, device=device, seed=seed, replay=replay)
+    learning = Learning(model, config)
+    stack.callback(learning.close)
+    return learning
+
+
+def _run_id(run_dir: Path) -> str:
+    """Returns the folder's name as a pool takes it."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", run_dir.absolute().name)[:80].lstrip("._-") or "run"
 
 
 class Hosted:
@@ -95,7 +107,6 @@ class Hosted:
         interrupts: Interrupts,
         callbacks: Sequence[Callback] = (),
         about: dict[str, Any] | None = None,
-        figures: Callable[[], dict[str, float]] = dict,
     ):
         self.learning, self.model, self.config = learning, learning.model, learning.config
         self.run_dir, self.manager, self.meter = run_dir, manager, meter
@@ -105,7 +116,6 @@ class Hosted:
         self.winner: Snapshot | None = None  # the first snapshot that reached the target
         self.faults: Counter[str] = Counter()  # warnings by kind
         self.paused_s = 0.0  # spent waiting for evaluations
-        self._figures = figures  # more of them, at each log mark
         self._began = 0.0
         self._log = Mark(self.config.report.log_period, 0)
         self._eval = Mark(self.config.eval.period, 0)
@@ -132,11 +142,22 @@ class Hosted:
 
     def _events(self) -> Iterator[Event]:
         yield Started(str(self.run_dir), Counters(), False, self.about)
+        yield from self._notices()
         self._began = time.monotonic()
         for counters in self.learning.marks():
             yield from self._news() if counters is None else self._turn(counters)
             self.learning.over = self._is_over() or self.learning.over
         yield from self._finish()
+
+    def _notices(self) -> Iterator[Event]:
+        name = self.config.sb3.algorithm
+        if self.config.sharing.pool is not None and name not in SB3_OFF_POLICY:
+            yield Warned(
+                Counters(),
+                "sharing",
+                f"{name} is on-policy and learns only from what its present policy did; it neither "
+                "lends nor borrows: leave sharing.pool out, or use an off-policy algorithm",
+            )
 
     def _turn(self, counters: Counters) -> Iterator[Event]:
         self.manager.counters = counters
@@ -176,7 +197,7 @@ class Hosted:
             extra={
                 "rollout/exploration_rate": None,  # of those that explore by noise
                 **sb3.figures(self.model),
-                **self._figures(),
+                **sb3.borrowed(self.model),
                 **self.meter.processes({"learner": os.getpid(), "manage": self.manager.pid}),
                 **{f"faults/{kind}": float(count) for kind, count in self.faults.items()},
             },

@@ -227,8 +227,7 @@ def _hosting(config: Config, request: Request) -> "Iterator[Hosted]":
         setup = Setup(config, str(run_dir), request.factory, None, request.console, first_try=True)
         manager = Manager(setup)
         stack.callback(manager.close)
-        learning = hosted.prepare(config, request.factory, device, stack)
-        stack.callback(learning.close)
+        learning = hosted.prepare(config, request.factory, device, run_dir, stack)
         interrupts.begin()
         yield hosted.Hosted(
             learning,

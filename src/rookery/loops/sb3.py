@@ -7,8 +7,9 @@ Imported only where such a run is asked for. Nothing that SB3 has saved is ever 
 files hold pickles.
 """
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -36,6 +37,14 @@ from rookery.manage import machine
 from rookery.manage.checkpoint import scratch_name
 from rookery.types import Obs
 
+POOL_ROWS = 1_000_000  # a buffer of a pool may have, at least
+BORROWED = {
+    "sharing/local_rows": "local_samples",
+    "sharing/foreign_rows": "distributed_samples",
+    "sharing/foreign_share": "distributed_ratio",
+    "sharing/short_rows": "short_samples",
+    "sharing/peers": "num_shared_buffers",
+}
 FLAGS = 12  # bytes of a row's reward, end and time limit
 UNUSED = 1  # row: the replay of a model that only acts
 NOT_SAVED = ["replay_buffer_class", "replay_buffer_kwargs"]  # ours; SB3 alone must open the file
@@ -120,6 +129,46 @@ def save(model: BaseAlgorithm, path: Path) -> None:
         raise CheckpointError(f"{path} could not be written: {error}; make room") from error
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def lent(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
+    """Joins the pool that the settings name, and leaves it, whatever the end.
+
+    Gives what SB3's constructor needs for that; nothing where there is no pool, or where the
+    algorithm is on-policy and has no replay to lend.
+    """
+    sharing, name = config.sharing, config.sb3.algorithm
+    if sharing.pool is None or name not in SB3_OFF_POLICY:
+        yield {}
+        return
+    from rookery.sharing.registry import create_distributed_registry
+    from rookery.sharing.sb3 import DistributedReplayBuffer
+
+    largest = max(POOL_ROWS, config.replay.capacity)
+    registry = create_distributed_registry(largest, path=sharing.pool)
+    try:
+        buffer_id = registry.register_buffer(
+            run_id=run_id, algorithm=name, reward_tag=sharing.reward_tag, env=config.env.id
+        )
+        kwargs = {
+            "registry": registry,
+            "buffer_id": buffer_id,
+            "sample_strategy": sharing.strategy.value,
+            "cross_sample_ratio": sharing.cross_sample_ratio,
+        }
+        yield {"replay_buffer_class": DistributedReplayBuffer, "replay_buffer_kwargs": kwargs}
+    finally:
+        registry.stop()
+
+
+def borrowed(model: BaseAlgorithm) -> dict[str, float]:
+    """Returns what was borrowed so far, under the metric names of a run of ours."""
+    replay: Any = getattr(model, "replay_buffer", None)
+    if not hasattr(replay, "get_stats"):
+        return {}
+    stats = replay.get_stats()
+    return {name: float(stats[key]) for name, key in BORROWED.items() if key in stats}
 
 
 def figures(model: BaseAlgorithm) -> dict[str, float]:
