@@ -526,6 +526,11 @@ class Config:
                 raise ConfigError(
                     f"backend sb3 takes {name} {_said(allowed[0])} only, got {_said(given)}; {do}"
                 )
+        if self.sharing.strategy is Strategy.ADAPTIVE:
+            raise ConfigError(
+                "sharing.strategy adaptive follows TD errors, which SB3's algorithms tell nobody; "
+                "use another strategy, or backend rookery"
+            )
         if self.run.seed >= 1 << 32:
             raise ConfigError(
                 f"SB3 takes seeds below 2**32, got {self.run.seed}; use a smaller one"

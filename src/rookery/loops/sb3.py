@@ -31,7 +31,7 @@ from rookery.algos import Acted
 from rookery.config.schema import SB3_OFF_POLICY, Config
 from rookery.envs.entry import Env, find
 from rookery.envs.spaces import Codec
-from rookery.errors import CheckpointError, ConfigError
+from rookery.errors import CheckpointError, ConfigError, RookeryError
 from rookery.loops.wiring import Factory
 from rookery.manage import machine
 from rookery.manage.checkpoint import scratch_name
@@ -95,6 +95,8 @@ def build(
         model: BaseAlgorithm = getattr(stable_baselines3, name)(
             section.policy, envs, seed=seed, device=device, verbose=0, **given
         )
+    except RookeryError:  # of a replay of ours
+        raise
     except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
             f"SB3's {name} cannot be built for {config.env.id}: {error}; "
