@@ -168,7 +168,7 @@ def test_every_picture_is_sound_and_has_a_name(page):
         picture = ElementTree.fromstring(f"<svg{text}")
         assert picture.get("role") == "img"
         assert picture.get("aria-label")
-    assert len(pictures) == 5  # legend, curves, final scores, steps, P(X > Y)
+    assert len(pictures) == 4  # curves, final scores, steps, P(X > Y)
 
 
 def test_the_page_has_axes_legend_tables_and_a_warning(page):

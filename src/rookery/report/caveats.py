@@ -43,8 +43,8 @@ def _carried(runs: Sequence[Run]) -> Iterator[str]:
         solved = sum(run.solved for run in inside)
         if solved:
             yield (
-                f"{group}: {solved} of {_runs(len(inside))} stopped because solved; their last "
-                "score is carried forward in the curves"
+                f"{group}: {solved} of {_runs(len(inside))} stopped because solved: the score that "
+                "reached the target is their final one, and is carried forward in the curves"
             )
 
 

@@ -5,6 +5,7 @@ colour in all of them, and a dash besides: no reader depends on colour alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from math import ceil
 from typing import NamedTuple
 
 from rookery.report import svg
@@ -16,8 +17,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#3
 DASHES = ("none", "8 4", "2 3", "10 3 2 3")
 LEFT, TOP, WIDTH, HEIGHT, RIGHT = 90.0, 14.0, 760.0, 300.0, 40.0  # pixels
 NAMES, LINE, AXIS = 190.0, 30.0, 46.0  # of `intervals`: room for names, a row; for the axis below
+COLUMNS, KEY = 4, 24.0  # of the legend: groups in a row; a row
 MARKED = 40  # marks; on longer curves single ones are not shown
-SIGNS = 26  # of a group's name
+SIGNS = 24  # of a group's name
 STYLE = (
     ".rule { stroke: #ddd; stroke-width: 1 } .frame { stroke: #555; stroke-width: 1 } "
     ".goal { stroke: #555; stroke-dasharray: 6 4 } .mean { fill: none; stroke-width: 2.2 } "
@@ -77,10 +79,12 @@ def curves(
     bands = [_band(curve, frame, styles[group]) for group, curve in found.items()]
     means = [_mean(group, curve, frame, styles[group]) for group, curve in found.items()]
     aim = [_across(goal, frame)] if goal else []
-    width, height = LEFT + WIDTH + RIGHT, TOP + HEIGHT + AXIS
+    foot = TOP + HEIGHT + AXIS
+    key = _legend({group: styles[group] for group in found}, foot + KEY / 2)
     name = svg.element("title", svg.safe(title))
-    parts = [name, *_grid(frame, up), *aim, *bands, *means]
-    return svg.document(width, height, STYLE, *parts, role="img", aria_label=title)
+    parts = [name, *_grid(frame, up), *aim, *bands, *means, *key]
+    size = LEFT + WIDTH + RIGHT, foot + KEY * ceil(len(found) / COLUMNS)
+    return svg.document(*size, STYLE, *parts, role="img", aria_label=title)
 
 
 def intervals(
@@ -115,19 +119,16 @@ def intervals(
     return svg.document(*size, STYLE, *parts, role="img", aria_label=title)
 
 
-def legend(styles: Mapping[str, Look]) -> str:
-    """Draws the looks with their names."""
-    step, line = 210.0, 22.0
-    places = [(10 + step * (i % 4), line * (i // 4) + 12) for i in range(len(styles))]
-    items = [
+def _legend(styles: Mapping[str, Look], top: float) -> list[str]:
+    """Draws the looks with their names, in rows of `COLUMNS`."""
+    step = WIDTH / COLUMNS
+    places = [(LEFT + step * (i % COLUMNS), top + KEY * (i // COLUMNS)) for i in range(len(styles))]
+    return [
         _stroke(f"M{x:g} {y:g}h34", look)
         + _dot(x + 17, y, look)
         + svg.words(x + 42, y + 4, group, most=SIGNS)
         for (x, y), (group, look) in zip(places, styles.items(), strict=True)
     ]
-    size = 10 + step * min(4, len(styles)), line * ((len(styles) + 3) // 4) + 4
-    label = f"legend: {', '.join(styles)}"
-    return svg.document(*size, STYLE, *items, role="img", aria_label=label)
 
 
 def _room(found: Sequence[Curve], goal: Goal | None) -> Frame:

@@ -18,14 +18,14 @@ def sheet(found: Comparison, question: Question) -> str:
     title = f"{', '.join(found.groups)}: comparison"
     styles = plots.looks(found.groups)
     parts = [f"<h1>{safe(title)}</h1>", f"<p>{safe(_facts(found, question))}</p>"]
-    parts += [_notes(found.notes), f"<h2>Groups</h2>{plots.legend(styles)}"]
+    parts.append(_notes(found.notes))
     for table in found.tasks:
         goal = None if table.threshold is None else _goal(table.threshold)
         parts += _pictures(table.task, str(found.metric), table.cells, found, styles, goal)
     if found.overall:
         name, unit = f"{ALL}, normalised", "normalised score"
         parts += _pictures(name, unit, found.overall.cells, found, styles, Goal(1.0, "target"))
-    if len(found.tasks) > 1 and found.improvement:
+    elif len(found.tasks) > 1 and found.improvement:
         parts += ["<h2>Improvement, averaged over tasks</h2>", _chances(found.improvement, found)]
     parts += ["<h2>All numbers</h2>", *map(_table, sections(found))]
     return whole(title, parts)

@@ -26,7 +26,7 @@ def sections(found: Comparison) -> list[Section]:
     if found.overall:
         parts += _task(f"{ALL}, normalised", found.overall.cells, found)
         parts.append(_scales(found))
-    if len(found.tasks) > 1 and found.improvement:
+    elif len(found.tasks) > 1 and found.improvement:
         parts.append(_improvements(found))
     return parts
 
