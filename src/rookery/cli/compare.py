@@ -21,7 +21,7 @@ RUN is a run folder, or a folder with runs one or two levels down. Runs are grou
 
 examples:
   rookery compare runs
-  rookery compare runs --tag local --tag shared --html report.html
+  rookery compare runs --tag local --tag shared --html compared.html
   rookery compare runs/a runs/b --threshold 475 --json
 """
 
