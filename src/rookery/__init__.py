@@ -16,36 +16,51 @@ _HOME = {
     "Ask": "rookery.event",
     "Board": "rookery.board",
     "Config": "rookery.config.schema",
+    "DistributedReplayBuffer": "rookery.sharing.sb3",
     "DqnAgent": "rookery.loops.agent",
     "InferencePolicy": "rookery.loops.rollout",
     "Learner": "rookery.learner",
     "Limiter": "rookery.replay.limiter",
     "Policy": "rookery.loops.front",
     "Pool": "rookery.replay.pool",
+    "PrioritizedDQN": "rookery.sharing.prioritized",
+    "PrioritizedDistributedReplayBuffer": "rookery.sharing.prioritized",
+    "PrioritizedSAC": "rookery.sharing.prioritized",
+    "PrioritizedTD3": "rookery.sharing.prioritized",
+    "Registry": "rookery.sharing.registry",
     "RookeryError": "rookery.errors",
     "Run": "rookery.loops.front",
     "Trajectory": "rookery.loops.trajectory",
+    "create_distributed_registry": "rookery.sharing.registry",
     "events": "rookery.loops.front",
     "load": "rookery.loops.front",
     "rollout_worker": "rookery.loops.rollout",
     "train": "rookery.loops.front",
     "train_dqn": "rookery.loops.cycles",
 }
+_EXTRAS = {"stable_baselines3": "sb3"}  # module → the extra that brings it
 __all__ = [
     "Actor",
     "Ask",
     "Board",
     "Config",
+    "DistributedReplayBuffer",
     "DqnAgent",
     "InferencePolicy",
     "Learner",
     "Limiter",
     "Policy",
     "Pool",
+    "PrioritizedDQN",
+    "PrioritizedDistributedReplayBuffer",
+    "PrioritizedSAC",
+    "PrioritizedTD3",
+    "Registry",
     "RookeryError",
     "Run",
     "Trajectory",
     "__version__",
+    "create_distributed_registry",
     "events",
     "load",
     "rollout_worker",
@@ -67,12 +82,29 @@ if TYPE_CHECKING:
     from rookery.loops.trajectory import Trajectory
     from rookery.replay.limiter import Limiter
     from rookery.replay.pool import Pool
+    from rookery.sharing.prioritized import (
+        PrioritizedDistributedReplayBuffer,
+        PrioritizedDQN,
+        PrioritizedSAC,
+        PrioritizedTD3,
+    )
+    from rookery.sharing.registry import Registry, create_distributed_registry
+    from rookery.sharing.sb3 import DistributedReplayBuffer
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'rookery' has no attribute {name!r}; it has {__all__}")
-    value = getattr(import_module(_HOME[name]), name)
+    try:
+        value = getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _EXTRAS:
+            raise
+        package = error.name.partition(".")[0]
+        raise ImportError(
+            f"rookery.{name} needs {package}, which is not installed; "
+            f"pip install 'rookery[{_EXTRAS[package]}]'"
+        ) from error
     globals()[name] = value
     return value
 

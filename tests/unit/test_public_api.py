@@ -23,16 +23,23 @@ PUBLIC = {
     "Ask",
     "Board",
     "Config",
+    "DistributedReplayBuffer",
     "DqnAgent",
     "InferencePolicy",
     "Learner",
     "Limiter",
     "Policy",
     "Pool",
+    "PrioritizedDQN",
+    "PrioritizedDistributedReplayBuffer",
+    "PrioritizedSAC",
+    "PrioritizedTD3",
+    "Registry",
     "RookeryError",
     "Run",
     "Trajectory",
     "__version__",
+    "create_distributed_registry",
     "events",
     "load",
     "rollout_worker",
@@ -66,6 +73,15 @@ def test_importing_rookery_imports_nothing_else():
 
     imported = set(done.stdout.split())
     assert imported - sys.stdlib_module_names == {"rookery"}, done.stderr
+
+
+def test_a_name_whose_extra_is_missing_says_what_to_install():
+    code = "import sys; sys.modules['stable_baselines3'] = None; import rookery;"
+    code += "rookery.DistributedReplayBuffer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert "ImportError: rookery.DistributedReplayBuffer needs stable_baselines3" in done.stderr
+    assert "pip install 'rookery[sb3]'" in done.stderr
 
 
 @pytest.mark.parametrize(

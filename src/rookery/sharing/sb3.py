@@ -61,7 +61,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     which SB3 has seeded by then and which own rows are drawn with, and does not advance it.
     """
 
-    _needs_td_errors = (Strategy.ADAPTIVE,)
+    _needs_td_errors: tuple[Strategy, ...] = (Strategy.ADAPTIVE,)
 
     def __init__(
         self,
