@@ -20,14 +20,12 @@ from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, RookeryError
 from rookery.replay.loans import Lender, Loan, Loans, Odds, refuse_stranger
 from rookery.replay.ring import Column
-from rookery.sharing.adaptive import Tuner
+from rookery.sharing.appetite import Appetite, Planned
 from rookery.sharing.registry import Registry
-from rookery.sharing.strategies import STRATEGIES
-from rookery.types import Array
+from rookery.types import Array, Rows
 
 LOOK_S = 1.0  # between two looks around
 SWEEP_S = 30.0  # between two looks for buffers of the dead
-MOST = 0.9  # of a batch, where the share is found out
 
 
 class Borrower:
@@ -56,7 +54,7 @@ class Borrower:
         self._lent: dict[str, int] = {}  # rows of each, in rings that were let go too
         self.local = self.foreign = self.short = 0  # rows
         self._overtaken = 0
-        self.tuner = Tuner(self._rng) if strategy is Strategy.ADAPTIVE else None
+        self._appetite: Appetite = Planned(strategy, ratio, self._rng)
         self._loans = self._fresh_loans()
         self._odds: Odds | None = None
         self._rows = 0.0  # of each row of a batch: how much of it comes from the pool
@@ -82,8 +80,7 @@ class Borrower:
         if not self.active:
             self.local += batch
             return None
-        if time.monotonic() >= self._look_at:
-            self.look_around()
+        self.look()
         if self._odds is None:
             self.local += batch
             self.short += round(self.ratio * batch)
@@ -112,8 +109,7 @@ class Borrower:
         self.local += batch
         if not self.active:
             return []
-        if time.monotonic() >= self._look_at:
-            self.look_around()
+        self.look()
         wanted = self._rows * batch
         rows = int(wanted) + int(rng.random() < wanted - int(wanted))
         if self._odds is None:
@@ -141,10 +137,15 @@ class Borrower:
 
     def observe(self, td_error: Array) -> None:
         """Takes the TD errors of own rows, where the shares follow them."""
-        if self.tuner is not None and self.tuner.observe(td_error):
+        if self._appetite.observe(td_error):
             self._weigh()
 
     # --- looking around
+
+    def look(self) -> None:
+        """Looks around where it is time to."""
+        if time.monotonic() >= self._look_at:
+            self.look_around()
 
     def look_around(self) -> None:
         """Finds out who is there now, and how much they have."""
@@ -229,21 +230,30 @@ class Borrower:
         lenders = [*self.own, *self._peers.values()]
         return Loans(self.leaves, self.action, lenders, seed=seed, own=len(self.own))
 
-    def _weigh(self) -> None:
-        """Makes the odds from what everybody has by now; a silent buffer has nothing."""
+    def follow(self, appetite: Appetite) -> None:
+        """Borrows as this one says from now on."""
+        self._appetite = appetite
+        self._weigh()
+
+    @property
+    def filled(self) -> dict[str, int]:
+        """How many rows each buffer has that is read, the own ones first; a silent one has none."""
+        names = [lender.name for lender in self._loans.lenders]
+        return dict(zip(names, self._sizes().tolist(), strict=True))
+
+    def _sizes(self) -> Rows:
         sizes = self._loans.sizes
         for index, lender in enumerate(self._peers.values(), start=len(self.own)):
             if lender.ring.silence_s > self.registry.stale_s:
                 sizes[index] = 0
-        part = STRATEGIES[self.strategy](len(self.own), sizes)
-        weights, rows = part.weights, self.ratio
-        if self.tuner is not None:
-            names = list(self._peers)
-            self.tuner.meet(names)
-            weights = weights * np.concatenate([np.ones(len(self.own)), self.tuner.factors(names)])
-            rows *= float(weights.sum() / max(1.0, part.weights.sum()))
-        self._odds = Odds.of(weights, part.newest) if weights.any() else None
-        self._rows = min(rows, MOST) if self.tuner is not None else rows
+        return sizes
+
+    def _weigh(self) -> None:
+        """Makes the odds from what everybody has by now."""
+        names = [lender.name for lender in self._loans.lenders]
+        fare = self._appetite.weigh(len(self.own), names, self._sizes())
+        self._odds = Odds.of(fare.weights, fare.newest) if fare.weights.any() else None
+        self._rows = fare.share
 
     # --- what happened
 
