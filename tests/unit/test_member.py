@@ -11,7 +11,8 @@ from rookery.config.schema import AlgoConfig, Config, Draw, ReplayConfig, Sharin
 from rookery.errors import ConfigError
 from rookery.replay.pool import Pool
 from rookery.replay.ring import Ring, schema_of
-from rookery.sharing.member import NOBODYS, Member
+from rookery.sharing.blend import NOBODYS
+from rookery.sharing.member import Member
 from rookery.types import EnvSpec
 
 MOVES = [(0, k % 2, Move.TERMINATE if k % 11 > 8 else Move.RUN) for k in range(400)]

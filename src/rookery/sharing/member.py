@@ -1,17 +1,17 @@
-"""A member: a run of ours in a pool. Its replay rings are lent, and its batches hold loans.
+"""A member: a run of ours in the pool of its host. Its rings are lent, its batches hold loans.
 
     member = Member(config, spec, run_id)
     ring = member.ring(place, schema, capacity)      # for each shard of its replay
     batch = member.draw(pool, 64, beta)              # instead of pool.draw
     member.rerank(pool, batch.rows, td_error)        # instead of pool.rerank
 
-Own rows come as they would without a pool. Rows of the pool are drawn uniformly within their
-strategy, are never reranked (row -1), and get the mean weight of the batch's own rows.
+On a cluster a run is a member on each of its hosts, and what is borrowed there the learner says:
+`fetch` instead of `draw`.
 """
 
 import re
 import secrets
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,35 +23,45 @@ from rookery.replay.loans import Lender, Loan
 from rookery.replay.reader import Reader
 from rookery.replay.ring import Ring, Schema, obs_column, schema_of
 from rookery.seeding import Role
+from rookery.sharing.appetite import Told
+from rookery.sharing.blend import NOBODYS, Blend, Counts
 from rookery.sharing.borrower import Borrower
 from rookery.sharing.registry import create_distributed_registry
 from rookery.sharing.terms import terms_of
-from rookery.types import Array, Batch, EnvSpec, Rows
-
-NOBODYS = -1  # the row of a loan: it is never reranked
+from rookery.types import Array, Batch, Bools, EnvSpec
 
 
-class Replay(Protocol):
-    """A run's own replay, however it is kept."""
+class Lent(NamedTuple):
+    """Rows out of the pool."""
 
-    def draw(self, batch: int, *, beta: float = ...) -> Batch: ...
-    def rerank(self, rows: Rows, td_error: Array) -> None: ...
+    batch: Batch
+    foreign: Bools  # [B] the rest are a run's own, which may be in its pool too
 
 
-class Member:
+class Member(Blend):
     """One run's part in a pool."""
 
-    def __init__(self, config: Config, spec: EnvSpec, run_id: str, sequence: int = 0):
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        run_id: str,
+        sequence: int = 0,
+        *,
+        place: int = 0,
+        family: str | None = None,
+    ):
+        """Members of one `family` are parts of one run, each at a `place` of its own."""
         self.config, self.spec, self.sequence = config, spec, sequence
         assert config.sharing.pool is not None, "a run without a pool has no member"
         self.registry = create_distributed_registry(
             max_buffer_size=max(1_000_000, config.replay.capacity), path=config.sharing.pool
         )
         self._run_id = re.sub(r"[^A-Za-z0-9_.-]", "_", run_id)[:80].lstrip("._-") or "run"
-        self._family = secrets.token_hex(8)
+        self._family = family or secrets.token_hex(8)
         self._lent: dict[str, Ring] = {}
         self._borrower: Borrower | None = None
-        self._rng = seeding.generator(config.run.seed, Role.SHARING)
+        self._rng = seeding.generator(config.run.seed, Role.SHARING, index=place)
 
     def ring(self, place: int, schema: Schema, capacity: int) -> Ring:
         """Makes the ring of one shard, which others may map from now on."""
@@ -95,41 +105,36 @@ class Member:
         return self._borrower
 
     def beat(self) -> None:
-        """Tells the others that rows have come."""
         for ring in self._lent.values():
             ring.beat()
 
-    def draw(self, pool: Replay, batch: int, beta: float) -> Batch:
-        """Draws a batch of own rows and of the pool's."""
-        loan = self._borrow(batch)
-        if loan is None:
-            return pool.draw(batch, beta=beta)
-        missing = batch - loan.rows.size
-        if missing == 0:
-            return loan
-        own = pool.draw(missing, beta=beta)
-        loan.weight[:] = own.weight.mean()
-        return joined([own, loan])
+    def borrow(self, batch: int) -> Batch | None:
+        lent = self._take(batch)
+        return lent.batch if lent is not None else None
 
-    def rerank(self, pool: Replay, rows: Rows, td_error: Array) -> None:
-        """Hands on the TD errors of own rows."""
-        own = rows != NOBODYS
-        if not own.all():
-            rows, td_error = rows[own], td_error[own]
-        if rows.size:
-            pool.rerank(rows, td_error)
+    def fetch(self, rows: int, told: Told) -> Lent | None:
+        """Borrows so many rows, as told; without any it only looks around."""
+        if rows == 0:
+            self.borrower.look()
+            return None
+        self.borrower.follow(told)
+        return self._take(rows)
+
+    def observe(self, td_error: Array) -> None:
         self.borrower.observe(td_error)
 
-    def _borrow(self, batch: int) -> Batch | None:
+    def _take(self, batch: int) -> Lent | None:
         if self.spec.frame_stack > 1 or self.sequence:
             return self._read(batch)
         algo = self.config.algo
         loan = self.borrower.borrow(batch, n_step=algo.n_step, gamma=algo.gamma)
-        return _batch(self.spec, loan) if loan is not None and loan.filled else None
+        if loan is None or not loan.filled:
+            return None
+        return Lent(_batch(self.spec, loan), loan.lender[: loan.filled] >= len(self.borrower.own))
 
-    def _read(self, batch: int) -> Batch | None:
+    def _read(self, batch: int) -> Lent | None:
         """Borrows stacks of frames or sequences, which takes a reader for each lender."""
-        parts = []
+        parts, foreign = [], list[bool]()
         algo = self.config.algo
         for lender, rows in self.borrower.deal(batch, self._rng):
             reader = Reader(
@@ -147,19 +152,18 @@ class Member:
                 continue
             self.borrower.count(lender, rows)
             parts.append(part._replace(rows=np.full(rows, NOBODYS)))
-        return joined(parts) if parts else None
+            foreign += [lender.name not in self._lent] * rows
+        return Lent(joined(parts), np.array(foreign)) if parts else None
 
-    def stats(self) -> dict[str, float]:
-        """Returns what was borrowed so far, for a run's metrics."""
+    def counts(self) -> Counts:
         stats = self.borrower.stats()
-        return {
-            "sharing/local_rows": float(stats["local_samples"]),
-            "sharing/foreign_rows": float(stats["distributed_samples"]),
-            "sharing/foreign_share": stats["distributed_ratio"],
-            "sharing/short_rows": float(stats["short_samples"]),
-            "sharing/peers": float(stats["num_shared_buffers"]),
-            "sharing/refused": float(len(stats["refused"])),
-        }
+        return Counts(
+            local=stats["local_samples"],
+            foreign=stats["distributed_samples"],
+            short=stats["short_samples"],
+            peers=stats["num_shared_buffers"],
+            refused=len(stats["refused"]),
+        )
 
     def close(self) -> None:
         """Leaves the pool. The rings themselves belong to the replay that was built on them."""
