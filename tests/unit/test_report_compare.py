@@ -255,6 +255,15 @@ def test_tasks_that_have_no_scale_stand_alone(other, said):
     assert any(said in note and "--threshold U=SCORE" in note for note in found.notes)
 
 
+def test_a_task_with_two_targets_has_no_scale():
+    first, *rest = two_tasks()
+
+    found = compare([first._replace(target=11.0), *rest], QUESTION)
+
+    assert found.overall is None
+    assert any("T has no target that all its runs share" in note for note in found.notes)
+
+
 def test_a_threshold_gives_a_task_its_scale():
     found = compare(two_tasks(target=None), QUESTION._replace(thresholds={"U": -50.0}))
 
@@ -344,7 +353,7 @@ def test_runs_without_any_score_are_refused():
 
 
 def test_a_small_score_keeps_its_digits():
-    assert [tables.number(x) for x in (0.0, 0.0034, -0.02, 0.934, 475.0)] == [
+    assert [tables.number(x) for x in (-0.0, 0.0034, -0.02, 0.934, 475.0)] == [
         "0.00",
         "0.0034",
         "-0.02",

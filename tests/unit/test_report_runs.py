@@ -36,6 +36,12 @@ def test_a_run_without_a_tag_belongs_to_its_scenario(tmp_path):
     assert read(record(tmp_path / "a", RISING), EVALUATION).group == "corridor"
 
 
+def test_a_name_cannot_steer_a_terminal(tmp_path):
+    folder = record(tmp_path / "a", RISING, report__tag="\x1b[31mred\n")
+
+    assert read(folder, EVALUATION).group == "?[31mred?"
+
+
 def test_the_other_metric_is_that_of_training(tmp_path):
     run = read(record(tmp_path / "a", RISING, report__log_period=500), ROLLOUT)
 

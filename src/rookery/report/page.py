@@ -17,7 +17,7 @@ h1 { font-size: 1.5em } h2 { font-size: 1.1em; margin: 1.6em 0 0.4em }
 svg { max-width: 100%; height: auto; display: block }
 table { border-collapse: collapse } th, td { padding: 0.2em 0.8em; text-align: right }
 th:first-child, td:first-child { text-align: left } tr + tr { border-top: 1px solid #ddd }
-p { max-width: 60em; margin: 0.4em 0 }
+p, li { max-width: 60em; margin: 0.4em 0 } figure { margin: 1em 0 } figcaption { margin: 0.4em 0 }
 """
 
 

@@ -60,9 +60,10 @@ class Look(NamedTuple):
 
 def looks(groups: Sequence[str]) -> dict[str, Look]:
     """Gives each group a look; those that share a colour differ in dash."""
+    rounds = [divmod(i, len(COLOURS)) for i in range(len(groups))]
     return {
-        group: Look(COLOURS[i % len(COLOURS)], DASHES[(i + i // len(COLOURS)) % len(DASHES)])
-        for i, group in enumerate(groups)
+        group: Look(COLOURS[i], DASHES[(i + turn) % len(DASHES)])
+        for group, (turn, i) in zip(groups, rounds, strict=True)
     }
 
 

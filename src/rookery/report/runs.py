@@ -119,8 +119,8 @@ def read(folder: Path, metric: Metric) -> Run:
     steps = np.array(sorted(points), dtype=np.float64)
     return Run(
         folder=folder,
-        group=config.report.tag or config.name,
-        task=config.env.id,
+        group=_printable(config.report.tag or config.name),
+        task=_printable(config.env.id),
         seed=config.run.seed,
         target=config.eval.target,
         budget=config.run.env_steps,
@@ -197,6 +197,11 @@ def _reason(entries: Sequence[Any]) -> str | None:
     last = entries[-1] if entries else {}
     reason = last.get("reason") if last.get("event") == "stopped" else None
     return reason if isinstance(reason, str) else None
+
+
+def _printable(name: str) -> str:
+    """Folders may come from elsewhere: what steers a terminal is not let through."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name)
 
 
 def _environment(config: Config) -> str:

@@ -33,7 +33,7 @@ def sections(found: Comparison) -> list[Section]:
 
 def number(x: float) -> str:
     """A score, with digits left where it is small."""
-    return score(x) if abs(x) >= 0.1 or not x else f"{x:.2g}"
+    return score(x) if abs(x) >= 0.1 else f"{x:.2g}" if x else "0.00"
 
 
 def ranged(x: Estimate, say: Callable[[float], str] = number) -> str:
