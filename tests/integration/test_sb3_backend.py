@@ -16,7 +16,7 @@ from inline import finish, inline
 from rookery.cli.main import main
 from rookery.config.load import load
 from rookery.errors import ConfigError
-from rookery.event import Collected, Evaluated, Event, Logged, Saved, Started, Stopped
+from rookery.event import Collected, Evaluated, Event, Logged, Saved, Started, Stopped, Warned
 from rookery.loops.launch import Request, session
 from rookery.nets.arrays import arrays_of, fingerprint
 
@@ -224,3 +224,39 @@ def test_nobody_goes_on_from_or_judges_what_sb3_has_saved(tmp_path, capsys):
         rookery.load(run_dir)
     with pytest.raises(ConfigError, match=r"rookery\.events"):
         rookery.train("dqn")
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_run_borrows_from_another_one_and_leaves_no_pool(tmp_path):
+    pool = {"sharing.pool": str(tmp_path / "pool"), "sharing.cross_sample_ratio": 0.25}
+    with opened(tmp_path, **pool, **{"run.run_dir": str(tmp_path / "lender")}) as lender:
+        played = (event for event in lender.events() if isinstance(event, Logged))
+        next(played)  # it stands at its first mark, with 150 rows
+        with opened(tmp_path, **pool) as borrower:
+            events: list[Event] = []
+            answer = finish(borrower, lambda _, event: events.append(event))
+        assert list((tmp_path / "pool").glob("lender-*.ring"))
+
+    shares = [e.metrics["sharing/foreign_share"] for e in events if isinstance(e, Logged)]
+    assert shares[-1] == pytest.approx(0.25)
+    assert not (tmp_path / "pool").exists()
+    model = stable_baselines3.DQN.load(tmp_path / "run" / "model.zip", device="cpu")
+    assert fingerprint(arrays_of(model.policy)) == answer["weights_sha256"]
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_on_policy_run_does_not_share_and_says_so(tmp_path):
+    events: list[Event] = []
+
+    with opened(tmp_path, "PPO", **{"sharing.pool": str(tmp_path / "pool")}) as driver:
+        finish(driver, lambda _, event: events.append(event))
+
+    (warned,) = [event for event in events if isinstance(event, Warned)]
+    assert warned.kind == "sharing"
+    assert "PPO is on-policy" in warned.message
+    assert not (tmp_path / "pool").exists()
+
+
+def test_the_strategy_that_needs_td_errors_is_not_for_sb3():
+    with pytest.raises(ConfigError, match="adaptive follows TD errors"):
+        load("sac", changes={"sharing.strategy": "adaptive"})
