@@ -9,7 +9,7 @@ alike: chains of single steps (ours), and rows that carry their own next observa
 other libraries). A row that is not finite never leaves this file; whoever lent it is named.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numba import njit
 
 from rookery.errors import ConfigError
 from rookery.replay.memory import copy_at, load_at, read
-from rookery.replay.ring import COMMITTED, RESERVED, Column, Ring
+from rookery.replay.ring import BOOKKEEPING, COMMITTED, RESERVED, TRANSITION, Column, Ring
 from rookery.types import Array, Floats, Rows
 
 REWARD_LIMIT = 1e9  # nobody means a reward beyond this
@@ -163,13 +163,22 @@ class Loans:
 def refuse_stranger(lender: Lender, leaves: Sequence[Column], action: Column) -> None:
     """Says how a ring's rows differ from those that are read; a scalar may be a vector of one."""
     there = {column.name: column for column in lender.ring.schema}
-    for column in (*leaves, action):
+    for column in (*leaves, action, *_needed(lender.ring, leaves)):
         other = there.get(column.name)
         if other is None or (other.dtype, other.width) != (column.dtype, column.width):
             raise ConfigError(
                 f"buffer {lender.name} has {_named(other)}, this run has {_named(column)}; "
                 "share between runs of one environment"
             )
+
+
+def _needed(ring: Ring, leaves: Sequence[Column]) -> Iterator[Column]:
+    """What a walk reads besides observations and actions; compiled code believes what it finds."""
+    if not ring.paired:
+        yield from (column for column in BOOKKEEPING if column.name in ("reward", "end", "next"))
+        return
+    yield from TRANSITION
+    yield from (leaf._replace(name=f"next_{leaf.name}") for leaf in leaves)
 
 
 def _named(column: Column | None) -> str:

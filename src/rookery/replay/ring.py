@@ -139,8 +139,8 @@ class Ring:
         _refuse_foreign(head)
         self.capacity: int = head[3]
         self.schema = _read_schema(self._map, head[7], head[8])
-        self.offsets = _offsets(self.schema, self.capacity, head[2])
         _refuse_damaged(self.schema, self.capacity, head[2], size)
+        self.offsets = _offsets(self.schema, self.capacity, head[2])
         self.bytes = np.frombuffer(self._map, dtype=np.uint8)
         self.words: Rows = self.bytes[:WORDS].view(np.int64)
         self.widths = np.array([c.width for c in self.schema], dtype=np.int64)
@@ -428,7 +428,8 @@ def _refuse_foreign(head: tuple[Any, ...]) -> None:
 
 
 def _refuse_damaged(schema: Schema, capacity: int, header: int, size: int) -> None:
-    if capacity < 1 or header != _header_bytes(schema) or size < _size(schema, capacity, header):
+    too_small = capacity * row_bytes(schema) > size or size < _size(schema, capacity, header)
+    if capacity < 1 or header != _header_bytes(schema) or too_small:
         raise ProtocolError(
             f"ring header is damaged: header {header}, capacity {capacity}, "
             f"file {size} bytes; a ring that was made whole has all its rows"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rookery.config.schema import Strategy
-from rookery.errors import ConfigError, RookeryError
+from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.loans import Lender, Loan, Loans, Odds, refuse_stranger
 from rookery.replay.ring import Column
 from rookery.sharing.appetite import Appetite, Planned
@@ -26,6 +26,7 @@ from rookery.types import Array, Rows
 
 LOOK_S = 1.0  # between two looks around
 SWEEP_S = 30.0  # between two looks for buffers of the dead
+FRESH_S = 0.1  # a folder's clock is coarse: another change may bear the time of one so recent
 
 
 class Borrower:
@@ -158,16 +159,20 @@ class Borrower:
             self._sweep_at = now + min(SWEEP_S, self.registry.stale_s / 4)
             self.registry.sweep()
         self._settle()
+        self._gone = False
         if self._meet():
             self._loans = self._fresh_loans()
         self._weigh()
 
     def _meet(self) -> bool:
         """Maps rings that are new and lets go of those that are gone; returns whether any is."""
-        changed = os.stat(self.registry.path).st_mtime_ns
+        try:
+            changed = os.stat(self.registry.path).st_mtime_ns
+        except FileNotFoundError:  # at this moment: the next look finds the pool gone
+            return False
         if changed == self._listed_at:
             return False
-        self._listed_at = changed
+        self._listed_at = changed if time.time_ns() - changed > FRESH_S * 1e9 else -1
         there = self.registry.others(self.buffer_id)
         gone = [name for name in self._peers if name not in there]
         for name in gone:
@@ -179,12 +184,12 @@ class Borrower:
 
     def _map(self, name: str) -> bool:
         try:
-            if self._family is not None and self.registry.note(name)["family"] == self._family:
+            if self._family is not None and self.registry.note(name).get("family") == self._family:
                 return False
             ring = self.registry.open_ring(name)
-        except FileNotFoundError:  # reserved: nobody has attached to it yet
+        except (FileNotFoundError, RegistryError):  # nobody has attached to it yet, or it left
             return False
-        except (OSError, RookeryError, ValueError, KeyError) as error:  # not ours, or no ring
+        except ProtocolError as error:  # not ours, or no ring
             self._refuse(name, str(error))
             return False
         try:
@@ -201,9 +206,12 @@ class Borrower:
         warnings.warn(f"buffer {name} is not read: {why}", stacklevel=2)
 
     def _quarantine(self) -> None:
-        """Reads no more of whoever lends what is not finite."""
+        """Reads no more of whoever lends what is not finite; own rows are only left out."""
         strange = np.flatnonzero(self._loans.tally.strange)
-        names = [self._loans.lenders[index].name for index in strange]
+        names = [self._loans.lenders[index].name for index in strange if index >= len(self.own)]
+        self._loans.tally.strange[:] = 0
+        if not names:
+            return
         self._settle()
         for name in names:
             self._peers.pop(name).ring.close()
@@ -217,7 +225,7 @@ class Borrower:
         for lender in self._peers.values():
             lender.ring.close()
         self._peers.clear()
-        self._loans, self._odds = self._fresh_loans(), None
+        self._loans, self._odds, self._listed_at = self._fresh_loans(), None, -1
         if not self._gone:
             self._gone = True
             warnings.warn(

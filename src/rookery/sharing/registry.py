@@ -14,9 +14,9 @@ A pool's folder (0700, in memory where there is a /dev/shm) holds
     ID.ring           its replay ring, 0600. Locked by its one writer, from its first row on
 
 The kernel lets go of all locks, whoever is killed: a buffer whose locks are free and whose owner
-is gone is litter, and the next one to look around removes it; the last one to stop removes the
-pool. Locks are never waited for, and nobody who reads takes one. Sampling is mapping the others'
-rings (`borrower.py`).
+is gone is litter, and the next one to look around removes it (`remains.py`); the last one to stop
+removes the pool. Locks are never waited for, and nobody who reads takes one. Sampling is mapping
+the others' rings (`borrower.py`).
 """
 
 import contextlib
@@ -25,10 +25,9 @@ import json
 import os
 import re
 import secrets
-import stat
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -37,13 +36,15 @@ from typing import Any
 from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.owner import Owner
 from rookery.replay.ring import Ring, Schema, default_directory
+from rookery.sharing import files, remains
+from rookery.sharing.files import NOTE, POOL, RING, SCRATCH, TERMS
 from rookery.sharing.terms import Terms, differences
 
-POOL, TERMS, NOTE, RING = "pool.json", "terms.json", ".json", ".ring"
 FORMAT = 1
 STALE_S = 300.0  # a buffer that was not written to for so long is ignored
 ON_POLICY = ("A2C", "PPO", "TRPO", "RecurrentPPO", "MaskablePPO")
 PATIENCE_S = 0.5  # for a lock: whoever looks whether its holder lives takes it for a moment
+STARTS = 10  # tries to open a pool that somebody else is removing at the same time
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -117,35 +118,54 @@ class Registry:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(Path(state["path"]))  # type: ignore[misc]
         self.revived = True
-        with contextlib.suppress(RegistryError):
+        with contextlib.suppress(RegistryError, ConfigError):
             self._open()
 
     # --- the pool
 
     def start(self, *, max_buffer_size: int = 1_000_000, stale_s: float = STALE_S) -> None:
         """Makes the pool's folder where it is not there, and opens it."""
-        _make_private(self.path.parent if self.path.parent == shared_directory() else self.path)
-        _make_private(self.path)
         about = {"format": FORMAT, "max_buffer_size": max_buffer_size, "stale_s": stale_s}
-        _write_once(self.path / POOL, about)
+        for _ in range(STARTS):
+            with contextlib.suppress(FileNotFoundError, RegistryError):  # its last member left
+                self._make(about)
+                self._open()
+                return
         self._open()
+
+    def _make(self, about: dict[str, Any]) -> None:
+        if self.path.parent == shared_directory():
+            files.make_private(self.path.parent)
+        files.make_private(self.path)
+        try:
+            files.write_once(self.path / POOL, about)
+        except ConfigError:
+            with contextlib.suppress(OSError):  # it was not empty
+                self.path.rmdir()
+            raise
 
     def _open(self) -> None:
         try:
-            _refuse_foreign(self.path)
-            fd = os.open(self.path / POOL, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            files.refuse_foreign(self.path)
+            fd = files.open_private(self.path / POOL)
         except FileNotFoundError:
             raise RegistryError(
                 f"start: there is no pool in {self.path}; make one with "
                 "create_distributed_registry(path=...)"
             ) from None
+        except ProtocolError as error:
+            raise ConfigError(f"this is no pool: {error}; name another folder") from error
         try:
-            about = _about(self.path, os.read(fd, 10_000))
-        except ConfigError:
+            self._enter(fd)
+        except (ConfigError, RegistryError):
             os.close(fd)
             raise
-        self.max_buffer_size, self.stale_s = about["max_buffer_size"], about["stale_s"]
-        _take(fd, fcntl.LOCK_SH)
+
+    def _enter(self, fd: int) -> None:
+        entered = files.take(fd, fcntl.LOCK_SH, patience_s=PATIENCE_S)
+        if not entered or not files.is_at(fd, self.path / POOL):
+            raise RegistryError(f"start: the pool in {self.path} is being removed; start it again")
+        self.max_buffer_size, self.stale_s = _limits(self.path)
         self._let_go()
         self._pool_fd = fd
 
@@ -157,19 +177,14 @@ class Registry:
     @property
     def available(self) -> bool:
         """Is the pool started, and still there?"""
-        return self._pool_fd >= 0 and (self.path / POOL).exists()
+        return self._pool_fd >= 0 and files.is_at(self._pool_fd, self.path / POOL)
 
     def stop(self) -> None:
         """Gives back what this registry registered; the last one removes the pool's folder."""
         for buffer_id in tuple(self._held):
             self._remove(buffer_id)
         self._let_go()
-        if _is_locked(self.path / POOL) or any(self._ids()):
-            return
-        for name in (TERMS, POOL):
-            (self.path / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody else's file: the folder is theirs
-            self.path.rmdir()
+        remains.dissolve(self.path)
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -182,7 +197,7 @@ class Registry:
                 f"{call}: the registry of {self.path} is stopped; call start() first, or make one "
                 "with create_distributed_registry()"
             )
-        if not (self.path / POOL).exists():
+        if not self.available:
             raise RegistryError(
                 f"{call}: the pool in {self.path} is gone; make a new one with "
                 "create_distributed_registry() and register again"
@@ -225,7 +240,7 @@ class Registry:
             "owner": [owner.pid, owner.started, owner.boot.hex()],
             "created": time.time(),
         }
-        self._held[buffer_id] = _locked_note(self.path / f"{buffer_id}{NOTE}", note)
+        self._held[buffer_id] = files.locked_note(self.path / f"{buffer_id}{NOTE}", note)
         return buffer_id
 
     def _mention_namesake(self, run_id: str) -> None:
@@ -244,7 +259,7 @@ class Registry:
         if not self._remove(buffer_id):
             raise RegistryError(
                 f"deregister_buffer: {buffer_id!r} is not in {self.path}; it has "
-                f"{', '.join(self._ids()) or 'no buffers'}"
+                f"{', '.join(remains.ids(self.path)) or 'no buffers'}"
             )
 
     def _remove(self, buffer_id: str) -> bool:
@@ -262,12 +277,11 @@ class Registry:
         """Returns what was said of a buffer when it was registered."""
         self._check("note")
         try:
-            note: dict[str, Any] = json.loads((self.path / f"{buffer_id}{NOTE}").read_text())
+            return files.read_json(self.path / f"{buffer_id}{NOTE}")
         except FileNotFoundError:
             raise RegistryError(
                 f"buffer {buffer_id!r} is not registered in {self.path}; call register_buffer first"
             ) from None
-        return note
 
     def attach(
         self, buffer_id: str, terms: Terms, schema: Schema, capacity: int, *, stride: int = 1
@@ -283,7 +297,7 @@ class Registry:
         path = self.path / f"{buffer_id}{RING}"
         with contextlib.suppress(FileExistsError):
             return self._made(path, schema, capacity, stride)
-        ring = Ring.open(path, writable=True)
+        ring = files.open_ring(path, writable=True)
         if (ring.schema, ring.capacity, ring.stride) != (schema, capacity, stride):
             there = ring.capacity
             ring.close()
@@ -294,10 +308,23 @@ class Registry:
         return ring
 
     def _made(self, path: Path, schema: Schema, capacity: int, stride: int) -> Ring:
-        """Makes a ring beside its name first: nobody ever sees half a ring."""
+        """Makes a ring before it has a name: nobody ever sees half of one, or has to clear it."""
         if path.exists():
             raise FileExistsError(path)
-        scratch = f".{path.name}.{secrets.token_hex(4)}"
+        ring = Ring.create(schema, capacity, directory=self.path, stride=stride)
+        ring.beat()
+        try:
+            files.name_ring(ring, path)
+        except OSError as error:
+            ring.close()
+            if isinstance(error, FileExistsError):
+                raise
+            return self._made_beside(path, schema, capacity, stride)
+        return ring
+
+    def _made_beside(self, path: Path, schema: Schema, capacity: int, stride: int) -> Ring:
+        """The same where a file without a name cannot be given one: macOS, some filesystems."""
+        scratch = f"{SCRATCH}{path.name}.{secrets.token_hex(4)}"
         ring = Ring.create(schema, capacity, directory=self.path, name=scratch, stride=stride)
         try:
             ring.beat()
@@ -310,8 +337,11 @@ class Registry:
         return ring
 
     def _agree(self, terms: Terms) -> None:
-        _write_once(self.path / TERMS, terms)
-        theirs = json.loads((self.path / TERMS).read_text())
+        files.write_once(self.path / TERMS, terms)
+        try:
+            theirs = files.read_json(self.path / TERMS)
+        except ProtocolError as error:
+            raise ConfigError(f"{error}. Give this buffer a pool of its own") from error
         if different := differences(json.loads(json.dumps(terms)), theirs):
             raise ConfigError(
                 f"this buffer does not fit into the pool {self.path}: "
@@ -321,33 +351,33 @@ class Registry:
 
     def claim(self, ring: Ring, buffer_id: str) -> None:
         """Makes this process the ring's one writer, until it closes the ring or dies."""
-        if not _take(ring.fd):
+        if not files.take(ring.fd, fcntl.LOCK_EX, patience_s=PATIENCE_S):
             raise RegistryError(
                 f"buffer {buffer_id} is being written by another buffer (pid {ring.owner.pid}); "
                 "a buffer has one writer: register an id of its own for this one"
+            )
+        if not files.is_at(ring.fd, self.path / f"{buffer_id}{RING}"):
+            raise RegistryError(
+                f"claim: buffer {buffer_id} was taken out of {self.path} before its first row; "
+                "register an id again, and build a buffer on it"
             )
         ring.adopt()
 
     # --- looking around
 
-    def _ids(self) -> Iterator[str]:
-        with contextlib.suppress(FileNotFoundError):
-            for entry in sorted(os.listdir(self.path)):
-                if entry.endswith(NOTE) and entry not in (POOL, TERMS) and entry[0] != ".":
-                    yield entry[: -len(NOTE)]
-
     def others(self, buffer_id: str) -> Sequence[str]:
         """Returns the ids of the buffers that are there besides this one."""
-        return [other for other in self._ids() if other != buffer_id]
+        return [other for other in remains.ids(self.path) if other != buffer_id]
 
     def open_ring(self, buffer_id: str) -> Ring:
         """Maps a buffer's ring for reading; refuses files that are not this user's alone."""
-        return _open_private(self.path / f"{buffer_id}{RING}")
+        return files.open_ring(self.path / f"{buffer_id}{RING}")
 
     def list(self) -> Sequence[Listed]:
         """Returns every buffer of the pool."""
         self._check("list")
-        return tuple(listed for listed in map(self._listed, self._ids()) if listed is not None)
+        found = map(self._listed, remains.ids(self.path))
+        return tuple(listed for listed in found if listed is not None)
 
     def _listed(self, buffer_id: str) -> Listed | None:
         try:
@@ -356,10 +386,10 @@ class Registry:
                 key: note[key] for key in ("run_id", "algorithm", "reward_tag", "env")
             }
             about["pid"] = note["owner"][0]
-        except (RegistryError, ValueError, KeyError, TypeError):  # gone, or no note of ours
+        except (ProtocolError, KeyError, TypeError, IndexError):  # gone, or no note of ours
             return None
         standing, found = self._standing(buffer_id)
-        if self._is_dead(buffer_id, note):
+        if remains.is_dead(self.path, buffer_id):
             standing = Standing.DEAD
         return Listed(buffer_id=buffer_id, **about, **found, state=standing)
 
@@ -369,7 +399,7 @@ class Registry:
             ring = self.open_ring(buffer_id)
         except FileNotFoundError:
             return Standing.RESERVED, nothing
-        except (OSError, ProtocolError, ValueError):
+        except ProtocolError:
             return Standing.DEAD, nothing
         found = _measured(ring)
         silent = ring.silence_s > self.stale_s
@@ -397,34 +427,7 @@ class Registry:
 
     def sweep(self) -> Sequence[str]:
         """Removes buffers that are provably nobody's any more; returns their ids."""
-        return tuple(buffer_id for buffer_id in self._ids() if self._swept(buffer_id))
-
-    def _swept(self, buffer_id: str) -> bool:
-        try:
-            note = self.note(buffer_id)
-        except (RegistryError, ValueError):
-            return False
-        return self._is_dead(buffer_id, note) and self._remove(buffer_id)
-
-    def _is_dead(self, buffer_id: str, note: dict[str, Any]) -> bool:
-        """Is whoever registered it gone, and whoever wrote it too? Locks know, whatever the pid."""
-        try:
-            pid, started, boot = note["owner"]
-            registered = Owner(pid, started, bytes.fromhex(boot))
-        except (KeyError, TypeError, ValueError):
-            return False  # no note of ours
-        if registered.alive or _is_locked(self.path / f"{buffer_id}{NOTE}"):
-            return False
-        path = self.path / f"{buffer_id}{RING}"
-        try:
-            ring = self.open_ring(buffer_id)
-        except FileNotFoundError:
-            return True
-        except (OSError, ProtocolError, ValueError):
-            return False
-        owner = ring.owner
-        ring.close()
-        return not owner.alive and not _is_locked(path)
+        return remains.clear(self.path)
 
 
 def refuse_on_policy(algorithm: str) -> None:
@@ -448,101 +451,18 @@ def _measured(ring: Ring) -> dict[str, Any]:
     }
 
 
-def _make_private(folder: Path) -> None:
+def _limits(folder: Path) -> tuple[int, float]:
+    """Returns `max_buffer_size` and `stale_s`, as whoever made the pool said them."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
+        about = files.read_json(folder / POOL)
+        found, limits = about["format"], (int(about["max_buffer_size"]), float(about["stale_s"]))
+    except (ProtocolError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"a pool cannot be made in {folder}: {error}; name a folder of yours, best in memory "
-            "(/dev/shm)"
+            f"{folder / POOL} does not say what its pool allows: {error}; name another folder"
         ) from error
-    _refuse_foreign(folder)
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Others must not be able to put a ring there, nor to read what runs see."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if found != FORMAT:
         raise ConfigError(
-            f"{folder} must be a folder of this user alone (mode 0700), it has mode "
-            f"{stat.S_IMODE(found.st_mode):o} and owner {found.st_uid}; chmod 700 it, or name "
-            "another"
-        )
-
-
-def _open_private(path: Path) -> Ring:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        os.close(fd)
-        raise ProtocolError(
-            f"{path} is not a file of this user alone (mode {stat.S_IMODE(found.st_mode):o}, "
-            f"owner {found.st_uid}); it is ignored"
-        )
-    try:
-        return Ring(fd, writable=False)
-    except (ProtocolError, ValueError):
-        os.close(fd)
-        raise
-
-
-def _write_once(path: Path, value: Any) -> None:
-    """Writes a file whole, unless it is there: of several who try at once, one succeeds."""
-    if path.exists():
-        return
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w") as file:
-            json.dump(value, file)
-        with contextlib.suppress(FileExistsError):
-            os.link(scratch, path)
-    finally:
-        scratch.unlink()
-
-
-def _locked_note(path: Path, note: dict[str, Any]) -> int:
-    """Writes a note that is locked before anybody can see it; returns what holds the lock."""
-    scratch = path.with_name(f".{path.name}")
-    fd = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    os.write(fd, json.dumps(note).encode())
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    os.rename(scratch, path)
-    return fd
-
-
-def _about(path: Path, raw: bytes) -> dict[str, Any]:
-    about: dict[str, Any] = json.loads(raw)
-    if about["format"] != FORMAT:
-        raise ConfigError(
-            f"the pool in {path} has format {about['format']}, this release reads {FORMAT}; "
+            f"the pool in {folder} has format {found}, this release reads {FORMAT}; "
             "use one release for all runs that share"
         )
-    return about
-
-
-def _take(fd: int, how: int = fcntl.LOCK_EX) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(fd, how | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-        time.sleep(0.005)
-
-
-def _is_locked(path: Path) -> bool:
-    """Does anybody hold the lock, alone or together with others?"""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return limits
