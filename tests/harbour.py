@@ -7,6 +7,7 @@ with Harbour(monkeypatch, nodes=2) as harbour:
 
 Everything but three things is the real one: time is what the clock says and passes only while
 somebody waits, actors write made-up rows when they are told to, and nothing goes over a wire.
+Runs that share find a pool on each host, in a folder of the host's name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from rookery.config.schema import (
     Mode,
     ReplayConfig,
     RunConfig,
+    SharingConfig,
 )
 from rookery.engines.interface import Failed
 from rookery.engines.ray import Node
@@ -34,11 +36,16 @@ from rookery.loops.crew import Dealt
 from rookery.loops.depot import Depot
 from rookery.loops.fleet import Fleet
 from rookery.loops.player import Report
-from rookery.loops.station import Station
+from rookery.loops.station import Badge, Setup, Station
 from rookery.replay.ring import Ring, schema_of
 from rookery.types import Array
 
-TIMED = ("engines.remote", "loops.fleet", "loops.station")  # modules that look at the clock
+TIMED = (
+    "engines.remote",
+    "loops.envoy",
+    "loops.fleet",
+    "loops.station",
+)  # modules that look at the clock
 ROOM = 4_096  # rows of a transport ring
 WEIGHTS = {"w": np.zeros(2, dtype=np.float32)}
 
@@ -123,8 +130,20 @@ class Hands:
 class Quay(Keeper):
     """A keeper whose role roams when it is looked at, and not in a thread."""
 
+    def __init__(self, shm: str):
+        super().__init__()
+        self._shm = shm
+
     def _settle(self, target: str, setup: bytes) -> None:
-        self._role = Station(cloudpickle.loads(setup))
+        self._role = Station(self._here(cloudpickle.loads(setup)))
+
+    def _here(self, setup: Setup) -> Setup:
+        """The same path is another folder on each host."""
+        sharing = setup.config.sharing
+        if sharing.pool is None:
+            return setup
+        own = replace(sharing, pool=f"{sharing.pool}/{self._shm}")
+        return setup._replace(config=replace(setup.config, sharing=own))
 
     def _obey(self, order: Any, parcel: Any) -> Any:
         assert self._role is not None
@@ -136,9 +155,9 @@ class Quay(Keeper):
 class Pier:
     """The wire to a station: what is sent is done when its sender looks for the answer."""
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node, shm: str):
         self.node = node
-        self.keeper = Quay()
+        self.keeper = Quay(shm)
         self.silent = False
         self.refuses: Failed | None = None  # what the role cannot be built for
         self.killed = 0
@@ -199,6 +218,7 @@ class Harbour:
         self.full = False  # no station finds CPUs
         self.closed = 0
         self.silence_s = 0.0  # of the head
+        self.apart = True  # does every node have shared memory of its own?
 
     def __enter__(self) -> "Harbour":
         return self
@@ -217,7 +237,7 @@ class Harbour:
 
     def start(self, target: str, setup: Any, *, name: str, node: str, **options: Any) -> Host:
         place = next(n for n in self.up if n.id == node)
-        pier = Pier(place)
+        pier = Pier(place, place.name if self.apart else "host")
         pier.refuses, pier.silent = self.refuses, self.full and options["cpus"] > 0
         stay = (target, cloudpickle.dumps(setup), [], {})
         host = Host(name, pier, stay, "us", len(self.started))
@@ -250,12 +270,15 @@ class Harbour:
 
     def fleet(self, **options: Any) -> Fleet:
         """Returns a fleet whose stations have all been built."""
+        config = settings(**options)
+        run = Badge("run", f"family-{len(self.started)}") if config.sharing.pool else None
         fleet = Fleet(
-            settings(**options),
+            config,
             VECTOR,
             cluster=self,  # type: ignore[arg-type]
             weights=dict(WEIGHTS),
             version=1,
+            badge=run,
         )
         if self.refuses is None and not self.full:
             fleet.look()
@@ -274,6 +297,7 @@ def settings(
     replay: Mapping[str, Any] | None = None,
     cluster: Mapping[str, Any] | None = None,
     actor: Mapping[str, Any] | None = None,
+    sharing: Mapping[str, Any] | None = None,
 ) -> Config:
     """A run of actors with one environment each, in shards of 512 rows."""
     capacity = 512 * (shards or 2)
@@ -284,6 +308,7 @@ def settings(
         actor=ActorConfig(num=actors, envs=1, chunk=8, **(actor or {})),
         replay=ReplayConfig(**own),
         cluster=ClusterConfig(**(cluster or {})),
+        sharing=SharingConfig(**(sharing or {})),
     )
 
 

@@ -17,6 +17,8 @@ from rookery.event import Traced
 from rookery.loops.player import Report
 from rookery.loops.station import (
     Adopt,
+    Borrow,
+    Borrowed,
     Brought,
     Cut,
     Deal,
@@ -74,6 +76,7 @@ class Berth:
     brought: list[Brought] = field(default_factory=list)
     unread: list[Brought] = field(default_factory=list)  # reports and complaints
     drained: list[Brought] = field(default_factory=list)  # by the last `drain`
+    borrowed: list[Borrowed] = field(default_factory=list)  # that nobody has taken yet
     _room: int = 0  # at the last round
     _taken: int = 0  # env steps since then
     _allowance: int = 0  # of the last round
@@ -158,6 +161,12 @@ class Berth:
         return any(isinstance(order, Pull) for order in self._expected)
 
     @property
+    def lending(self) -> int | None:
+        """How many rows of its host's pool are on their way; None where it was not asked."""
+        asked = [order.rows for order in self._expected if isinstance(order, Borrow)]
+        return sum(asked) if asked else None
+
+    @property
     def slow(self) -> bool:
         """Was it told to do something that may take long?"""
         return any(isinstance(order, SLOW) for order in self._expected)
@@ -195,6 +204,8 @@ class Berth:
         self.facts = facts if facts is not None else self.facts
         if isinstance(answer, Looked):
             self._look(answer)
+        elif isinstance(answer, Borrowed):
+            self.borrowed.append(answer)
         elif isinstance(answer, Brought):
             self.incarnations, self.acknowledged = answer.incarnations, answer.facts.extent
             self.brought.append(answer)
@@ -221,7 +232,7 @@ class Berth:
     def empty(self, tag: int) -> None:
         """Nobody lies here any more: what was asked of it is not answered."""
         self._questions, self.failed = [], None
-        for waited in (self._open, self._waived, self._answers, self._expected):
+        for waited in (self._open, self._waived, self._answers, self._expected, self.borrowed):
             waited.clear()
         self.host, self.up, self.tending, self.version = None, False, False, 0
         self.facts, self.acknowledged, self.tag = NOTHING, NOTHING.extent, tag

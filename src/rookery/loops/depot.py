@@ -2,7 +2,8 @@
 
 In sync mode a batch is asked for when it is needed, so that a run is a function of its seed. In
 async some are always on their way, several in one message, so that the learner does not wait for
-the network; priorities are then a few batches old.
+the network; priorities are then a few batches old. Of a batch that was asked for ahead fewer rows
+may be taken: where runs share, the rest of a batch is borrowed (`envoy.py`).
 """
 
 from collections import deque
@@ -17,6 +18,7 @@ from rookery.config.schema import Mode
 from rookery.errors import EmptyReplayError
 from rookery.loops.fleet import Fleet
 from rookery.loops.station import Adopt, Restore, Save, Unsaved
+from rookery.replay.batches import picked
 from rookery.replay.kept import (
     Extent,
     Kept,
@@ -65,9 +67,19 @@ class Depot:
         if self.fleet.config.run.mode is not Mode.ASYNC:
             self.fleet.settle()  # what a shard's spread is must be known exactly
             return drawn(self.deck, self.fleet.berths, batch, beta)
-        self._ask_ahead(batch)
+        self._ask_ahead(max(batch, self.fleet.config.replay.batch))
         taken = self.deck.take(self.fleet.berths, self._ahead.popleft(), beta)
-        return taken if taken.rows.size else None
+        return self._some(taken, batch) if taken.rows.size else None
+
+    def _some(self, taken: Batch, batch: int) -> Batch:
+        """Leaves rows out at random where fewer are wanted than were asked for.
+
+        Not the last ones: prioritised rows come in the order of their strata.
+        """
+        if taken.rows.size <= batch:
+            return taken
+        some = picked(taken, self.deck.rng.permutation(taken.rows.size)[:batch])
+        return some._replace(weight=some.weight / some.weight.max())
 
     @property
     def _drawable(self) -> bool:

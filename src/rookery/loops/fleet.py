@@ -24,7 +24,19 @@ from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops.berth import Berth, shifted
 from rookery.loops.crew import Dealt, noted, rungs
 from rookery.loops.player import Report
-from rookery.loops.station import Brought, Cut, Deal, Play, Pull, Restore, Roam, Seat, Setup, Tend
+from rookery.loops.station import (
+    Badge,
+    Brought,
+    Cut,
+    Deal,
+    Play,
+    Pull,
+    Restore,
+    Roam,
+    Seat,
+    Setup,
+    Tend,
+)
 from rookery.manage.patience import back_off_s
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.types import Array, EnvSpec
@@ -69,9 +81,10 @@ class Fleet:
         version: int,
         factory: Any = None,
         incarnations: Sequence[int] = (),
+        badge: Badge | None = None,
     ):
         self.config, self.spec, self.cluster = config, spec, cluster
-        self._factory = factory
+        self._factory, self._badge = factory, badge
         self._weights, self._version = weights, version
         self._parcel: Any = None  # of that version
         self.restarts = self.lost_rows = self.acknowledged_rows = 0
@@ -135,6 +148,8 @@ class Fleet:
             shards=self.shards,
             version=self._version,
             weights=self._weights,
+            place=berth.place,
+            badge=self._badge,
         )
         berth.version, berth.placed = self._version, time.monotonic()
         berth.host = self.cluster.start(

@@ -7,11 +7,16 @@ it is a `Berth` (`fleet.py`).
 
 In sync mode it plays what it is told to. In async it roams: it drains and looks around all the
 time, and is told now and then whether actors may go on (`Tend`).
+
+Where the run shares, the shard is lent in the pool of this host, and the learner is lent rows of
+whatever else is in that pool (`Borrow`). One that the learner has given up lends what it has until
+it is ended: it takes in no more than it was last allowed, so the pool soon ignores it.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -23,12 +28,21 @@ from rookery.loops.crew import Crew, Dealt
 from rookery.loops.player import Report
 from rookery.loops.shard import build_shard
 from rookery.replay.kept import Extent, Kept, Stretch
-from rookery.replay.pool import Drained, Found
+from rookery.replay.pool import Drained, Found, Pool
 from rookery.replay.shards import seen
+from rookery.sharing.appetite import Told
+from rookery.sharing.member import Lent, Member
 from rookery.types import Array, EnvSpec, Floats, Rows
 
 NEWS_S = 0.02  # between two looks for the actors' messages
 NAP_S = 0.002  # where nothing was there to drain
+
+
+class Badge(NamedTuple):
+    """Who a run is in the pool it shares with."""
+
+    run_id: str
+    family: str  # the stations of a run have the same, and do not borrow from each other
 
 
 class Setup(NamedTuple):
@@ -42,6 +56,8 @@ class Setup(NamedTuple):
     shards: int  # that share the capacity
     version: int
     weights: dict[str, Array]
+    place: int = 0  # of the station, among those of its run
+    badge: Badge | None = None  # where the run shares
 
 
 class Facts(NamedTuple):
@@ -118,6 +134,22 @@ class Rerank(NamedTuple):
     td_error: Array
 
 
+class Borrow(NamedTuple):
+    """Lend rows out of the pool of this host, and say what is in it; 0 rows: only say so."""
+
+    rows: int
+    told: Told
+
+
+class Borrowed(NamedTuple):
+    asked: int  # rows
+    lent: Lent | None  # None where the pool has no such rows
+    own: str  # the buffer that is the station's own
+    filled: dict[str, int]  # rows of each buffer that it reads, the own one included
+    refused: tuple[str, ...]  # buffers that it does not read
+    facts: Facts
+
+
 class Done(NamedTuple):
     """The answer to orders that have no other."""
 
@@ -185,6 +217,7 @@ class Station:
         self._tally = Tally()
         self._terms = Tend(False, (), 0)
         self._heard = 0.0
+        self._warned: list[str] = []
         with contextlib.ExitStack() as stack:
             self.board = Board(setup.weights)
             stack.callback(self.board.close)
@@ -198,8 +231,10 @@ class Station:
                 numbers=setup.actors,
             )
             stack.callback(self.crew.close)
-            rng = np.random.default_rng(0)  # not asked: the learner makes all random numbers
-            self.pool = build_shard(self.config, setup.spec, self.crew.rings, rng, setup.shards)
+            self.member = self._join(setup)
+            if self.member is not None:
+                stack.callback(self.member.close)
+            self.pool = self._shard(setup)
             stack.pop_all()
         self._orders: dict[type, Callable[[Any], Any]] = {
             Play: self._play,
@@ -208,6 +243,7 @@ class Station:
             Pull: self._pull,
             Look: self._look,
             Rerank: self._rerank,
+            Borrow: self._borrow,
             Deal: self._deal,
             Cut: self._cut,
             Save: self._save,
@@ -216,6 +252,25 @@ class Station:
             Adopt: self._adopt,
             Seat: self._seat,
         }
+
+    def _join(self, setup: Setup) -> Member | None:
+        if setup.badge is None:
+            return None
+        run_id, family = setup.badge
+        return Member(self.config, setup.spec, run_id, family=family, index=1 + setup.place)
+
+    def _shard(self, setup: Setup) -> Pool:
+        rng = np.random.default_rng(0)  # not asked: the learner makes all random numbers
+        with self._listening():
+            return build_shard(
+                self.config,
+                setup.spec,
+                self.crew.rings,
+                rng,
+                setup.shards,
+                member=self.member,
+                place=setup.place,
+            )
 
     def do(self, order: Any) -> Any:
         return self._orders[type(order)](order)
@@ -255,6 +310,8 @@ class Station:
         tally.version = max(tally.version, self.pool.newest_version(drained))
         if self.config.env.normalize_obs or self.config.env.normalize_reward:
             tally.observed.append(self.pool.observed(drained))
+        if self.member is not None:
+            self.member.beat()
         return drained.count
 
     def _tend(self, order: Tend) -> Brought:
@@ -270,12 +327,13 @@ class Station:
 
     def _brought(self) -> Brought:
         tally, self._tally = self._tally, Tally()
+        warned, self._warned = self._warned, []
         return Brought(
             reports=tuple(tally.reports),
             drained=Drained(-1, tally.count, tally.steps),
             version=tally.version,
             observed=seen(tally.observed) if tally.observed else None,
-            complaints=tuple(self.crew.complaints()),
+            complaints=(*self.crew.complaints(), *warned),
             incarnations=tuple(self.crew.incarnations),
             facts=self.facts,
             clock=time.monotonic(),
@@ -294,6 +352,28 @@ class Station:
     def _rerank(self, order: Rerank) -> Done:
         self.pool.rerank(order.rows, order.td_error)
         return Done(self.facts)
+
+    def _borrow(self, order: Borrow) -> Borrowed:
+        assert self.member is not None, "only a run that shares borrows"
+        with self._listening():
+            lent = self.member.fetch(order.rows, order.told)
+        borrower = self.member.borrower
+        return Borrowed(
+            asked=order.rows,
+            lent=lent,
+            own=borrower.buffer_id,
+            filled=borrower.filled,
+            refused=tuple(borrower.stats()["refused"]),
+            facts=self.facts,
+        )
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Has the learner hear of warnings: what is written on this host nobody reads."""
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            yield
+        self._warned += [str(warning.message) for warning in heard]
 
     def _deal(self, order: Deal) -> Dealt:
         return self.crew.save()
@@ -323,8 +403,9 @@ class Station:
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
-            for part in (self.board, self.pool, self.crew):  # the last first
-                stack.callback(part.close)
+            for part in (self.board, self.pool, self.crew, self.member):  # the last first
+                if part is not None:
+                    stack.callback(part.close)
 
 
 def at_home(config: Config) -> Config:

@@ -4,9 +4,10 @@ Loops, benchmarks and tests all get their parts here, so that they run the same 
 """
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from rookery.replay.shards import Shards
 from rookery.report.trace import Trace
 from rookery.schedule import Schedule
 from rookery.seeding import Role
+from rookery.sharing.blend import Blend
 from rookery.sharing.member import Member
 from rookery.types import Array, EnvSpec
 
@@ -51,7 +53,7 @@ class Parts:
     crew: "Crew | Fleet"
     learner: Learner
     pool: "Pool | Shards | Depot"
-    member: Member | None  # of a pool of runs that share
+    member: Blend | None  # of a pool of runs that share
     limiter: Limiter
     board: Board
     epsilon: Schedule
@@ -185,10 +187,12 @@ def _shared(
     factory: Factory | None,
     run_dir: Path | None,
     incarnations: Sequence[int],
-) -> tuple[Board, "Crew | Fleet", "Pool | Shards | Depot", Member | None]:
+) -> tuple[Board, "Crew | Fleet", "Pool | Shards | Depot", Blend | None]:
     """Builds what has processes or shared memory. Where one cannot be, those before it go."""
     if config.engine is Engine.RAY:
-        return *_afar(config, spec, learner, factory=factory, incarnations=incarnations), None
+        return _afar(
+            config, spec, learner, factory=factory, run_dir=run_dir, incarnations=incarnations
+        )
     with contextlib.ExitStack() as stack:
         board = Board(learner.weights())
         stack.callback(board.close)
@@ -214,8 +218,11 @@ def join(config: Config, spec: EnvSpec, run_dir: Path | None) -> Member | None:
     """Takes a run into the pool it is to share with, if there is one."""
     if config.sharing.pool is None:
         return None
-    name = run_dir.name if run_dir is not None else f"{config.name}-seed{config.run.seed}"
-    return Member(config, spec, name)
+    return Member(config, spec, _run_id(config, run_dir))
+
+
+def _run_id(config: Config, run_dir: Path | None) -> str:
+    return run_dir.name if run_dir is not None else f"{config.name}-seed{config.run.seed}"
 
 
 def _afar(
@@ -224,12 +231,16 @@ def _afar(
     learner: Learner,
     *,
     factory: Factory | None,
+    run_dir: Path | None,
     incarnations: Sequence[int],
-) -> tuple[Board, "Fleet", "Depot"]:
+) -> tuple[Board, "Fleet", "Depot", Blend | None]:
     """Builds what lives on a cluster."""
     from rookery.loops.depot import Bulletin, Depot
+    from rookery.loops.envoy import Envoy
     from rookery.loops.fleet import Fleet, embark
+    from rookery.loops.station import Badge
 
+    config, shares = _anywhere(config), config.sharing.pool is not None
     with contextlib.ExitStack() as stack:
         board = Bulletin(learner.weights())
         stack.callback(board.close)
@@ -244,10 +255,21 @@ def _afar(
             version=version,
             factory=factory,
             incarnations=incarnations,
+            badge=Badge(_run_id(config, run_dir), secrets.token_hex(8)) if shares else None,
         )
         board.fleet = fleet
         stack.pop_all()
-    return board, fleet, Depot(fleet, seeding.generator(config.run.seed, Role.REPLAY))
+    seed = config.run.seed
+    envoy = Envoy(fleet, seeding.generator(seed, Role.SHARING)) if shares else None
+    return board, fleet, Depot(fleet, seeding.generator(seed, Role.REPLAY)), envoy
+
+
+def _anywhere(config: Config) -> Config:
+    """Returns the settings with a pool that has the same path on every host."""
+    if config.sharing.pool is None:
+        return config
+    pool = str(Path(config.sharing.pool).absolute())
+    return replace(config, sharing=replace(config.sharing, pool=pool))
 
 
 def _pool(

@@ -48,10 +48,10 @@ class Member(Blend):
         run_id: str,
         sequence: int = 0,
         *,
-        place: int = 0,
         family: str | None = None,
+        index: int = 0,
     ):
-        """Members of one `family` are parts of one run, each at a `place` of its own."""
+        """Members of one `family` are parts of one run, each with random numbers of its own."""
         self.config, self.spec, self.sequence = config, spec, sequence
         assert config.sharing.pool is not None, "a run without a pool has no member"
         self.registry = create_distributed_registry(
@@ -61,7 +61,7 @@ class Member(Blend):
         self._family = family or secrets.token_hex(8)
         self._lent: dict[str, Ring] = {}
         self._borrower: Borrower | None = None
-        self._rng = seeding.generator(config.run.seed, Role.SHARING, index=place)
+        self._rng = seeding.generator(config.run.seed, Role.SHARING, index=index)
 
     def ring(self, place: int, schema: Schema, capacity: int) -> Ring:
         """Makes the ring of one shard, which others may map from now on."""
