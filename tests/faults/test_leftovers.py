@@ -10,10 +10,11 @@ from signal import SIGKILL, SIGSTOP
 import pytest
 
 from eventually import eventually
-from rookery.manage import litter
 from rookery.manage.folder import Lock
-from rookery.manage.litter import shared_directory, sweep
+from rookery.manage.litter import sweep
 from rookery.replay.ring import Column, Ring
+from rookery.sharing import registry
+from rookery.sharing.registry import shared_directory
 from running import SMALL, Nursery, Started, members, named, nothing_new, settled, shared, words
 
 LONG = SMALL | {"run.env_steps": 10_000_000}
@@ -164,7 +165,7 @@ os.kill(os.getpid(), 9)
 @pytest.fixture
 def private(tmp_path, monkeypatch) -> Path:
     """Puts this test's named rings where no other run looks."""
-    monkeypatch.setattr(litter, "default_directory", lambda: tmp_path)
+    monkeypatch.setattr(registry, "default_directory", lambda: tmp_path)
     return shared_directory()
 
 
@@ -193,10 +194,10 @@ def test_a_named_ring_is_swept_once_its_owner_is_dead_and_not_before(private, tm
 
 
 def test_a_ring_whose_maker_died_before_it_was_one_is_swept_when_it_is_old(private, tmp_path):
-    private.mkdir()
+    private.mkdir(mode=0o700)
     young, old = private / "young.ring", private / "old.ring"
     for path in (young, old):
-        path.write_bytes(b"")
+        path.touch(mode=0o600)
     os.utime(old, (0, 0))
 
     (removed,) = sweep(tmp_path / "runs", dry_run=False)

@@ -2,19 +2,15 @@
 
 import contextlib
 import fcntl
-import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.errors import ProtocolError
 from rookery.manage.checkpoint import TEMPORARY
 from rookery.manage.folder import LOCK
-from rookery.replay.ring import Ring, default_directory
-
-UNFINISHED_S = 3600.0  # a ring without a readable header this long after it was made is litter
+from rookery.sharing import remains
+from rookery.sharing.registry import shared_directory
 
 
 class Removed(NamedTuple):
@@ -25,37 +21,40 @@ class Removed(NamedTuple):
     why: str
 
 
-def shared_directory() -> Path:
-    """Where this user's named rings live."""
-    return default_directory() / f"rookery-{os.getuid()}"
-
-
 def sweep(runs: Path, dry_run: bool) -> list[Removed]:
-    """Removes named rings of dead owners, and half-written checkpoints of dead runs."""
-    doomed = [*_rings(shared_directory()), *_scratch(runs)]
+    """Removes buffers of dead owners, pools of nobody, half-written checkpoints of dead runs."""
+    scratch, left = [*_scratch(runs)], [*_left(shared_directory())]
     if not dry_run:
-        for item in doomed:
+        _clear(shared_directory())
+        for item in scratch:
             _delete(Path(item.path))
-    return doomed
+    return [*left, *scratch]
 
 
-def _rings(directory: Path) -> Iterator[Removed]:
-    for path in sorted(directory.rglob("*.ring")) if directory.is_dir() else ():
-        with contextlib.suppress(OSError):  # it may go while it is looked at
-            if reason := _dead(path):
-                yield Removed(str(path), path.stat().st_size, reason)
+def _left(directory: Path) -> Iterator[Removed]:
+    """Yields what the dead have left, and pools in which nobody else is."""
+    for folder in (directory, *_pools(directory)):
+        for dead in remains.find(folder):
+            for path in dead.paths:
+                with contextlib.suppress(OSError):  # it may go while it is looked at
+                    yield Removed(str(path), path.stat().st_size, dead.why)
+        if folder != directory and remains.is_deserted(folder):
+            yield Removed(str(folder), 0, "nobody is in this pool any more")
 
 
-def _dead(path: Path) -> str:
-    """Says why nobody needs a ring any more; nothing where somebody may."""
-    try:
-        ring = Ring.open(path)
-    except (ProtocolError, ValueError):  # its maker may be about to fill it, but not for ever
-        old = time.time() - path.stat().st_mtime > UNFINISHED_S
-        return "it was never finished" if old else ""
-    owner = ring.owner
-    ring.close()
-    return "" if owner.alive else f"its owner (pid {owner.pid}) is gone"
+def _clear(directory: Path) -> None:
+    """Looks again at each thing before it goes: somebody may have come meanwhile."""
+    remains.clear(directory)
+    for pool in _pools(directory):
+        remains.clear(pool)
+        remains.dissolve(pool)
+
+
+def _pools(directory: Path) -> list[Path]:
+    """Returns a directory's folders: each is a pool, or what is left of one."""
+    if not directory.is_dir():
+        return []
+    return sorted(p for p in directory.iterdir() if p.is_dir() and not p.is_symlink())
 
 
 def tidy(run_dir: Path) -> None:

@@ -29,7 +29,8 @@ from rookery.sharing.files import (
     seized,
 )
 
-UNFINISHED_S = 3600.0  # a file that has not got its name so long after it was begun is litter
+UNFINISHED_S = 3600.0  # a file that was not finished so long after it was begun is litter
+NEVER = "it was never finished"
 
 
 class Remains(NamedTuple):
@@ -62,7 +63,7 @@ def find(folder: Path) -> Iterator[Remains]:
                 paths = tuple(path for path in _files(folder, buffer_id) if path.exists())
                 yield Remains(paths, why, buffer_id)
     for path in _unfinished(folder):
-        yield Remains((path,), "it was never finished")
+        yield Remains((path,), NEVER)
 
 
 def clear(folder: Path) -> Sequence[str]:
@@ -125,11 +126,16 @@ def _buffers(folder: Path) -> Sequence[str]:
 
 def _unfinished(folder: Path) -> Iterator[Path]:
     for name in _names(folder):
-        if name.startswith(SCRATCH):
-            with contextlib.suppress(FileNotFoundError):
-                found = (folder / name).lstat()
-                if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > UNFINISHED_S:
-                    yield folder / name
+        if name.startswith(SCRATCH) and _is_old(folder / name):
+            yield folder / name
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > UNFINISHED_S
 
 
 @contextlib.contextmanager
@@ -144,7 +150,7 @@ def _nobodys(folder: Path, buffer_id: str) -> Iterator[str]:
 
 
 def _epitaph(folder: Path, buffer_id: str) -> str:
-    """Says which processes a buffer names, if all are gone."""
+    """Says which processes a buffer names, if all are gone, or that it is nothing and is old."""
     ring, note = _files(folder, buffer_id)
     try:
         owners = {*_registrar(note), *_writer(ring)}
@@ -152,8 +158,10 @@ def _epitaph(folder: Path, buffer_id: str) -> str:
         return ""  # no note of ours
     if any(owner.alive for owner in owners):
         return ""
+    if not owners:
+        return NEVER if _is_old(ring) else ""
     pids = " and ".join(str(pid) for pid in sorted({owner.pid for owner in owners}))
-    return f"its owner (pid {pids}) is gone" if pids else ""
+    return f"its owner (pid {pids}) is gone"
 
 
 def _registrar(note: Path) -> Iterator[Owner]:
