@@ -228,13 +228,18 @@ def test_nobody_goes_on_from_or_judges_what_sb3_has_saved(tmp_path, capsys):
 
 @pytest.mark.usefixtures("inline")
 def test_a_run_borrows_from_another_one_and_leaves_no_pool(tmp_path):
-    pool = {"sharing.pool": str(tmp_path / "pool"), "sharing.cross_sample_ratio": 0.25}
+    pool = {
+        "sharing.pool": str(tmp_path / "pool"),
+        "sharing.cross_sample_ratio": 0.25,
+        "sb3.kwargs.n_steps": 3,
+    }
     with opened(tmp_path, **pool, **{"run.run_dir": str(tmp_path / "lender")}) as lender:
         played = (event for event in lender.events() if isinstance(event, Logged))
         next(played)  # it stands at its first mark, with 150 rows
         with opened(tmp_path, **pool) as borrower:
             events: list[Event] = []
             answer = finish(borrower, lambda _, event: events.append(event))
+            assert borrower.model.replay_buffer.n_steps == 3
         assert list((tmp_path / "pool").glob("lender-*.ring"))
 
     shares = [e.metrics["sharing/foreign_share"] for e in events if isinstance(e, Logged)]

@@ -288,8 +288,8 @@ def _conclude(args: argparse.Namespace, flock: "Flock") -> None:
         _complain(_brief(f"{most} episodes at the most"))
     if args.json:
         output.say_json({"runs": entries})
-    elif not args.quiet:
-        output.say(f"  rookery compare {' '.join(str(m.job.run_dir) for m in flock.members)}")
+    elif any(member.exit_code == 0 for member in flock.members):
+        output.say(f"  rookery compare {flock.members[0].job.run_dir.parent}")
 
 
 def entry(member: "Member") -> dict[str, Any]:

@@ -91,6 +91,9 @@ def build(
     given = _understood(section.kwargs, envs)
     if name in SB3_OFF_POLICY:
         given |= {"buffer_size": capacity, **replay}
+    if replay and given.get("n_steps", 1) > 1:  # SB3 leaves them to a buffer that is not its own
+        horizon = {"n_steps": given.pop("n_steps"), "gamma": given.get("gamma", 0.99)}
+        given["replay_buffer_kwargs"] = given["replay_buffer_kwargs"] | horizon
     try:
         model: BaseAlgorithm = getattr(stable_baselines3, name)(
             section.policy, envs, seed=seed, device=device, verbose=0, **given
