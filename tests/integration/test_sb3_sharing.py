@@ -1,0 +1,287 @@
+"""SB3's algorithms with our buffers: the same training without a pool, shared training with one."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import DDPG, DQN, SAC, TD3
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from rookery import (
+    DistributedReplayBuffer,
+    PrioritizedDistributedReplayBuffer,
+    PrioritizedDQN,
+    PrioritizedSAC,
+    PrioritizedTD3,
+    create_distributed_registry,
+)
+from rookery.errors import ConfigError
+from rookery.sharing.borrower import Borrower
+
+SMALL = {"batch_size": 32, "device": "cpu", "seed": 7, "buffer_size": 240, "learning_starts": 50}
+DDPG_IS = {"policy_delay": 1, "target_policy_noise": 0.0, "target_noise_clip": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small networks are slower on several threads, the more so beside other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def registry(tmp_path):
+    registry = create_distributed_registry(10_000, path=tmp_path / "pool")
+    yield registry
+    if registry.available:
+        registry.stop()
+
+
+def task(algorithm):
+    return "CartPole-v1" if issubclass(algorithm, DQN) else "Pendulum-v1"
+
+
+def trained(algorithm, steps=300, n_envs=1, normalised=False, **settings):
+    env = make_vec_env(task(algorithm), n_envs=n_envs, seed=7)
+    env = VecNormalize(env) if normalised else env
+    settings = SMALL | {"policy_kwargs": {"net_arch": [16]}} | settings
+    return algorithm("MlpPolicy", env, **settings).learn(steps)
+
+
+def weights(model):
+    return torch.cat([value.flatten().float() for value in model.policy.state_dict().values()])
+
+
+# --- without a pool: the same computation
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"n_envs": 3}, {"normalised": True}, {"gradient_steps": 2, "train_freq": 3}]
+)
+@pytest.mark.parametrize("algorithm", [DQN, SAC, TD3, DDPG])
+def test_training_without_a_pool_is_sb3s_bit_for_bit(algorithm, how):
+    mine = trained(algorithm, replay_buffer_class=DistributedReplayBuffer, **how)
+
+    assert torch.equal(weights(mine), weights(trained(algorithm, **how)))
+
+
+@pytest.mark.parametrize("algorithm", [DQN, SAC, TD3])
+def test_n_step_training_without_a_pool_is_sb3s_bit_for_bit(algorithm):
+    mine = trained(
+        algorithm,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99},
+    )
+
+    assert torch.equal(weights(mine), weights(trained(algorithm, n_steps=3)))
+
+
+@pytest.mark.parametrize("how", [{"cross_sample_ratio": 0.0}, {"sample_strategy": "local_only"}])
+def test_lending_does_not_change_training(registry, how):
+    peer = registry.register_buffer(run_id="peer", algorithm="SAC")
+    trained(
+        SAC,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"registry": registry, "buffer_id": peer},
+    )
+    own = registry.register_buffer(run_id="own", algorithm="SAC")
+    mine = trained(
+        SAC,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"registry": registry, "buffer_id": own, **how},
+    )
+
+    assert torch.equal(weights(mine), weights(trained(SAC)))
+
+
+# --- with one
+
+
+def test_the_snippet_of_the_documentation_runs():
+    env = gym.make("Pendulum-v1")
+    # 1. Create shared registry (usually in main process)
+    registry = create_distributed_registry(max_buffer_size=1000000)
+
+    # 2. Register this run's buffer
+    buffer_id = registry.register_buffer(run_id="my_run_1", algorithm="SAC")
+
+    # 3. Create distributed replay buffer
+    replay_buffer = DistributedReplayBuffer(
+        buffer_size=1000000,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        device="cpu",
+        registry=registry,
+        buffer_id=buffer_id,
+        sample_strategy="self_heavy",
+        cross_sample_ratio=0.2,
+    )
+
+    # 4. Use with SB3 model
+    model = SAC(
+        "MlpPolicy",
+        env,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={
+            "registry": registry,
+            "buffer_id": buffer_id,
+            "sample_strategy": "self_heavy",
+            "cross_sample_ratio": 0.2,
+        },
+    )
+
+    # 5. Train normally - sampling happens automatically
+    model.learn(total_timesteps=120)
+
+    stats = replay_buffer.get_stats()
+    assert f"{stats['distributed_ratio']:.2%}" == "0.00%"
+    assert model.replay_buffer.get_stats()["local_samples"] == 20 * 256
+    # 6. Cleanup when done
+    registry.deregister_buffer(buffer_id)
+    registry.stop()
+    assert not registry.path.exists()
+
+
+@pytest.mark.parametrize("algorithm", [DQN, SAC, TD3, DDPG])
+def test_runs_of_sb3_learn_from_each_other(registry, algorithm):
+    models = []
+    for name in ("first", "second"):
+        buffer_id = registry.register_buffer(run_id=name, algorithm=algorithm.__name__)
+        settings = {"registry": registry, "buffer_id": buffer_id, "cross_sample_ratio": 0.25}
+        models.append(
+            trained(
+                algorithm,
+                replay_buffer_class=DistributedReplayBuffer,
+                replay_buffer_kwargs=settings,
+            )
+        )
+
+    first, second = (model.replay_buffer.get_stats() for model in models)
+    assert (first["distributed_samples"], first["num_shared_buffers"]) == (0, 0)
+    assert second["distributed_ratio"] == 0.25
+    assert second["by_peer"] == {models[0].replay_buffer.buffer_id: second["distributed_samples"]}
+    assert not torch.equal(weights(models[0]), weights(models[1]))
+
+
+def test_a_model_is_saved_and_loaded_with_its_pool(registry, tmp_path):
+    buffer_id = registry.register_buffer(run_id="a", algorithm="SAC")
+    model = trained(
+        SAC,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"registry": registry, "buffer_id": buffer_id},
+    )
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "rows")
+    model.replay_buffer.close()
+
+    loaded = SAC.load(tmp_path / "model", env=model.get_env(), device="cpu")
+    loaded.load_replay_buffer(tmp_path / "rows")
+    assert np.array_equal(loaded.replay_buffer.rewards, model.replay_buffer.rewards)
+    loaded.learn(20, reset_num_timesteps=False)
+    ring = registry.open_ring(buffer_id)
+    assert ring.committed % ring.capacity == loaded.replay_buffer.pos
+    ring.close()
+
+
+def test_a_model_whose_pool_is_gone_is_loaded_with_a_local_buffer(registry, tmp_path):
+    buffer_id = registry.register_buffer(run_id="a", algorithm="SAC")
+    model = trained(
+        SAC,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"registry": registry, "buffer_id": buffer_id},
+    )
+    model.save(tmp_path / "model")
+    registry.stop()
+
+    with pytest.warns(UserWarning, match="stays local") as caught:
+        loaded = SAC.load(tmp_path / "model", env=model.get_env(), device="cpu")
+    assert len(caught) == 1
+    loaded.learn(120)
+    assert loaded.replay_buffer.get_stats()["local_samples"] > 0
+
+
+# --- priorities
+
+PAIRS = [(PrioritizedDQN, DQN, {}), (PrioritizedSAC, SAC, {}), (PrioritizedTD3, TD3, {})]
+
+
+class Even(PrioritizedDistributedReplayBuffer):
+    """Draws as SB3 does, with weights of 1: what is left is the arithmetic of `train()`."""
+
+    def sample(self, batch_size, env=None):
+        samples = DistributedReplayBuffer.sample(self, batch_size, env)
+        rows = np.full(batch_size, -1)
+        batch = (*samples, torch.ones(batch_size, 1), rows)
+        return type(super().sample(1, env))._make(batch)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"n_envs": 3, "gradient_steps": 3}, {"normalised": True}],
+)
+@pytest.mark.parametrize(("ours", "theirs"), [pair[:2] for pair in PAIRS])
+def test_with_equal_weights_training_is_sb3s(ours, theirs, how):
+    mine = trained(ours, steps=150, replay_buffer_class=Even, **how)
+
+    assert torch.allclose(weights(mine), weights(trained(theirs, steps=150, **how)), atol=1e-6)
+
+
+def test_with_equal_weights_and_ddpgs_settings_td3_is_ddpg():
+    critics = {"policy_kwargs": {"net_arch": [16], "n_critics": 1}}
+    mine = trained(PrioritizedTD3, steps=150, replay_buffer_class=Even, **DDPG_IS, **critics)
+
+    assert torch.allclose(weights(mine), weights(trained(DDPG, steps=150)), atol=1e-6)
+
+
+@pytest.mark.parametrize("how", [{"ent_coef": 0.2}, {"use_sde": True, "sde_sample_freq": 4}])
+def test_settings_of_sac_are_kept(how):
+    mine = trained(PrioritizedSAC, steps=120, replay_buffer_class=Even, **how)
+
+    assert torch.allclose(weights(mine), weights(trained(SAC, steps=120, **how)), atol=1e-6)
+
+
+@pytest.mark.parametrize("ours", [pair[0] for pair in PAIRS])
+def test_priorities_follow_td_errors_and_are_saved(ours, tmp_path):
+    model = trained(ours, steps=200, n_steps=3)
+    buffer = model.replay_buffer
+    assert isinstance(buffer, PrioritizedDistributedReplayBuffer)
+    assert (buffer.n_steps, buffer.gamma) == (3, model.gamma)
+    ranks = buffer._ranks.leaves[:200]
+    assert len(np.unique(ranks)) > 50
+
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "rows")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = ours.load(tmp_path / "model", env=model.get_env(), device="cpu")
+    loaded.load_replay_buffer(tmp_path / "rows")
+    assert np.array_equal(loaded.replay_buffer._ranks.leaves[:200], ranks)
+    loaded.learn(20, reset_num_timesteps=False)
+
+
+def test_adaptive_sharing_is_told_the_td_errors_of_own_rows(registry, monkeypatch):
+    told = []
+    monkeypatch.setattr(Borrower, "observe", lambda _, error: told.append(error.size))
+    for name in ("peer", "own"):
+        told.clear()
+        buffer_id = registry.register_buffer(run_id=name, algorithm="DQN")
+        settings = {"registry": registry, "buffer_id": buffer_id, "sample_strategy": "adaptive"}
+        model = trained(PrioritizedDQN, replay_buffer_kwargs=settings)
+
+    stats = model.replay_buffer.get_stats()
+    assert sum(told) == stats["local_samples"] < stats["total_samples"]
+
+
+def test_a_stock_algorithm_with_priorities_is_told_what_is_missing():
+    with pytest.warns(UserWarning, match="nobody called update_priorities"):
+        trained(SAC, steps=200, replay_buffer_class=PrioritizedDistributedReplayBuffer)
+
+
+def test_prioritized_algorithms_refuse_another_buffer():
+    with pytest.raises(ConfigError, match="PrioritizedDQN has a DistributedReplayBuffer"):
+        trained(PrioritizedDQN, replay_buffer_class=DistributedReplayBuffer)
