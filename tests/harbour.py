@@ -211,6 +211,7 @@ class Harbour:
         for module in TIMED:
             patch.setattr(f"rookery.{module}.time", self.clock)
         patch.setattr("rookery.loops.station.Crew", Hands)
+        patch.setattr("rookery.sharing.borrower.LOOK_S", 0.0)  # it has a clock of its own
         self.up = [node(number, cpus) for number in range(nodes)]
         self.started: list[tuple[str, Pier, Host, dict[str, Any]]] = []
         self.shared: list[Any] = []

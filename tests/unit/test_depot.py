@@ -210,6 +210,29 @@ class TestDrawing:
         assert harbour.pier(0).hands.allowed[-1][0]
 
 
+class TestDrawingFewer:
+    """Where runs share, a part of a batch is own rows."""
+
+    def test_rows_are_left_out_at_random(self, harbour):
+        """Strata are in the order of their rows: the first ones alone would be the oldest rows."""
+        replay = PRIORITIZED | {"batch": 16, "warmup": 16}
+        _, own = roaming(harbour, rows=200, replay=replay)
+        rows = np.concatenate([own.draw(4).rows for _ in range(60)])
+
+        assert rows.size == 240
+        assert tags(rows) == {0, 1}
+        assert 0.35 < ((rows & NUMBER) >= 100).mean() < 0.65  # 4.6 deviations of 240 rows
+
+    def test_the_largest_weight_is_1(self, harbour):
+        fleet, own = roaming(harbour, replay=PRIORITIZED)
+        for berth in fleet.berths:
+            station = harbour.pier(berth.place).station
+            station.pool.rerank(np.arange(40), np.arange(1.0, 41.0))
+            berth.facts = station.facts
+
+        assert {float(own.draw(3, beta=1.0).weight.max()) for _ in range(20)} == {1.0}
+
+
 def keys(harbour: Harbour, fleet: Fleet) -> list[tuple[int, ...]]:
     """What is unique about every row there is, sorted."""
     found = list[tuple[int, ...]]()

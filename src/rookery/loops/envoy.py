@@ -27,7 +27,7 @@ from rookery.sharing.member import Lent
 from rookery.types import Array, Batch, Floats, Rows
 
 PACK = 8  # batches' worth of rows asked for in one message
-LOOK_S = 1.0  # between two questions to a station that has nothing to lend
+LOOK_S = 1.0  # between two questions to a station, at most, while anybody draws
 NOTHING = Fare(np.zeros(0), 1.0, 0.0)
 
 
@@ -67,17 +67,18 @@ class Till:
     refused: tuple[str, ...] = ()  # those it does not
     weights: dict[str, float] = field(default_factory=dict)  # its part of what is borrowed
     stock: Stock = field(default_factory=Stock)
+    fresh: bool = True  # is there something that was not weighed yet?
     asked: float = -math.inf  # when
     dry: float = -math.inf  # until when it is left alone: it had not what it was asked for
 
-    def hear(self, rng: np.random.Generator) -> bool:
-        """Takes what the station has sent; returns whether it has."""
+    def hear(self, rng: np.random.Generator) -> None:
+        """Takes what the station has sent."""
         heard, self.berth.borrowed = self.berth.borrowed, []
         for answer in heard:
             self._read(answer, rng)
-        return bool(heard)
 
     def _read(self, answer: Borrowed, rng: np.random.Generator) -> None:
+        self.fresh = True
         self.own, self.filled, self.refused = answer.own, answer.filled, answer.refused
         if answer.lent is not None:
             self.stock.put(answer.lent, rng)
@@ -91,14 +92,13 @@ class Till:
         return sum(self.weights.values()) if there else 0.0
 
     def ask(self, need: float, newest: float) -> None:
-        """Keeps `PACK` times the need of a batch here or on its way."""
+        """Keeps `PACK` times the need of a batch here or on its way, and knows what is there."""
         if self.berth.absent:
             return
-        coming, now = self.berth.lending, time.monotonic()
-        if need > 0:
-            if self.stock.size + (coming or 0) < PACK * need:
-                self._send(Borrow(math.ceil(PACK * need), Told(self.weights, newest)))
-        elif coming is None and now - self.asked >= LOOK_S:
+        coming = self.berth.lending
+        if self.stock.size + (coming or 0) < PACK * need:
+            self._send(Borrow(math.ceil(PACK * need), Told(self.weights, newest)))
+        elif coming is None and time.monotonic() - self.asked >= LOOK_S:
             self._send(Borrow(0, Told({}, newest)))
 
     def _send(self, order: Borrow) -> None:
@@ -107,6 +107,7 @@ class Till:
 
     def take(self, rows: int, rng: np.random.Generator) -> list[Lent]:
         """Takes rows; waits for some that are on their way from a station that answers."""
+        self.hear(rng)
         while self.stock.size < rows and self.berth.lending and not self.berth.absent:
             self.berth.wait()
             self.hear(rng)
@@ -148,11 +149,11 @@ class Envoy(Blend):
 
     def _hear(self) -> None:
         berths = self.fleet.berths
-        changed = self._tills.keys() != {berth.tag for berth in berths}
-        if changed:
+        if self._tills.keys() != {berth.tag for berth in berths}:
             self._tills = {b.tag: self._tills.get(b.tag) or Till(b) for b in berths}
-        heard = [till.hear(self._rng) for till in self._tills.values()]
-        if any(heard) or changed:
+        for till in self._tills.values():
+            till.hear(self._rng)
+        if any(till.fresh for till in self._tills.values()):
             self._weigh()
 
     def _weigh(self) -> None:
@@ -169,6 +170,8 @@ class Envoy(Blend):
         )
         weight = dict(zip(sizes, self._fare.weights.tolist(), strict=True))
         seen = Counter(name for till in known for name in till.filled)
+        for till in self._tills.values():
+            till.fresh = False
         for till in known:
             till.weights = {name: weight[name] / seen[name] for name in till.filled}
 
