@@ -184,7 +184,8 @@ class Borrower:
 
     def _map(self, name: str) -> bool:
         try:
-            if self._family is not None and self.registry.note(name).get("family") == self._family:
+            family = self.registry.note(name).get("family")
+            if family is not None and family == self._family:
                 return False
             ring = self.registry.open_ring(name)
         except (FileNotFoundError, RegistryError):  # nobody has attached to it yet, or it left
