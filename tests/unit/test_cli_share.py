@@ -42,7 +42,7 @@ def test_a_scenario_is_run_four_times_with_seeds_from_42():
     assert [job.run_dir for job in jobs] == [Path(f"runs/x/sac-seed{s}") for s in range(42, 46)]
     for job in jobs:
         assert job.command[:3] == (sys.executable, "-m", "rookery.cli.tied")
-        assert job.command[4:8] == ("train", "sac", "--seed", str(job.seed))
+        assert job.command[3:7] == ("train", "sac", "--seed", str(job.seed))
         assert settings(job) == {"sharing.pool": "pool"}
         assert job.shares
 

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import secrets
 import sys
 import time
@@ -28,7 +27,7 @@ examples:
 Each run is a `rookery train` with its own folder, whose log.txt has all that it printed. What
 stands behind --extra-args is given to each of them. Flags may be written with underscores.
 """
-TIED = (sys.executable, "-m", "rookery.cli.tied")  # dies with us
+TIED = (sys.executable, "-m", "rookery.cli.tied")  # ends with us
 LOOK_S = 0.2  # between two looks at the runs
 PER_RUN = {  # what --extra-args cannot give to all runs alike, and what to use
     "--seed": "--base-seed",
@@ -157,7 +156,7 @@ def _job(
     _refuse_taken(run_dir)
     words += ["--run-dir", str(run_dir), "--json", "--quiet"]
     words += ["--set", f"sharing.pool={pool}"] if shares else []
-    command = (*TIED, str(os.getpid()), "train", *words, *args.extra_args)
+    command = (*TIED, "train", *words, *args.extra_args)
     steps = config.run.env_steps
     return Job(run_dir.name, scenario, seed, gpu, run_dir, steps, shares, command), config
 

@@ -22,7 +22,7 @@ def main(target: str, fd: int, parent: int, name: str) -> None:
     """Runs `target` until it returns or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a Ray worker blocks some, and we inherit it
-    die_with(parent)
+    _die_with(parent)
     _rename(shown(name))
     connection = Connection(fd)
     first = _first_message(connection)
@@ -45,11 +45,11 @@ def _first_message(connection: Connection) -> dict[str, Any]:
     return message
 
 
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Asks the kernel for a signal when the parent dies; it may have died already."""
+def _die_with(parent: int) -> None:
+    """Asks the kernel to kill us when the parent dies; it may have died already."""
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
 

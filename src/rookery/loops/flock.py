@@ -1,4 +1,4 @@
-"""A flock: several runs at once, each a command of its own that dies with us.
+"""A flock: several runs at once, each a command of its own that ends with us.
 
     with Flock(jobs) as flock:
         while flock.busy:
@@ -44,14 +44,14 @@ class Job(NamedTuple):
 
 
 class Member:
-    """A run on its way, watched from outside."""
+    """A run on its way, watched from outside. `leash` is to be its standard input."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Job, leash: int):
         self.job, self.log = job, job.run_dir / LOG
         self.standing = Standing(job.name, job.seed, job.env_steps, job.shares)
         self.ended = False  # has that been told?
         self._record = Follower(job.run_dir)
-        self._process = _start(job.command, self.log)
+        self._process = _start(job.command, self.log, leash)
 
     @property
     def exit_code(self) -> int | None:
@@ -96,22 +96,30 @@ class Member:
 
 
 class Flock:
-    """All members. Leaving it ends those that are still there."""
+    """All members. Leaving it ends those that are still there.
+
+    They read from a pipe that nobody writes to and only we hold open: it ends when we do.
+    """
 
     def __init__(self, jobs: Sequence[Job]):
         self._jobs = jobs
+        self._hold = -1
         self.members: list[Member] = []
 
     def __enter__(self) -> "Flock":
+        leash, self._hold = os.pipe()
         try:
             for job in self._jobs:
-                self.members.append(Member(job))
+                self.members.append(Member(job, leash))
         except OSError as error:
             self._kill()
+            os.close(self._hold)
             raise LostError(
                 f"run {len(self.members) + 1} of {len(self._jobs)} could not be started: {error}; "
                 "start fewer with --n-parallel"
             ) from error
+        finally:
+            os.close(leash)
         return self
 
     def __exit__(
@@ -122,6 +130,7 @@ class Flock:
     ) -> None:
         if self.busy:
             self.stop(signal.SIGTERM)
+        os.close(self._hold)
 
     @property
     def busy(self) -> bool:
@@ -167,12 +176,12 @@ def tail(path: Path, lines: int) -> list[str]:
         return []
 
 
-def _start(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+def _start(command: Sequence[str], log: Path, leash: int) -> "subprocess.Popen[bytes]":
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=leash,
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=0,  # Ctrl+C reaches it through us, once
