@@ -5,14 +5,15 @@
 # make check    format, lint, types, layers
 # make format   mends what can be mended: format and lint
 # make bench    compares with the peers     BENCH='replay learn' chooses
-# make study    returns of one, two and eight actors at equal env steps
+# make study    returns of one, two and eight actors at equal env steps; of runs that share
 # make soak     private memory of a run with eight actors over ten minutes
 # make clean    removes build products and caches; .venv and runs stay
 
 PYTHON ?= python3
 SCENARIO ?= cartpole
-BENCH ?= replay collect learn async weights train checkpoint start
+BENCH ?= replay collect learn async weights train checkpoint start share
 PYTEST_ARGS ?=
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,8 +39,17 @@ train: $(USER_READY)
 
 setup: $(DEV_READY)
 
+# Faults and whole runs look at the machine's processes and memory: nothing else may run beside them.
+ALONE := tests/integration tests/faults
+TOGETHER := tests/unit tests/property tests/learning
+
 test: $(DEV_READY)
+ifeq ($(PYTEST_ARGS),)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(TOGETHER)
+	$(BIN)/python -m pytest $(ALONE)
+else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+endif
 
 check: $(DEV_READY)
 	$(BIN)/ruff format --check .
@@ -56,6 +66,7 @@ bench: $(DEV_READY)
 
 study: $(DEV_READY)
 	$(BIN)/python benchmarks/study/rookery_actors.py cartpole
+	$(BIN)/python benchmarks/study/rookery_sharing.py --out runs/study
 
 soak: $(DEV_READY)
 	$(BIN)/python benchmarks/soak/rookery_memory.py

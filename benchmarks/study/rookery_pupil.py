@@ -81,6 +81,7 @@ ARMS = {
     "weighted 0.2": ("weighted", 0.2),
     "newest 0.2": ("newest", 0.2),
     "adaptive 0.2": ("adaptive", 0.2),
+    "guarded 0.2": ("self_heavy", 0.2),
 }
 
 
@@ -107,6 +108,7 @@ def config_of(job: dict[str, Any]) -> Config:
         "sharing.pool": job["pool"],
         "sharing.strategy": strategy,
         "sharing.cross_sample_ratio": ratio,
+        "sharing.guard": job["arm"].startswith("guarded"),
         "env.check": False,
     }
     return load(task.scenario, changes=changes | ({"run.engine": "inline"} if native else {}))

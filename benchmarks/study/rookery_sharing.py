@@ -41,7 +41,7 @@ from rookery.sharing.registry import create_distributed_registry, shared_directo
 
 GROUP = 4
 REPS = 5_000
-NO_ADAPTIVE = "pendulum"  # SB3's SAC tells a buffer no TD errors
+NATIVE = ("adaptive", "guarded")  # arms that SB3's SAC cannot have: it tells a buffer nothing
 
 
 class Quad(NamedTuple):
@@ -59,7 +59,7 @@ def quads(tasks: list[str], arms: list[str], chosen: list[int]) -> list[Quad]:
         for task in tasks
         for group in groups
         for arm in arms
-        if not (task == NO_ADAPTIVE and arm.startswith("adaptive"))
+        if not (TASKS[task].scenario == "sac" and arm.startswith(NATIVE))
     ]
 
 

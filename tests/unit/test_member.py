@@ -5,38 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import replaying
-from experience import IMAGE, VECTOR, Move, play
-from rookery.config.schema import AlgoConfig, Config, Draw, ReplayConfig, SharingConfig, Storage
+from experience import IMAGE, VECTOR
+from membership import member, pool
+from rookery.config.schema import Config, Draw, ReplayConfig, SharingConfig, Storage
 from rookery.errors import ConfigError
-from rookery.replay.pool import Pool
-from rookery.replay.ring import Ring, schema_of
+from rookery.replay.ring import schema_of
 from rookery.sharing.blend import NOBODYS
-from rookery.sharing.member import Member
-from rookery.types import EnvSpec
-
-MOVES = [(0, k % 2, Move.TERMINATE if k % 11 > 8 else Move.RUN) for k in range(400)]
-
-
-def member(folder: Path, name: str, spec: EnvSpec = VECTOR, ratio: float = 0.25) -> Member:
-    sharing = SharingConfig(pool=str(folder / "pool"), cross_sample_ratio=ratio)
-    return Member(Config(algo=AlgoConfig(gamma=0.5), sharing=sharing), spec, name)
-
-
-def pool(part: Member, draw: Draw = Draw.PRIORITIZED) -> Pool:
-    """Returns a replay that is lent, with rows whose observations tell their numbers."""
-    replay = Pool(
-        part.spec,
-        ReplayConfig(capacity=300, warmup=1, batch=1, draw=draw),
-        AlgoConfig(gamma=0.5),
-        rng=np.random.default_rng(0),
-        transports=[Ring.create(schema_of(part.spec), 600)],
-        envs=2,
-        ring=part.ring(0, schema_of(part.spec), 300),
-    )
-    replaying.write(replay, play(MOVES))
-    replay.drain()
-    return replay
 
 
 def test_a_batch_holds_own_rows_and_those_of_the_pool(tmp_path: Path) -> None:

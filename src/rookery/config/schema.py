@@ -289,6 +289,7 @@ class SharingConfig:
     strategy: Strategy = Strategy.SELF_HEAVY
     cross_sample_ratio: float = 0.2  # share of each batch's rows that comes from the pool
     reward_tag: str | None = None  # how rewards were normalised before storing; must agree
+    guard: bool = False  # rows count less where their action is unlikely to our own policy
 
     def __post_init__(self) -> None:
         _within("sharing.cross_sample_ratio", self.cross_sample_ratio, 0.0, 1.0)
@@ -478,7 +479,8 @@ class Config:
     @property
     def wants_values(self) -> bool:
         """Do actors write what they expect of their actions?"""
-        return self.replay.first_priority is FirstPriority.ACTOR
+        guarded = self.sharing.pool is not None and self.sharing.guard
+        return guarded or self.replay.first_priority is FirstPriority.ACTOR
 
     def __post_init__(self) -> None:
         if self.backend is Backend.SB3:
@@ -488,6 +490,7 @@ class Config:
         self._refuse_crowds()
         self._refuse_two_scales()
         self._refuse_disk_in_a_pool()
+        self._refuse_a_far_guard()
         if self.replay.warmup > self.run.env_steps:
             raise ConfigError(
                 f"learning would never start: replay.warmup is {self.replay.warmup} rows but "
@@ -497,6 +500,13 @@ class Config:
             raise ConfigError(
                 f"actor.chunk {self.actor.chunk} does not fit into replay.capacity "
                 f"{self.replay.capacity}; lower the first or raise the second"
+            )
+
+    def _refuse_a_far_guard(self) -> None:
+        if self.sharing.guard and self.run.engine is Engine.RAY:
+            raise ConfigError(
+                "sharing.guard compares loans with the learner's own policy, and with engine ray "
+                "they are borrowed on other hosts; leave it out, or use another engine"
             )
 
     def _refuse_disk_in_a_pool(self) -> None:
@@ -526,6 +536,11 @@ class Config:
                 raise ConfigError(
                     f"backend sb3 takes {name} {_said(allowed[0])} only, got {_said(given)}; {do}"
                 )
+        if self.sharing.guard:
+            raise ConfigError(
+                "sharing.guard compares rows with a policy that SB3 keeps to itself; leave it out, "
+                "or use backend rookery"
+            )
         if self.sharing.strategy is Strategy.ADAPTIVE:
             raise ConfigError(
                 "sharing.strategy adaptive follows TD errors, which SB3's algorithms tell nobody; "

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from rookery import seeding
@@ -33,6 +34,7 @@ from rookery.report.trace import Trace
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.sharing.blend import Blend
+from rookery.sharing.guard import Guard
 from rookery.sharing.member import Member
 from rookery.types import Array, EnvSpec
 
@@ -139,7 +141,7 @@ def wire(
             incarnations=incarnations,
         )
         stack.pop_all()  # the first actor closes what it plays
-    return Parts(
+    parts = Parts(
         config=crew.config if config.engine is Engine.RAY else config,
         spec=spec,
         crew=crew,
@@ -152,6 +154,19 @@ def wire(
             config.actor.epsilon, config.actor.epsilon_end, config.actor.epsilon_decay
         ),
         trace=Trace("learner"),
+    )
+    if isinstance(member, Member) and config.sharing.guard:
+        member.guard = _guard(parts)
+    return parts
+
+
+def _guard(parts: Parts) -> Guard:
+    """Weighs loans by the policy as it is when they come."""
+    algorithm, rng = parts.learner.algorithm, np.random.default_rng(0)  # greedy: never asked
+    return Guard(
+        lambda obs: algorithm.act(obs, 0.0, rng).action,
+        lambda: parts.epsilon_now,
+        choices=parts.spec.action.n,
     )
 
 

@@ -23,10 +23,11 @@ from rookery.types import Array, Floats, Rows
 REWARD_LIMIT = 1e9  # nobody means a reward beyond this
 GUESSES = 32  # for each row wanted, before its ring is left alone
 _WORD = 8
+_ABSENT = -1  # the offset of a column that a ring has not
 
 # A line of numbers for each ring: where it is, how it is to be read, where its columns begin; then
 # the offsets of the observation leaves, of the action, of the leaves of the next observation.
-_BASE, _PAIRED, _CAPACITY, _STRIDE, _REWARD, _END, _NEXT, _COLUMNS = range(8)
+_BASE, _PAIRED, _CAPACITY, _STRIDE, _REWARD, _END, _NEXT, _TAKEN, _BEST, _COLUMNS = range(10)
 
 
 class Lender(NamedTuple):
@@ -49,6 +50,7 @@ class Loan(NamedTuple):
     asked: int  # rows that were wanted
     foreign: int  # rows that are not the borrower's own
     strange: int  # rows that were left out because they are not finite
+    greedy: Array | None = None  # 1: whoever acted thought the action best; 0: not; -1: unknown
 
 
 class Odds(NamedTuple):
@@ -122,7 +124,7 @@ class Loans:
         sizes: list[int] = self._widths.tolist()
         raw = np.empty(batch * (2 * sum(sizes) - sizes[-1]), dtype=np.uint8)
         reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
-        lender = np.empty(batch, dtype=np.int64)
+        lender, greedy = np.empty(batch, dtype=np.int64), np.empty(batch, dtype=np.int8)
         asked, filled, foreign, strange = _borrow(
             self._lines,
             self._state,
@@ -139,6 +141,7 @@ class Loans:
             reward,
             discount,
             lender,
+            greedy,
             self._own,
             *self.tally,
         )
@@ -147,7 +150,7 @@ class Loans:
         action = raw[half : half + batch * sizes[-1]].view(self.action.dtype)
         action = action.reshape(batch, *self.action.shape)
         return Loan(
-            obs, action, reward, discount, next_obs, lender, filled, asked, foreign, strange
+            obs, action, reward, discount, next_obs, lender, filled, asked, foreign, strange, greedy
         )
 
     def _cut(self, raw: Array, at: int, batch: int) -> dict[str, Array]:
@@ -198,6 +201,8 @@ def _line(lender: Lender, leaves: Sequence[Column]) -> list[int]:
         at["reward"],
         at[end],
         at[following],
+        at.get("taken", _ABSENT),
+        at.get("best", _ABSENT),
         *(at[leaf.name] for leaf in leaves),
         at["action"],
         *(at[before + leaf.name] for leaf in leaves),
@@ -238,6 +243,7 @@ def _borrow(  # type: ignore[no-untyped-def]
     reward,
     discount,
     lender,
+    greedy,
     own,
     lent,
     strange,
@@ -277,6 +283,7 @@ def _borrow(  # type: ignore[no-untyped-def]
             break
         if found:
             reward[filled], discount[filled], lender[filled] = total, factor, p
+            greedy[filled] = _was_greedy(line, row)
             lent[p] += 1
             filled += 1
             foreign += p >= own
@@ -284,6 +291,16 @@ def _borrow(  # type: ignore[no-untyped-def]
             short[p] += 1
     state[0] = seed
     return wanted, filled, foreign, bad
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _was_greedy(line, row):  # type: ignore[no-untyped-def]
+    if line[_TAKEN] == _ABSENT:
+        return -1
+    slot = row % line[_CAPACITY]
+    taken = read(line[_BASE] + line[_TAKEN] + 4 * slot, np.float32)
+    best = read(line[_BASE] + line[_BEST] + 4 * slot, np.float32)
+    return -1 if np.isnan(taken) else int(taken >= best)
 
 
 @njit(cache=True, nogil=True, inline="always")

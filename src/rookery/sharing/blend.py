@@ -38,7 +38,10 @@ class Blend(ABC):
 
     @abstractmethod
     def borrow(self, batch: int) -> Batch | None:
-        """Returns the borrowed rows of a batch of so many; None: all of it is own."""
+        """Returns the borrowed rows of a batch of so many; None: all of it is own.
+
+        Their weights are multiples of what they get.
+        """
 
     @abstractmethod
     def observe(self, td_error: Array) -> None:
@@ -64,7 +67,7 @@ class Blend(ABC):
         if missing == 0:
             return loan
         own = pool.draw(missing, beta=beta)
-        loan.weight[:] = own.weight.mean()
+        loan.weight[:] *= own.weight.mean()
         return joined([own, loan])
 
     def rerank(self, pool: Replay, rows: Rows, td_error: Array) -> None:

@@ -26,6 +26,7 @@ from rookery.seeding import Role
 from rookery.sharing.appetite import Told
 from rookery.sharing.blend import NOBODYS, Blend, Counts
 from rookery.sharing.borrower import Borrower
+from rookery.sharing.guard import Guard
 from rookery.sharing.registry import create_distributed_registry
 from rookery.sharing.terms import terms_of
 from rookery.types import Array, Batch, Bools, EnvSpec
@@ -36,6 +37,7 @@ class Lent(NamedTuple):
 
     batch: Batch
     foreign: Bools  # [B] the rest are a run's own, which may be in its pool too
+    greedy: Array | None = None  # [B] as in a `Loan`
 
 
 class Member(Blend):
@@ -62,6 +64,7 @@ class Member(Blend):
         self._lent: dict[str, Ring] = {}
         self._borrower: Borrower | None = None
         self._rng = seeding.generator(config.run.seed, Role.SHARING, index=index)
+        self.guard: Guard | None = None  # weighs loans, where the settings ask for it
 
     def ring(self, place: int, schema: Schema, capacity: int) -> Ring:
         """Makes the ring of one shard, which others may map from now on."""
@@ -110,7 +113,10 @@ class Member(Blend):
 
     def borrow(self, batch: int) -> Batch | None:
         lent = self._take(batch)
-        return lent.batch if lent is not None else None
+        if lent is None or self.guard is None or lent.greedy is None:
+            return lent.batch if lent is not None else None
+        weight = self.guard.weigh(lent.batch.obs, lent.batch.action, lent.greedy)
+        return lent.batch._replace(weight=weight)
 
     def fetch(self, rows: int, told: Told) -> Lent | None:
         """Borrows so many rows, as told; without any it only looks around."""
@@ -130,7 +136,9 @@ class Member(Blend):
         loan = self.borrower.borrow(batch, n_step=algo.n_step, gamma=algo.gamma)
         if loan is None or not loan.filled:
             return None
-        return Lent(_batch(self.spec, loan), loan.lender[: loan.filled] >= len(self.borrower.own))
+        foreign = loan.lender[: loan.filled] >= len(self.borrower.own)
+        greedy = loan.greedy[: loan.filled] if loan.greedy is not None else None
+        return Lent(_batch(self.spec, loan), foreign, greedy)
 
     def _read(self, batch: int) -> Lent | None:
         """Borrows stacks of frames or sequences, which takes a reader for each lender."""
