@@ -55,6 +55,7 @@ def borrower(
     ratio: float = 0.2,
     seed: int = 3,
     leaves: tuple[Column, ...] = (OBS,),
+    chained: bool = False,
 ) -> Borrower:
     return Borrower(
         registry,
@@ -65,4 +66,5 @@ def borrower(
         strategy=strategy,
         ratio=ratio,
         seed=seed,
+        chained=chained,
     )

@@ -197,3 +197,10 @@ def test_a_ring_with_other_columns_is_refused_by_name(three):
 def test_a_ratio_beyond_one_is_refused(three):
     with pytest.raises(ConfigError, match="0 to 1"):
         borrower(*three, ratio=1.2)
+
+
+def test_whoever_needs_chains_is_not_lent_single_transitions(three):
+    registry, buffer_id, ring = three
+    member = borrower(registry, buffer_id, ring, chained=True)
+    with pytest.warns(UserWarning, match="single transitions"):
+        assert member.borrow(BATCH) is None

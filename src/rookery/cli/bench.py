@@ -96,6 +96,7 @@ class Bench:
     shares: Mapping[str, Share] = field(default_factory=dict)
     rounds: int = 3
     deadline_s: float = 180.0  # for one trial
+    needs: str = ""  # a package without which there is nothing to compare
 
 
 def _rate(name: str, work: str, **more: Any) -> Contender:
@@ -192,6 +193,8 @@ CROWDS: dict[str, Callable[[Sequence[int]], Bench]] = {
     "async": lambda counts: replace(BENCHES["async"], contenders=_modes(counts[0])),
 }
 
+_COST = "share/rookery_cost.py"
+
 BENCHES: dict[str, Bench] = {
     "replay": Bench(
         about="prioritised draws of 256 rows with weights and reranking; appends of 100 rows",
@@ -272,6 +275,28 @@ BENCHES: dict[str, Bench] = {
             Contender(name="cold:rookery", command=("start/rookery_start.py", "cold")),
         ),
     ),
+    "share": Bench(
+        about="SB3 in a pool of four: what a batch of 256 with r = 0.2 takes longer than one with "
+        "local_only, rings of 1 M and of 10,000 rows; SAC updates as a share of those with "
+        "local_only; batches and steps beside lists in a manager process, 4 x 2,500 rows",
+        unit="longer: us, train: share, draw: batches/s, append: steps/s",
+        contenders=(
+            Contender(
+                name="longer:rookery", command=(_COST, "draw"), bar=20.0, better=Better.LOWER
+            ),
+            Contender(
+                name="longer, 10k rows:rookery",
+                command=(_COST, "draw", "--rows", "10000"),
+                better=Better.LOWER,
+            ),
+            Contender(name="train:rookery", command=(_COST, "train"), bar=0.98),
+            _rate("draw:rookery", "share/rookery_pool.py:draw"),
+            _rate("draw:manager", "share/manager_lists.py:draw", bar=10_000.0),
+            _rate("append:rookery", "share/rookery_pool.py:append"),
+            _rate("append:manager", "share/manager_lists.py:append", bar=100.0),
+        ),
+        needs="stable_baselines3",
+    ),
 }
 
 
@@ -313,6 +338,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs a bench and prints what came out."""
     bench = _bench(args)
+    if bench.needs and not _installed(bench.needs):
+        raise ConfigError(
+            f"bench {args.bench} measures {bench.needs}, which is not installed; "
+            "pip install 'rookery[sb3]'"
+        )
     seeds = args.seeds or range(args.rounds or bench.rounds)
     invited = [who for who in bench.contenders if args.peers or not who.package]
     present = [who for who in invited if not who.package or _installed(who.package)]

@@ -19,7 +19,7 @@ import numpy as np
 from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.loans import Lender, Loan, Loans, Odds, refuse_stranger
-from rookery.replay.ring import Column
+from rookery.replay.ring import Column, Ring
 from rookery.sharing.appetite import Appetite, Planned
 from rookery.sharing.registry import Registry
 from rookery.types import Array, Rows
@@ -43,8 +43,11 @@ class Borrower:
         strategy: Strategy,
         ratio: float,
         seed: int,
+        chained: bool = False,
     ):
+        """`chained`: reads only rings whose rows lead to each other, for frames and sequences."""
         refuse_ratio(ratio)
+        self._chained = chained
         self.registry, self.buffer_id, self.own = registry, buffer_id, tuple(own)
         self._family = registry.note(buffer_id)["family"]
         self.leaves, self.action = tuple(leaves), action
@@ -195,12 +198,20 @@ class Borrower:
             return False
         try:
             refuse_stranger(Lender(name, ring), self.leaves, self.action)
+            self._refuse_pairs(name, ring)
         except ConfigError as error:
             ring.close()
             self._refuse(name, str(error))
             return False
         self._peers[name] = Lender(name, ring)
         return True
+
+    def _refuse_pairs(self, name: str, ring: Ring) -> None:
+        if self._chained and ring.paired:
+            raise ConfigError(
+                f"rows of {name} are single transitions, and this run stacks frames or learns from "
+                "sequences; stack them in a wrapper of the environment, in all runs alike"
+            )
 
     def _refuse(self, name: str, why: str) -> None:
         self._refused[name] = why

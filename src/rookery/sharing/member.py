@@ -104,6 +104,7 @@ class Member(Blend):
                 strategy=self.config.sharing.strategy,
                 ratio=self.config.sharing.cross_sample_ratio,
                 seed=int(self._rng.integers(1 << 62)),
+                chained=self.spec.frame_stack > 1 or self.sequence > 0,
             )
         return self._borrower
 
