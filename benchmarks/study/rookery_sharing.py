@@ -1,7 +1,7 @@
 """Does sharing help? Every strategy against runs that learn alone, on three tasks.
 
     python benchmarks/study/rookery_sharing.py --workers 16 --out study     # trains, in fours
-    python benchmarks/study/rookery_sharing.py --report study               # says what came out
+    python benchmarks/study/rookery_sharing.py --report study --svg docs/img    # what came out
 
 Runs of one strategy learn in groups of four that share a pool; `local_only` is the control. Eight
 seeds are two such groups: runs of one group are not independent of each other, which the intervals
@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rookery_pupil import ARMS, TASKS
 
 from rookery.cli.arguments import seeds
+from rookery.report.curve import curve, marks
+from rookery.report.plots import Goal, curves, looks
 from rookery.report.runs import Metric, Run, load
 from rookery.report.stats import (
     Estimate,
@@ -41,6 +43,7 @@ from rookery.sharing.registry import create_distributed_registry, shared_directo
 
 GROUP = 4
 REPS = 5_000
+DRAWN = ("local_only", "self_heavy 0.2", "self_heavy 0.5", "adaptive 0.2")
 NATIVE = ("adaptive", "guarded")  # arms that SB3's SAC cannot have: it tells a buffer nothing
 
 
@@ -136,16 +139,32 @@ def train(todo: list[Quad], workers: int, out: Path) -> None:
 # --- what came out
 
 
-def report(folder: Path) -> dict[str, Any]:
-    """Prints a table for each task; returns its numbers."""
-    runs = load([folder], Metric.EVALUATION).runs
+def report(folders: list[Path], svg: Path | None) -> dict[str, Any]:
+    """Prints a table for each task, and draws its curves; returns the numbers."""
+    runs = load(folders, Metric.EVALUATION).runs
     answer: dict[str, Any] = {}
     for task in TASKS:
         own = [run for run in runs if run.folder.name.startswith(task)]
         if own:
             answer[task] = {arm: _row([r for r in own if r.group == arm], own) for arm in ARMS}
             _print(task, answer[task], own[0])
+            if svg is not None:
+                (svg / f"sharing-{task}.svg").write_text(_drawn(task, own))
     return answer
+
+
+def _drawn(task: str, runs: list[Run]) -> str:
+    """Draws the arms that say most: alone, the default, half of each batch, and adaptive."""
+    arms = [arm for arm in DRAWN if any(run.group == arm for run in runs)]
+    at, rng = marks(runs), np.random.default_rng(0)
+    found = {}
+    for arm in arms:
+        group = [run for run in runs if run.group == arm]
+        found[arm] = curve([group], at, redraw([np.zeros(len(group))], REPS, rng))
+    target = runs[0].target
+    goal = Goal(target, f"target {target:g}") if target is not None else None
+    title = f"{task}: mean return over env steps, IQM of {len(group)} runs with 95 % intervals"
+    return curves(found, looks(arms), title=title, up="mean return, IQM", goal=goal)
 
 
 def _row(runs: list[Run], everybody: list[Run]) -> dict[str, Any] | None:
@@ -225,13 +244,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default=seeds("0-7"))
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--out", type=Path, help="folder for the runs; it must be new")
-    parser.add_argument("--report", type=Path, help="folder of runs that are there")
+    parser.add_argument("--report", type=Path, nargs="+", help="folders of runs that are there")
+    parser.add_argument("--svg", type=Path, help="folder for the curves")
     args = parser.parse_args()
     if args.report is None:
         out = args.out or Path("study")
         out.mkdir(parents=True)
         train(quads(args.tasks.split(","), args.arms.split(","), args.seeds), args.workers, out)
-    print(json.dumps(report(args.report or out)))
+    print(json.dumps(report(args.report or [out], args.svg)))
 
 
 if __name__ == "__main__":
