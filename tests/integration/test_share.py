@@ -12,9 +12,11 @@ import pytest
 
 from eventually import eventually
 from rookery.config.load import load_run
-from running import ALONE, PATIENCE_S, SMALL, TESTS, clock, members, reached, record, words
+from running import ALONE, SMALL, TESTS, clock, members, record, words
 
+START_S = 120.0  # for two runs to import torch on a busy machine, and to find each other
 LONG = SMALL | {"run.env_steps": 10_000_000, "eval.period": 1_000_000}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FAILING = """\
 name: failing
 env: {id: "strange_envs:Moody", kwargs: {at: 50, mood: raise}}
@@ -40,7 +42,7 @@ class Launched:
             start_new_session=True,
         )
 
-    def wait(self, within_s: float = PATIENCE_S) -> tuple[int, str]:
+    def wait(self, within_s: float = START_S) -> tuple[int, str]:
         """Returns the exit code and what it printed."""
         out, _ = self.process.communicate(timeout=within_s)
         return self.process.returncode, out
@@ -49,11 +51,16 @@ class Launched:
     def complaints(self) -> str:
         return (self.cwd / "stderr").read_text()
 
-    def plays(self, *names: str) -> bool:
-        """Are all these runs on their way?"""
+    def shares(self, *names: str) -> bool:
+        """Do all these runs learn from each other? Whatever is compiled is compiled then."""
         if self.process.poll() is not None:
             raise AssertionError(self.complaints)
-        return all(reached(self.cwd / "runs" / name, 500) for name in names)
+        return all(borrowed(self.cwd / "runs" / name) for name in names)
+
+    @property
+    def over(self) -> bool:
+        """Is nothing of it left?"""
+        return not members(self.process.pid)
 
     def end(self) -> None:
         for pid in members(self.process.pid):
@@ -62,6 +69,12 @@ class Launched:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._log.close()
+
+
+def borrowed(run_dir: Path) -> bool:
+    path = run_dir / "metrics.jsonl"
+    logged = record(run_dir, "logged") if path.exists() else []
+    return any(entry["metrics"].get("sharing/foreign_rows", 0) > 0 for entry in logged)
 
 
 def pools(cwd: Path) -> set[Path]:
@@ -80,9 +93,10 @@ def share(tmp_path: Path) -> Iterator[type[Launched]]:
         return started[-1]
 
     yield start
-    assert all(eventually(lambda one=one: not members(one.process.pid), 10.0) for one in started)
+    left = [one for one in started if not eventually(lambda one=one: one.over, 10.0)]
     for one in started:
         one.end()
+    assert not left
     assert not any(pool.exists() for pool in pools(tmp_path))
 
 
@@ -126,7 +140,7 @@ def test_a_failed_run_shows_its_last_lines_and_the_others_go_on(share, tmp_path)
 def test_ctrl_c_ends_all_runs_in_time_and_leaves_nothing(share, tmp_path):
     launched = share("--scenario", "corridor", "--n-parallel", "2", *words(LONG))
     names = ("corridor-seed42", "corridor-seed43")
-    assert eventually(lambda: launched.plays(*names), PATIENCE_S), launched.complaints
+    assert eventually(lambda: launched.shares(*names), START_S), launched.complaints
 
     began = clock()
     os.kill(launched.process.pid, SIGINT)
@@ -134,20 +148,21 @@ def test_ctrl_c_ends_all_runs_in_time_and_leaves_nothing(share, tmp_path):
 
     assert code == 130
     assert clock() - began < 10.0
-    assert not members(launched.process.pid)
+    assert launched.over
     for name in names:
         (stopped,) = record(tmp_path / "runs" / name, "stopped")  # each ended by itself
         assert stopped["reason"] == "interrupted"
-    assert [run["exit_code"] for run in json.loads(out.splitlines()[-1])["runs"]] == [130, 130]
+    codes = {run["exit_code"] for run in json.loads(out.splitlines()[-1])["runs"]}
+    assert codes <= {130, -SIGKILL}  # on a busy machine it may be killed after its last word
 
 
 def test_when_the_launcher_is_killed_its_runs_end_too(share):
     """By themselves, and out of the pool: the last one removes it."""
     launched = share("--scenario", "corridor", "--n-parallel", "2", *words(LONG))
     names = ("corridor-seed42", "corridor-seed43")
-    assert eventually(lambda: launched.plays(*names), PATIENCE_S), launched.complaints
+    assert eventually(lambda: launched.shares(*names), START_S), launched.complaints
 
     launched.process.kill()
 
     assert launched.wait()[0] == -SIGKILL
-    assert eventually(lambda: not members(launched.process.pid), 10.0)
+    assert eventually(lambda: launched.over, 10.0)

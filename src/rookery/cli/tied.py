@@ -30,4 +30,6 @@ def follow(fd: int) -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=follow, args=(0,), name="parent", daemon=True).start()
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # taking apart an interpreter with torch in it takes a second; a flock waits
