@@ -96,8 +96,13 @@ class Witness:
             "lost_rows": self.fleet.lost_rows,
             "lost": self.lost,
             "said": self.said,
+            "sharing": self._sharing(),
             "stations": [_station(berth) for berth in self.fleet.berths],
         }
+
+    def _sharing(self) -> dict[str, float]:
+        member = self.driver.parts.member
+        return member.stats() if member is not None else {}
 
     def _obey(self) -> None:
         path = self.folder / "orders"

@@ -9,9 +9,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from signal import SIGUSR1
 from typing import Any
 
 import pytest
@@ -20,6 +19,20 @@ from eventually import eventually
 from hosts import MIB, QUICK, Host, Job, hosts, missing
 from rookery.manage import checkpoint
 from running import TESTS, Nursery, reached, record, words
+from watched import (
+    BACK_S,
+    END_S,
+    FOR_EVER,
+    UP_S,
+    WATCHED,
+    Watched,
+    addresses,
+    both_play,
+    both_up,
+    incarnations,
+    ours,
+    plays_again,
+)
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -28,148 +41,7 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
 
-UP_S = 90.0  # for a run to be on its way, on a busy machine
-BACK_S = 90.0  # for a lost station to be replaced
-END_S = 60.0
 LINE_S = 30.0  # for a refusal
-FOR_EVER = 10_000_000
-
-# A run that ends when it is told to, saves when it is told to, and overwrites nothing meanwhile.
-WATCHED: dict[str, Any] = {
-    "run.env_steps": FOR_EVER,
-    "eval.target": "null",
-    "eval.period": FOR_EVER,
-    "checkpoint.period": FOR_EVER,
-    "replay.capacity": 600_000,
-    "replay.draw": "prioritized",
-    "report.tensorboard": "false",
-    "report.log_period": 500,
-}
-
-
-class Watched:
-    """A run with `cluster_driver.py` on a host."""
-
-    def __init__(
-        self,
-        host: Host,
-        head: Host,
-        *flags: str,
-        settings: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
-    ):
-        number = len(list(host.shared.glob("watched-*")))
-        self.folder = host.shared / f"watched-{number}"
-        self.folder.mkdir()
-        self.run_dir = self.folder / "run"
-        first = flags or ("corridor", "--run-dir", str(self.run_dir))
-        engine = ("--mode", "async", "--actors", "2") if not flags else ()
-        where = ("--engine", "ray", "--address", head.address)
-        chosen = words({**WATCHED, **(settings or {})})
-        script = [sys.executable, str(TESTS / "cluster_driver.py"), str(self.folder)]
-        self.job = host.popen([*script, *first, *engine, *where, *chosen], env=env)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        path = self.folder / "status.json"
-        status: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return status
-
-    def until(self, condition: Callable[[dict[str, Any]], bool], within_s: float) -> dict[str, Any]:
-        """Waits for a status, and returns it."""
-        seen: dict[str, Any] = {}
-
-        def holds() -> bool:
-            assert self.job.poll() is None, f"it has ended: {self.job.said}"
-            seen.clear()
-            seen.update(self.status)
-            return bool(seen) and condition(seen)
-
-        if not eventually(holds, within_s):
-            self.job.send(SIGUSR1)
-            eventually(lambda: "most recent call first" in self.job.said, 1.0)
-            raise AssertionError(f"{seen}\n{self.job.said}")
-        return seen
-
-    def grows(self, what: str, by: int, within_s: float = UP_S) -> dict[str, Any]:
-        """Waits until a counter is so much larger than now."""
-        goal = self.status.get(what, 0) + by
-        return self.until(lambda s: s[what] >= goal, within_s)
-
-    def order(self, line: str, within_s: float = BACK_S) -> dict[str, Any]:
-        done = self.status["orders"]
-        with open(self.folder / "orders", "a") as orders:
-            orders.write(f"{line}\n")
-        return self.until(lambda s: s["orders"] > done, within_s)
-
-    def save(self) -> None:
-        """Has a checkpoint written, and waits for it."""
-        saved = self.status["saved"]
-        self.order("save")
-        self.until(lambda s: s["saved"] > saved, END_S)
-
-    def finish(self) -> dict[str, Any]:
-        """Ends the run and returns what the driver reports, once everything in it holds."""
-        with open(self.folder / "orders", "a") as orders:
-            orders.write("stop\n")
-        assert self.job.wait(END_S) == 0, self.job.said
-        report: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
-        account(report)
-        return report
-
-
-def account(report: dict[str, Any]) -> None:
-    """Every acknowledged row is there, or was overwritten, or is counted as lost; none twice."""
-    assert report["twice"] == 0
-    assert report["broken_lanes"] == []
-    told = 0
-    for shard in report["shards"]:
-        oldest, committed = shard["acknowledged"]
-        assert oldest == 0, "rows were overwritten: nothing can be said of them"
-        assert shard["rows"] >= committed
-        told += committed - shard["base"]
-    counted = 0
-    for lost in report["lost"]:
-        oldest, committed = lost["acknowledged"]
-        told += committed - lost["base"]
-        counted += max(0, committed - max(oldest, lost["kept"]))
-    assert told == report["acknowledged_rows"]
-    assert counted == report["lost_rows"]
-    gone = {lost["tag"]: lost["acknowledged"][1] - lost["kept"] for lost in report["lost"]}
-    for noted in report["noted"]:
-        assert noted["missing"] <= gone.get(noted["tag"], 0), noted
-
-
-def both_up(status: dict[str, Any]) -> bool:
-    return all(station["up"] and not station["absent"] for station in status["stations"])
-
-
-def both_play(status: dict[str, Any]) -> bool:
-    return both_up(status) and all(s["acknowledged"][1] > 500 for s in status["stations"])
-
-
-def plays_again(run: "Watched", place: int) -> None:
-    """Waits until a station that was replaced has brought rows of its own."""
-
-    def rows(status: dict[str, Any]) -> int:
-        count: int = status["stations"][place]["acknowledged"][1]
-        return count
-
-    given_back = rows(run.until(lambda s: both_up(s) and rows(s) > 0, BACK_S))
-    run.until(lambda s: rows(s) > given_back + 200, BACK_S)
-
-
-def incarnations(status: dict[str, Any]) -> list[list[int]]:
-    return [station["incarnations"] for station in status["stations"]]
-
-
-def addresses(status: dict[str, Any]) -> list[str | None]:
-    return [station["address"] for station in status["stations"]]
-
-
-def ours(host: Host) -> list[int]:
-    """Returns the processes of runs on a host."""
-    return [*host.pids("ray::Resident"), *host.pids("actor-")]
 
 
 @pytest.fixture(scope="module")
@@ -474,9 +346,24 @@ def test_a_link_that_is_cut_for_5_s_restarts_nothing_and_loses_nothing(patient):
 LONG = pytest.mark.skipif("ROOKERY_LONG" not in os.environ, reason="ROOKERY_LONG=1 waits for it")
 
 
+# Removes what is left of a pool, and says how much that was.
+SWEEP = """
+from rookery.sharing.registry import create_distributed_registry
+registry = create_distributed_registry(path="/dev/shm/pool")
+print(len(registry.sweep()))
+registry.stop()
+"""
+
+
 @pytest.mark.parametrize("lost_s", [5.0, pytest.param(30.0, marks=LONG)])
 def test_what_is_silent_for_long_is_moved_and_what_comes_back_is_fenced(patient, lost_s):
-    cut_off(*patient, {"cluster.lost_s": lost_s})
+    """In the pool of its host too: whoever comes next removes a buffer of the dead."""
+    a, b = patient
+    cut_off(a, b, {"cluster.lost_s": lost_s, "sharing.pool": "/dev/shm/pool"})
+    swept = b.run([sys.executable, "-c", SWEEP])
+
+    assert swept.stdout == "1\n", swept.stderr
+    assert [host for host in patient if "pool" in host.shm()] == []
 
 
 # A row has 16 KiB, and the 16 batches that are on their way 128 MiB.

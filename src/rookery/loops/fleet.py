@@ -14,10 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rookery.actor import Actor
 from rookery.config.schema import Config, Mode
+from rookery.engines.interface import Close
 from rookery.engines.ray import Cluster, Node
 from rookery.engines.remote import Host
 from rookery.errors import CheckpointError, ConfigError, LostError
@@ -39,6 +41,7 @@ from rookery.loops.station import (
 )
 from rookery.manage.patience import back_off_s
 from rookery.replay.ring import row_bytes, schema_of
+from rookery.sharing import remains
 from rookery.types import Array, EnvSpec
 
 WAIT_S = 0.05  # between two looks at everybody while something is waited for
@@ -496,11 +499,21 @@ class Fleet:
     def close(self) -> None:
         """Lets everybody close its environments, and ends those who take too long."""
         deadline = time.monotonic() + CLOSE_S
+        there = [(berth, berth.host) for berth in self.berths if berth.host is not None]
         with contextlib.ExitStack() as stack:
+            stack.callback(self._tidy)
             stack.callback(self.cluster.close)
-            for berth in self.berths:
-                if berth.host is not None:
-                    stack.callback(self._stop, berth.host, deadline if berth.up else 0.0)
+            for berth, host in there:
+                stack.callback(self._stop, host, deadline if berth.up else 0.0)
+                if berth.up:
+                    host.send(Close())  # all at once: nobody waits for another one's end
+
+    def _tidy(self) -> None:
+        """Removes what stations that were killed have left in the pool of this host."""
+        if self._badge is not None and self.config.sharing.pool is not None:
+            pool = Path(self.config.sharing.pool)
+            remains.clear(pool)
+            remains.dissolve(pool)
 
     def _stop(self, host: Host, deadline: float) -> None:
         host.stop(max(0.0, deadline - time.monotonic()))
