@@ -1,6 +1,9 @@
 """SB3's algorithms with our buffers: the same training without a pool, shared training with one."""
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +23,7 @@ from rookery import (
 )
 from rookery.errors import ConfigError
 from rookery.sharing.borrower import Borrower
+from stories import POINT, PUSH, Story
 
 SMALL = {"batch_size": 32, "device": "cpu", "seed": 7, "buffer_size": 240, "learning_starts": 50}
 DDPG_IS = {"policy_delay": 1, "target_policy_noise": 0.0, "target_noise_clip": 0.0}
@@ -205,6 +209,32 @@ def test_a_model_whose_pool_is_gone_is_loaded_with_a_local_buffer(registry, tmp_
     assert loaded.replay_buffer.get_stats()["local_samples"] > 0
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_rows_of_a_run_that_writes_and_is_killed_are_never_torn(registry, n_steps):
+    script = Path(__file__).parent.parent / "sb3_writer.py"
+    code = [sys.executable, str(script), str(registry.path)]
+    buffer_id = registry.register_buffer(run_id="own", algorithm="SAC")
+    settings = {"registry": registry, "buffer_id": buffer_id, "cross_sample_ratio": 1.0}
+    buffer = DistributedReplayBuffer(64, POINT, PUSH, "cpu", n_steps=n_steps, gamma=1.0, **settings)
+    Story(5, first=-9000).tell(buffer)  # for rows that the writer was too quick for
+    with subprocess.Popen(code, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout.readline() == "full\n"
+        for batch in range(3000):
+            if batch == 2000:
+                writer.kill()
+            samples = buffer.sample(32)
+            lent = samples.observations[:, 0] >= 0
+            mark = samples.observations[lent, :1]
+            assert (samples.observations[lent] == mark).all()
+            assert (samples.actions[lent] == mark).all()
+            ahead = (samples.next_observations[lent] - 0.5 - mark) % 2000  # the marks' period
+            assert (ahead == 2 * (n_steps - 1)).all()  # of two environments
+            whole = mark[:, 0] < 1990
+            total = n_steps * mark[:, 0] + n_steps * (n_steps - 1)
+            assert (samples.rewards[lent][whole, 0] == total[whole]).all()
+    assert buffer.get_stats()["distributed_samples"] > 32 * 1000
+
+
 # --- priorities
 
 PAIRS = [(PrioritizedDQN, DQN, {}), (PrioritizedSAC, SAC, {}), (PrioritizedTD3, TD3, {})]
@@ -226,9 +256,37 @@ class Even(PrioritizedDistributedReplayBuffer):
 )
 @pytest.mark.parametrize(("ours", "theirs"), [pair[:2] for pair in PAIRS])
 def test_with_equal_weights_training_is_sb3s(ours, theirs, how):
-    mine = trained(ours, steps=150, replay_buffer_class=Even, **how)
+    model = trained(ours, steps=150, replay_buffer_class=Even, **how)
+    mine, reported = weights(model), losses(model)
 
-    assert torch.allclose(weights(mine), weights(trained(theirs, steps=150, **how)), atol=1e-6)
+    stock = trained(theirs, steps=150, **how)
+    assert torch.allclose(mine, weights(stock), atol=1e-6)
+    assert reported == pytest.approx(losses(stock), rel=1e-4)
+
+
+def losses(model):
+    """Returns what one more gradient step reports."""
+    model.logger.dump()
+    model.train(gradient_steps=2, batch_size=32)
+    return {key: value for key, value in model.logger.name_to_value.items() if "loss" in key}
+
+
+class Mute(PrioritizedDistributedReplayBuffer):
+    def sample(self, batch_size, env=None):
+        samples = super().sample(batch_size, env)
+        return samples._replace(weights=torch.zeros(batch_size, 1))
+
+
+@pytest.mark.parametrize("ours", [pair[0] for pair in PAIRS])
+def test_rows_without_weight_teach_a_critic_nothing(ours):
+    model = trained(ours, steps=49, replay_buffer_class=Mute)
+    critic = model.q_net if ours is PrioritizedDQN else model.critic
+    before = torch.nn.utils.parameters_to_vector(critic.parameters()).clone()
+    answers = model.replay_buffer._answers
+    model.train(gradient_steps=3, batch_size=32)
+
+    assert torch.equal(torch.nn.utils.parameters_to_vector(critic.parameters()), before)
+    assert model.replay_buffer._answers == answers + 3
 
 
 def test_with_equal_weights_and_ddpgs_settings_td3_is_ddpg():
