@@ -3,7 +3,8 @@
 Whether they do is found out by trying (simultaneous perturbation, Spall 1992). For a window of
 learner steps every peer's share is a little larger or smaller than it should be, at random; if the
 TD error of our own rows then falls faster than it usually does, the shares move the way they were
-pushed, and otherwise the other way. Floor and ceiling keep every peer in play and none in charge.
+pushed, and otherwise the other way. A share that makes no difference drifts back to what is plain;
+floor and ceiling keep every peer in play and none in charge.
 
     tuner.factors(peers)          multiples of a peer's plain share
     tuner.observe(td_error)       of our own rows, after each learner step
@@ -19,6 +20,7 @@ from rookery.types import Array, Floats
 WINDOW = 50  # learner steps between two changes
 PUSH = 0.2  # of a share's logarithm, up or down, during a window
 RATE = 0.3  # how far a share moves for progress that is one deviation out of the ordinary
+KEPT = 0.99  # of a share's logarithm from one window to the next
 FLOOR, CEILING = 0.25, 2.5  # multiples of a peer's plain share
 MEMORY = 0.9  # of ordinary progress
 
@@ -64,7 +66,7 @@ class Tuner:
         step = RATE * math.tanh(surprise / deviation)
         low, high = math.log(FLOOR), math.log(CEILING)
         for peer, push in self._push.items():
-            self._log[peer] = min(max(self._log[peer] + step * push, low), high)
+            self._log[peer] = min(max(KEPT * self._log[peer] + step * push, low), high)
         self._usual = MEMORY * self._usual + (1 - MEMORY) * progress
         self._spread = MEMORY * self._spread + (1 - MEMORY) * surprise**2
 
