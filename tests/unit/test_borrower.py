@@ -119,6 +119,28 @@ def test_a_buffer_that_joins_is_found_at_the_next_look(tmp_path, monkeypatch):
     assert member.borrow(BATCH).filled > 0
 
 
+def test_a_buffer_that_joins_within_a_tick_of_the_folders_clock_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(borrowing, "LOOK_S", 0.0)
+    registry = pool(tmp_path)
+    buffer_id, ring = join(registry, "own")
+    member = borrower(registry, buffer_id, ring)
+    member.look_around()
+    before = registry.path.stat().st_mtime_ns
+    fill(join(registry, "b")[1], 50, 1)
+    os.utime(registry.path, ns=(before, before))
+    assert member.borrow(BATCH) is not None
+
+
+def test_a_folder_that_has_not_changed_is_not_listed_again(three, monkeypatch):
+    monkeypatch.setattr(borrowing, "LOOK_S", 0.0)
+    registry, buffer_id, ring = three
+    os.utime(registry.path, (1e9, 1e9))
+    member = borrower(registry, buffer_id, ring)
+    member.borrow(BATCH)
+    monkeypatch.setattr(registry, "others", None)
+    assert member.borrow(BATCH) is not None
+
+
 def test_a_buffer_that_leaves_is_let_go_at_the_next_look(three, monkeypatch):
     monkeypatch.setattr(borrowing, "LOOK_S", 0.0)
     registry, buffer_id, ring = three
@@ -154,6 +176,31 @@ def test_a_pool_that_goes_is_mentioned_once_and_the_run_goes_on(three, monkeypat
         assert member.borrow(BATCH) is None
     assert member.borrow(BATCH) is None
     assert member.stats()["short_samples"] == 2 * round(0.2 * BATCH)
+
+
+def test_a_pool_that_comes_back_is_borrowed_from_again(three, monkeypatch):
+    monkeypatch.setattr(borrowing, "LOOK_S", 0.0)
+    registry, buffer_id, ring = three
+    os.utime(registry.path, (1e9, 1e9))
+    member = borrower(registry, buffer_id, ring)
+    away = registry.path.with_name("away")
+    os.rename(registry.path, away)
+    with pytest.warns(UserWarning, match="own rows"):
+        assert member.borrow(BATCH) is None
+    os.rename(away, registry.path)
+    assert member.borrow(BATCH) is not None
+
+
+def test_own_rows_that_are_not_finite_are_left_out_and_nobody_is_blamed(three):
+    registry, buffer_id, ring = three
+    ring.columns["reward"][:50] = np.nan
+    member = borrower(registry, buffer_id, ring, Strategy.UNIFORM, 1.0)
+    for _ in range(3):
+        loan = member.borrow(BATCH)
+        assert loan.strange > 0
+        assert np.isfinite(loan.reward[: loan.filled]).all()
+    assert member.stats()["num_shared_buffers"] == 2
+    assert member.stats()["refused"] == {}
 
 
 @pytest.mark.parametrize(
