@@ -224,6 +224,26 @@ def test_async_learns_keeps_its_ratio_and_goes_on_with_other_shards(place):
     assert {segment.shard for segment in search.found.segments()} <= {0}
 
 
+def test_runs_on_rays_of_their_own_learn_from_each_other_and_leave_no_pool(place):
+    settings = SMALL | {"run.env_steps": FOR_EVER, "checkpoint.period": FOR_EVER}
+    settings |= {"sharing.pool": place.temporary / "pool", "sharing.cross_sample_ratio": 0.25}
+    flags = ("corridor", "--mode", "async", "--actors", "1", "--engine", "ray")
+    runs = [place.train(*flags, "--run-dir", f"run-{i}", settings=settings) for i in range(2)]
+
+    def foreign(number: int) -> float:
+        path = place.cwd / f"run-{number}"
+        logged = record(path, "logged") if (path / "metrics.jsonl").exists() else []
+        return float(logged[-1]["metrics"]["sharing/foreign_rows"]) if logged else 0.0
+
+    assert eventually(lambda: foreign(0) > 500 and foreign(1) > 500, UP_S), runs[0].said
+    for run in runs:
+        run.send(SIGTERM)
+    ended = [run.wait() for run in runs]
+
+    assert ended == [CODES[SIGTERM]] * 2, runs[0].said
+    assert eventually(lambda: place.left()[:2] == ([], []), GONE_S), place.left()
+
+
 # Ends.
 
 
