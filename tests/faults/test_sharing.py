@@ -33,7 +33,7 @@ from rookery.sharing.borrower import Borrower
 from rookery.sharing.member import Member
 from rookery.sharing.registry import Registry, create_distributed_registry
 from rookery.types import Array
-from running import SMALL, TESTS, record, words
+from running import SMALL, TESTS, reached, record, words
 from sharer import WIDE, WIDE_TERMS, Sharers, rows, sharers
 
 AT_ONCE_S = 1.0
@@ -303,6 +303,25 @@ def test_a_stopped_peer_is_ignored_while_it_is_silent_and_comes_back(peers, tmp_
 
 def lends(reader: Borrower) -> bool:
     return reader.borrow(BATCH) is not None
+
+
+def test_a_run_outlives_the_one_it_borrows_from_and_leaves_nothing_of_either(nursery, tmp_path):
+    argv = ["train", "corridor", "--json", "--quiet"]
+    pooled = SMALL | {"sharing.pool": tmp_path / "pool", "run.env_steps": 10_000_000}
+    lender = nursery.start([*argv, "--run-dir", "lender", *words(pooled)], tmp_path)
+    assert eventually(lambda: reached(tmp_path / "lender", 1_000), 60.0), lender.said
+    run = nursery.start(
+        [*argv, "--run-dir", "run", *words(pooled | {"run.env_steps": 6_000})], tmp_path
+    )
+    assert eventually(lambda: reached(tmp_path / "run", 1_000), 60.0), run.said
+
+    lender.kill_all()
+
+    assert run.wait() == 0, run.said
+    last = record(tmp_path / "run", "logged")[-1]["metrics"]
+    assert last["sharing/foreign_rows"] > 0
+    assert last["sharing/refused"] == 0
+    assert not (tmp_path / "pool").exists()
 
 
 # --- forgery

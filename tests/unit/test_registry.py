@@ -142,6 +142,13 @@ def test_stop_removes_what_was_registered_and_the_folder(tmp_path):
     assert not registry.path.exists()
 
 
+def test_stop_of_what_is_no_pool_is_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "nowhere"):
+        Registry(path).stop()
+    assert (tmp_path / "file").exists()
+
+
 def test_stop_leaves_the_buffers_of_others(tmp_path):
     mine, theirs = pool(tmp_path), pool(tmp_path)
     kept, _ = join(theirs, "b")

@@ -180,10 +180,11 @@ class Registry:
         return self._pool_fd >= 0 and files.is_at(self._pool_fd, self.path / POOL)
 
     def stop(self) -> None:
-        """Gives back what this registry registered; the last one removes the pool's folder."""
+        """Gives back what this registry registered; the last one alive removes the whole pool."""
         for buffer_id in tuple(self._held):
             self._remove(buffer_id)
         self._let_go()
+        remains.clear(self.path)
         remains.dissolve(self.path)
 
     def __del__(self) -> None:

@@ -51,7 +51,7 @@ def ids(folder: Path) -> Iterator[str]:
 def _names(folder: Path) -> Sequence[str]:
     try:
         return sorted(os.listdir(folder))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
 
 
