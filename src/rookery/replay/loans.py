@@ -23,6 +23,8 @@ from rookery.types import Array, Floats, Rows
 REWARD_LIMIT = 1e9  # nobody means a reward beyond this
 GUESSES = 32  # for each row wanted, before its ring is left alone
 _WORD = 8
+_LINE = 64  # bytes of a cache line
+_READ = ("reward", "end", "next", "taken", "best")  # of a chain's rows, besides what was seen
 _ABSENT = -1  # the offset of a column that a ring has not
 
 # A line of numbers for each ring: where it is, how it is to be read, where its columns begin; then
@@ -74,6 +76,28 @@ class Tally(NamedTuple):
     short: Rows  # rows that a ring should have given and had not
 
 
+class Place(NamedTuple):
+    """Where a column of a batch lies in one buffer of bytes."""
+
+    start: int
+    end: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def of(self, raw: Array) -> Array:
+        return raw[self.start : self.end].view(self.dtype).reshape(self.shape)
+
+
+class Plan(NamedTuple):
+    """How a batch of some size lies in memory, every column on a cache line of its own."""
+
+    starts: Rows  # of the leaves, of the action, of the leaves of the next observation
+    bytes: int
+    obs: dict[str, Place]
+    action: Place
+    next_obs: dict[str, Place]
+
+
 class Loans:
     """Copies rows out of rings that others write."""
 
@@ -97,8 +121,7 @@ class Loans:
         self._floats = np.array([_float_size(column) for column in leaves], dtype=np.int64)
         self._state = np.array([seed], dtype=np.uint64)
         self.tally = Tally(*(np.zeros(len(lines), dtype=np.int64) for _ in Tally._fields))
-        names = [leaf.name.partition(".")[2] for leaf in leaves]
-        self._parts = list(zip(names, leaves, strict=True))
+        self._plans: dict[int, Plan] = {}  # by size of batch
 
     @property
     def sizes(self) -> Rows:
@@ -121,8 +144,8 @@ class Loans:
         A ring that hardly has rows that may begin a walk gives fewer. Single rewards are scaled
         and cut before they are summed up.
         """
-        sizes: list[int] = self._widths.tolist()
-        raw = np.empty(batch * (2 * sum(sizes) - sizes[-1]), dtype=np.uint8)
+        plan = self._plans.get(batch) or self._plan(batch)
+        raw = np.empty(plan.bytes, dtype=np.uint8)
         reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
         lender, greedy = np.empty(batch, dtype=np.int64), np.empty(batch, dtype=np.int8)
         asked, filled, foreign, strange = _borrow(
@@ -137,6 +160,7 @@ class Loans:
             reward_clip,
             self._widths,
             self._floats,
+            plan.starts,
             raw,
             reward,
             discount,
@@ -145,22 +169,37 @@ class Loans:
             self._own,
             *self.tally,
         )
-        half = batch * (sum(sizes) - sizes[-1])
-        obs, next_obs = self._cut(raw, 0, batch), self._cut(raw, half + batch * sizes[-1], batch)
-        action = raw[half : half + batch * sizes[-1]].view(self.action.dtype)
-        action = action.reshape(batch, *self.action.shape)
         return Loan(
-            obs, action, reward, discount, next_obs, lender, filled, asked, foreign, strange, greedy
+            {name: place.of(raw) for name, place in plan.obs.items()},
+            plan.action.of(raw),
+            reward,
+            discount,
+            {name: place.of(raw) for name, place in plan.next_obs.items()},
+            lender,
+            filled,
+            asked,
+            foreign,
+            strange,
+            greedy,
         )
 
-    def _cut(self, raw: Array, at: int, batch: int) -> dict[str, Array]:
-        """Cuts leaves that lie one after another, [batch, *leaf] each, out of one buffer."""
-        leaves = {}
-        for name, leaf in self._parts:
-            end = at + batch * leaf.width
-            leaves[name] = raw[at:end].view(leaf.dtype).reshape(batch, *leaf.shape)
-            at = end
-        return leaves
+    def _plan(self, batch: int) -> "Plan":
+        columns = [*self.leaves, self.action, *self.leaves]
+        sizes = [-(-batch * column.width // _LINE) * _LINE for column in columns]
+        starts = np.cumsum([0, *sizes])
+        places = [
+            Place(int(at), int(at) + batch * column.width, column.dtype, (batch, *column.shape))
+            for at, column in zip(starts[:-1], columns, strict=True)
+        ]
+        names, count = [leaf.name.partition(".")[2] for leaf in self.leaves], len(self.leaves)
+        self._plans[batch] = Plan(
+            starts=starts[:-1],
+            bytes=int(starts[-1]),
+            obs=dict(zip(names, places[:count], strict=True)),
+            action=places[count],
+            next_obs=dict(zip(names, places[count + 1 :], strict=True)),
+        )
+        return self._plans[batch]
 
 
 def refuse_stranger(lender: Lender, leaves: Sequence[Column], action: Column) -> None:
@@ -178,7 +217,7 @@ def refuse_stranger(lender: Lender, leaves: Sequence[Column], action: Column) ->
 def _needed(ring: Ring, leaves: Sequence[Column]) -> Iterator[Column]:
     """What a walk reads besides observations and actions; compiled code believes what it finds."""
     if not ring.paired:
-        yield from (column for column in BOOKKEEPING if column.name in ("reward", "end", "next"))
+        yield from (column for column in BOOKKEEPING if column.name in _READ)
         return
     yield from TRANSITION
     yield from (leaf._replace(name=f"next_{leaf.name}") for leaf in leaves)
@@ -201,8 +240,8 @@ def _line(lender: Lender, leaves: Sequence[Column]) -> list[int]:
         at["reward"],
         at[end],
         at[following],
-        at.get("taken", _ABSENT),
-        at.get("best", _ABSENT),
+        _ABSENT if ring.paired else at["taken"],
+        _ABSENT if ring.paired else at["best"],
         *(at[leaf.name] for leaf in leaves),
         at["action"],
         *(at[before + leaf.name] for leaf in leaves),
@@ -239,6 +278,7 @@ def _borrow(  # type: ignore[no-untyped-def]
     clip,
     widths,
     floats,
+    starts,
     raw,
     reward,
     discount,
@@ -251,7 +291,7 @@ def _borrow(  # type: ignore[no-untyped-def]
     short,
 ):
     batch = reward.size
-    targets = _targets(raw, widths, batch)
+    targets = starts + np.int64(raw.ctypes.data)
     seed, noise = _next_random(state[0])
     wanted = min(batch, np.int64(rows) + (noise < rows - np.int64(rows)))
     filled, foreign, bad = 0, 0, 0
@@ -301,18 +341,6 @@ def _was_greedy(line, row):  # type: ignore[no-untyped-def]
     taken = read(line[_BASE] + line[_TAKEN] + 4 * slot, np.float32)
     best = read(line[_BASE] + line[_BEST] + 4 * slot, np.float32)
     return -1 if np.isnan(taken) else int(taken >= best)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _targets(raw, widths, batch):  # type: ignore[no-untyped-def]
-    """Where each column begins: the leaves, the action, the leaves of the next observation."""
-    leaves = widths.size - 1
-    targets = np.empty(2 * leaves + 1, dtype=np.int64)
-    at = np.int64(raw.ctypes.data)
-    for c in range(targets.size):
-        targets[c] = at
-        at += batch * (widths[c] if c <= leaves else widths[c - leaves - 1])
-    return targets
 
 
 @njit(cache=True, nogil=True, inline="always")
