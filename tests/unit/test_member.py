@@ -10,7 +10,10 @@ from membership import member, pool
 from rookery.config.schema import Config, Draw, ReplayConfig, SharingConfig, Storage
 from rookery.errors import ConfigError
 from rookery.replay.ring import schema_of
+from rookery.sharing.appetite import Told
 from rookery.sharing.blend import NOBODYS
+from rookery.sharing.member import Member
+from rookery.types import EnvSpec
 
 
 def test_a_batch_holds_own_rows_and_those_of_the_pool(tmp_path: Path) -> None:
@@ -76,6 +79,27 @@ def test_the_shards_of_a_run_are_one_buffer_to_it(tmp_path: Path) -> None:
     own.borrower.look_around()
     assert own.stats()["sharing/peers"] == 0
     assert len(rings) == len(own.borrower.own)
+
+
+@pytest.mark.parametrize("spec", [VECTOR, IMAGE])
+def test_what_is_fetched_comes_from_whom_it_was_told(tmp_path: Path, spec: EnvSpec) -> None:
+    own, other = member(tmp_path, "own", spec), member(tmp_path, "other", spec)
+    pool(own), pool(other)
+    assert own.fetch(0, Told({}, 1.0)) is None
+    mine, theirs = own.borrower.filled
+    for weights, foreign in (({mine: 1.0}, {False}), ({theirs: 2.0}, {True}), ({}, set())):
+        lent = own.fetch(8, Told({"gone": 5.0, **weights}, 1.0))
+        assert (set(lent.foreign.tolist()) if lent else set()) == foreign
+        assert lent is None or (lent.batch.rows.tolist(), lent.foreign.size) == ([NOBODYS] * 8, 8)
+
+
+def test_members_of_one_family_do_not_borrow_from_each_other(tmp_path: Path) -> None:
+    sharing = SharingConfig(pool=str(tmp_path / "pool"))
+    parts = [Member(Config(sharing=sharing), VECTOR, "run", family="us", index=i) for i in (0, 1)]
+    rings = [part.ring(place, schema_of(VECTOR), 300) for place, part in enumerate(parts)]
+    parts[0].borrower.look_around()
+    assert len(parts[0].borrower.filled) == 1
+    assert len(rings) == len(parts[0].registry.list()) == 2
 
 
 def test_whoever_leaves_takes_its_rings_along(tmp_path: Path) -> None:
