@@ -259,10 +259,11 @@ def _pooled(jobs: "list[Job]", configs: "list[Config]", pool: Path) -> Iterator[
 
     from rookery.sharing.registry import create_distributed_registry
 
-    create_distributed_registry(max(c.replay.capacity for c in configs), path=pool)
+    registry = create_distributed_registry(max(c.replay.capacity for c in configs), path=pool)
     try:
         yield
     finally:
+        registry.stop()
         shutil.rmtree(pool, ignore_errors=True)
 
 
