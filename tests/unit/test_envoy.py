@@ -1,5 +1,6 @@
 """A run on a cluster that shares: what it borrows on which host, and whom it does not wait for."""
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -294,6 +295,23 @@ class TestHosts:
         assert own.envoy.stats()["sharing/peers"] == 0
         assert borrowed(own.draw()) == 0
         assert own.draw().rows.size == BATCH
+
+    def test_a_pool_that_is_removed_on_one_host_is_said_and_done_without(self, harbour, tmp_path):
+        Run(harbour, tmp_path)
+        own = asynchronous(harbour, tmp_path).meet()
+        shutil.rmtree(tmp_path / "host-1")
+        own.meet().meet()
+        asked = len(own.asked(1))
+        batches = [own.draw() for _ in range(40)]
+        own.fleet.allow(True, [0.5, 0.5])
+        own.fleet.settle()
+        own.fleet.look()
+
+        assert {borrowed(batch) for batch in batches} == {BATCH // 4}
+        assert len(own.asked(1)) == asked
+        said = [line for line in own.fleet.complaints() if "is gone" in line]
+        assert len(said) == 1
+        assert said[0].startswith("station 1 on 10.0.0.1: the pool in ")
 
     def test_a_pool_without_usable_rows_does_not_hold_anybody_up(self, harbour, tmp_path):
         Run(harbour, tmp_path, rows=1)  # no row of it is closed
