@@ -24,6 +24,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import mmap
 import os
 import struct
@@ -67,7 +68,7 @@ class Column(NamedTuple):
     @property
     def width(self) -> int:
         """Bytes in one row."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 Schema = tuple[Column, ...]

@@ -245,8 +245,11 @@ class Registry:
         return buffer_id
 
     def _mention_namesake(self, run_id: str) -> None:
-        for listed in self.list():
-            if listed.run_id == run_id and listed.state != Standing.DEAD:
+        for buffer_id in remains.ids(self.path):
+            if buffer_id.rpartition("-")[0] != run_id:
+                continue
+            listed = self._listed(buffer_id)
+            if listed is not None and listed.state != Standing.DEAD:
                 warnings.warn(
                     f"run {run_id!r} is in the pool already as {listed.buffer_id} (pid "
                     f"{listed.pid}); the new one gets an id of its own",

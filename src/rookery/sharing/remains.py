@@ -12,6 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,15 +153,17 @@ def _nobodys(folder: Path, buffer_id: str) -> Iterator[str]:
 def _epitaph(folder: Path, buffer_id: str) -> str:
     """Says which processes a buffer names, if all are gone, or that it is nothing and is old."""
     ring, note = _files(folder, buffer_id)
+    dead: set[int] = set()
     try:
-        owners = {*_registrar(note), *_writer(ring)}
+        for owner in chain(_registrar(note), _writer(ring)):
+            if owner.alive:
+                return ""
+            dead.add(owner.pid)
     except (ProtocolError, KeyError, TypeError, ValueError):
         return ""  # no note of ours
-    if any(owner.alive for owner in owners):
-        return ""
-    if not owners:
+    if not dead:
         return NEVER if _is_old(ring) else ""
-    pids = " and ".join(str(pid) for pid in sorted({owner.pid for owner in owners}))
+    pids = " and ".join(map(str, sorted(dead)))
     return f"its owner (pid {pids}) is gone"
 
 
