@@ -1,5 +1,6 @@
 """A run on a cluster that shares: what it borrows on which host, and whom it does not wait for."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from rookery.loops.depot import Depot
 from rookery.loops.envoy import Envoy
 from rookery.loops.fleet import Fleet
 from rookery.loops.station import Borrow
+from rookery.replay.ring import _HEARTBEAT
 from rookery.sharing.blend import NOBODYS
+from rookery.sharing.member import Lent
 from rookery.sharing.registry import Registry, Standing
 from rookery.types import Batch
 
@@ -80,6 +83,7 @@ class TestBorrowing:
     def test_batches_hold_rows_of_another_run_from_every_host(self, harbour, tmp_path, mode):
         Run(harbour, tmp_path)
         own = Run(harbour, tmp_path, mode=mode).meet()
+        short = own.envoy.stats()["sharing/short_rows"]
         batches = [own.draw() for _ in range(50)]
 
         assert [batch.rows.size for batch in batches] == [BATCH] * 50
@@ -88,6 +92,7 @@ class TestBorrowing:
         assert own.asked(1)
         stats = own.envoy.stats()
         assert stats["sharing/foreign_rows"] >= 50 * BATCH // 4
+        assert stats["sharing/short_rows"] == short
         assert stats["sharing/peers"] == 2
 
     def test_whoever_is_alone_draws_its_own_rows_and_counts_what_is_missing(
@@ -162,6 +167,30 @@ class TestBorrowing:
         assert {order.rows for order in own.asked(0)} == {module.PACK * BATCH // 8}
         assert len(own.asked(0)) <= 4
 
+    def test_every_row_in_stock_is_handed_out_once(self):
+        stock, rng = module.Stock(), np.random.default_rng(0)
+        for first in (0, 10):
+            numbers = np.arange(first, first + 10)
+            stock.put(Lent(Batch(*[numbers] * 7), numbers > 3), rng)
+        taken = [part for rows in (3, 4, 8, 1, 9) for part in stock.take(rows)]
+
+        assert sorted(np.concatenate([part.batch.reward for part in taken])) == list(range(20))
+        assert all((part.foreign == (part.batch.reward > 3)).all() for part in taken)
+        assert stock.size == 0
+
+    def test_rows_that_came_while_another_station_was_waited_for_are_used(self, harbour, tmp_path):
+        Run(harbour, tmp_path)
+        own = asynchronous(harbour, tmp_path).meet()
+        own.fleet.settle()
+        for till in own.envoy._tills.values():
+            till.hear(np.random.default_rng(0))
+            till.stock.take(till.stock.size)
+            till.ask(0.25, 1.0)
+            own.fleet.settle()
+
+            assert (till.stock.size, till.berth.lending) == (0, None)
+            assert sum(part.foreign.size for part in till.take(2, np.random.default_rng(0))) == 2
+
 
 class TestStrategies:
     def told(self, run: Run) -> dict[str, float]:
@@ -221,6 +250,7 @@ class TestStrategies:
 
         assert own.envoy.stats()["sharing/peers"] == 0
         assert not own.asked(0)
+        assert [len(own.pier(place).station.member.borrower.filled) for place in (0, 1)] == [1, 1]
 
     def test_adaptive_follows_the_errors_of_own_rows(self, harbour, tmp_path):
         Run(harbour, tmp_path)
@@ -325,10 +355,28 @@ class TestHosts:
 
     def test_whoever_leaves_takes_its_buffers_along(self, harbour, tmp_path):
         own = Run(harbour, tmp_path)
-        listed = [Registry(tmp_path / f"host-{n}") for n in (0, 1)]
+        there = [(tmp_path / f"host-{n}").exists() for n in (0, 1)]
         own.fleet.close()
 
-        assert [registry.path.exists() for registry in listed] == [False, False]
+        assert there == [True, True]
+        assert [(tmp_path / f"host-{n}").exists() for n in (0, 1)] == [False, False]
+
+    def test_what_a_killed_station_left_on_the_learners_host_is_removed(self, harbour, tmp_path):
+        own = Run(harbour, tmp_path)
+        left = tmp_path / "run-0.json"
+        left.touch(0o600)
+        left.write_text(json.dumps({"owner": [1 << 30, 1, "00" * 16]}))
+        own.fleet.close()
+
+        assert not left.exists()
+
+    def test_rows_are_a_sign_of_life_in_the_pool(self, harbour, tmp_path):
+        own = Run(harbour, tmp_path)
+        rings = [own.pier(place).station.pool.ring for place in (0, 1)]
+        before = [int(ring.words[_HEARTBEAT]) for ring in rings]
+        played(own.fleet, 5)
+
+        assert all(int(r.words[_HEARTBEAT]) > old for r, old in zip(rings, before, strict=True))
 
     def test_the_same_run_twice_is_renamed_and_said_with_its_host(self, harbour, tmp_path):
         Run(harbour, tmp_path)

@@ -93,8 +93,6 @@ class Till:
 
     def ask(self, need: float, newest: float) -> None:
         """Keeps `PACK` times the need of a batch here or on its way, and knows what is there."""
-        if self.berth.absent:
-            return
         coming = self.berth.lending
         if self.stock.size + (coming or 0) < PACK * need:
             self._send(Borrow(math.ceil(PACK * need), Told(self.weights, newest)))
