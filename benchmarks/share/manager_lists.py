@@ -1,11 +1,13 @@
 """The design that sharing is compared with: a manager process with a list for each buffer.
 
-Every transition is an entry of a list that lives in a `multiprocessing.Manager`, and one lock
-guards them all; a batch is drawn from the lists of all buffers. 4 buffers of 2,500 rows of
-8-float observations, batches of 256, as `rookery_pool.py` in this folder has them.
+A registry in a `multiprocessing.Manager`: buffers by id, each a list whose entries are transitions,
+and what is known of each buffer (when it was last active, its size, how many were added) beside
+them; one lock guards all of it. A batch is drawn from the lists of all buffers. 4 buffers of 2,500
+rows of 8-float observations, batches of 256, as `rookery_pool.py` in this folder has them.
 """
 
 import multiprocessing
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -18,21 +20,28 @@ def _entry(rng: np.random.Generator) -> tuple[object, ...]:
     return obs, np.zeros(1, dtype=np.float32), 1.0, next_obs, False, 1.0
 
 
-def _pool(seed: int):  # type: ignore[no-untyped-def]
-    manager = multiprocessing.get_context("spawn").Manager()
-    rng = np.random.default_rng(seed)
-    lists = [manager.list([_entry(rng) for _ in range(ROWS)]) for _ in range(BUFFERS)]
-    return manager, manager.Lock(), lists, rng
+class Pool:
+    """What every process of such a design holds proxies of."""
+
+    def __init__(self, seed: int):
+        self.manager = multiprocessing.get_context("spawn").Manager()
+        self.rng = np.random.default_rng(seed)
+        self.lock = self.manager.Lock()
+        self.buffers = self.manager.dict()
+        self.about = self.manager.dict()
+        for index in range(BUFFERS):
+            rows = [_entry(self.rng) for _ in range(ROWS)]
+            self.buffers[str(index)] = self.manager.list(rows)
+            self.about[str(index)] = {"last_active": time.time(), "size": ROWS, "added": ROWS}
 
 
 def draw(seed: int) -> Callable[[], int]:
-    manager, lock, lists, rng = _pool(seed)
+    pool = Pool(seed)
 
     def work() -> int:
-        assert manager is not None
-        with lock:
-            everything = [entry for rows in lists for entry in rows]
-            chosen = [everything[i] for i in rng.integers(len(everything), size=BATCH)]
+        with pool.lock:
+            everything = [entry for rows in pool.buffers.values() for entry in rows]
+            chosen = [everything[i] for i in pool.rng.integers(len(everything), size=BATCH)]
         [np.array(column) for column in zip(*chosen, strict=True)]
         return 1
 
@@ -40,15 +49,18 @@ def draw(seed: int) -> Callable[[], int]:
 
 
 def append(seed: int) -> Callable[[], int]:
-    manager, lock, lists, rng = _pool(seed)
-    entry = _entry(rng)
+    pool = Pool(seed)
+    entry = _entry(pool.rng)
 
     def work() -> int:
-        assert manager is not None
-        with lock:
-            lists[0].append(entry)
-            if len(lists[0]) > ROWS:
-                lists[0].pop(0)
+        with pool.lock:
+            rows = pool.buffers["0"]
+            rows.append(entry)
+            if len(rows) > ROWS:
+                rows.pop(0)
+            about = pool.about["0"]
+            about |= {"last_active": time.time(), "size": len(rows), "added": about["added"] + 1}
+            pool.about["0"] = about
         return 1
 
     return work

@@ -184,7 +184,7 @@ def _row(runs: list[Run], everybody: list[Run]) -> dict[str, Any] | None:
         "reached": int(sum((run.scores >= (run.target or np.inf)).any() for run in runs)),
         "perturbed_iqm": _found(np.array([e["perturbed"] for e in exams]), pooled(iqms)),
         "better_than_alone": _said(
-            improvement([area], [np.array([r.scores.mean() for r in control])], REPS, rng)
+            improvement([area], [np.array([r.scores.mean() for r in control or runs])], REPS, rng)
         ),
         "wall_s": float(np.mean([exam["wall_s"] for exam in exams])),
     }
