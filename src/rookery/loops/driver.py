@@ -121,16 +121,9 @@ class Driver:
 
     def events(self) -> Iterator[Event]:
         """Yields everything that happens, `Stopped` last."""
-        for event in self._events():
-            self.meter.observe(event)
-            if isinstance(event, Warned):
-                self.faults[event.kind] += 1
-            if isinstance(event, WRITTEN):
-                self.manager.write(event)
-            for callback in self.callbacks:
-                if ask := callback(event):
-                    self._asked.add(understood(ask))
-            yield event
+        return announced(
+            self._events(), self.meter, self.manager, self.faults, self.callbacks, self._asked
+        )
 
     def _events(self) -> Iterator[Event]:
         yield Started(str(self.run_dir), self.parts.counters, self.resumed, self.about)
@@ -390,6 +383,27 @@ class Driver:
         self._submitted = Counters(**state["submitted"])
         self._written = Counters(**state["written"])
         self._began_at = self.parts.counters.env_steps
+
+
+def announced(
+    events: Iterator[Event],
+    meter: Meter,
+    manager: Manager,
+    faults: Counter[str],
+    callbacks: Sequence[Callback],
+    asked: set[Ask],
+) -> Iterator[Event]:
+    """Shows a run's events to everybody who looks at them, and notes what they ask for."""
+    for event in events:
+        meter.observe(event)
+        if isinstance(event, Warned):
+            faults[event.kind] += 1
+        if isinstance(event, WRITTEN):
+            manager.write(event)
+        for callback in callbacks:
+            if ask := callback(event):
+                asked.add(understood(ask))
+        yield event
 
 
 def understood(ask: Ask | str) -> Ask:

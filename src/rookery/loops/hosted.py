@@ -30,7 +30,7 @@ from rookery.event import (
     Warned,
 )
 from rookery.loops.desk import Judgement, Snapshot
-from rookery.loops.driver import WRITTEN, Callback, Mark, understood
+from rookery.loops.driver import Callback, Mark, announced
 from rookery.loops.manager import Manager
 from rookery.loops.wiring import Factory
 from rookery.manage.interrupts import Interrupts
@@ -129,16 +129,9 @@ class Hosted:
 
     def events(self) -> Iterator[Event]:
         """Yields everything that happens, `Stopped` last."""
-        for event in self._events():
-            self.meter.observe(event)
-            if isinstance(event, Warned):
-                self.faults[event.kind] += 1
-            if isinstance(event, WRITTEN):
-                self.manager.write(event)
-            for callback in self.callbacks:
-                if ask := callback(event):
-                    self._asked.add(understood(ask))
-            yield event
+        return announced(
+            self._events(), self.meter, self.manager, self.faults, self.callbacks, self._asked
+        )
 
     def _events(self) -> Iterator[Event]:
         yield Started(str(self.run_dir), Counters(), False, self.about)

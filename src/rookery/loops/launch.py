@@ -148,15 +148,7 @@ def session(config: Config, request: Request) -> "Iterator[Driver | Hosted]":
         with _hosting(config, request) as hosted:
             yield hosted
         return
-    if config.cluster.learner_resources:
-        raise ConfigError(
-            "cluster.learner_resources send a whole run to another host, which `rookery train` "
-            "alone can do; from Python start the script on that host, and leave them out"
-        )
-    pick_device(config.learner.device)
-    refuse_descriptors(config)
-    refuse_devices(config)
-    check_sinks(config)
+    _refuse_what_cannot_start(config)
     if request.factory is not None:
         config = replace(config, env=replace(config.env, id=name_of(request.factory)))
     _say(f"starting {config.name}, seed {config.run.seed}")
@@ -206,6 +198,19 @@ def session(config: Config, request: Request) -> "Iterator[Driver | Hosted]":
             _take_up(driver, found)
         interrupts.begin()
         yield driver
+
+
+def _refuse_what_cannot_start(config: Config) -> None:
+    """Finds out, before anything is made, what this machine cannot do."""
+    if config.cluster.learner_resources:
+        raise ConfigError(
+            "cluster.learner_resources send a whole run to another host, which `rookery train` "
+            "alone can do; from Python start the script on that host, and leave them out"
+        )
+    pick_device(config.learner.device)
+    refuse_descriptors(config)
+    refuse_devices(config)
+    check_sinks(config)
 
 
 @contextlib.contextmanager
