@@ -11,6 +11,7 @@ from rookery.config.parse import keys
 from rookery.config.schema import SB3_ALGORITHMS, SB3_OURS, SB3_TAKES, Backend, Config
 from rookery.errors import ConfigError
 from rookery.loops import hosted
+from rookery.manage import machine
 
 OTHERS = {
     "run.mode": "sync",
@@ -95,7 +96,7 @@ def test_without_sb3_a_run_is_refused_with_the_command_that_helps(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"pip install 'rookery\[sb3\]'"):
-        hosted.require()
+        machine.require_sb3()
 
 
 def test_a_model_of_sb3s_is_not_opened_but_it_is_said_who_can():

@@ -85,6 +85,14 @@ def test_gpus_go_round():
     assert [settings(job)["learner.device"] for job in jobs][:2] == ["cuda:0", "cuda:1"]
 
 
+def test_without_sb3_nothing_is_started(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+
+    assert main(["share", "--scenario", "sac", "--run-dir", str(tmp_path / "s")]) == 2
+    assert "pip install 'rookery[sb3]'" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
 def test_extra_args_are_the_rest_of_the_line_and_go_to_every_run():
     argv = "--scenario sac --n-parallel 2 --extra_args --tag baseline_local --env-steps 700"
 

@@ -118,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
     pool = shared_directory() / f"pool-{secrets.token_hex(4)}"
     jobs, configs = plan(args, Path(args.run_dir) if args.run_dir else _fresh(), pool)
+    _refuse_missing_sb3(configs)
     _refuse_missing_gpus(args.gpus or ())
     for warning in warnings(jobs, configs):
         _complain(warning)
@@ -345,6 +346,14 @@ def _refuse_strangers(jobs: "list[Job]", configs: "list[Config]") -> None:
             + ", ".join(f"{env} ({scenario})" for env, scenario in played.items())
             + "; give all of them --set env.id=..., or share in groups"
         )
+
+
+def _refuse_missing_sb3(configs: "Sequence[Config]") -> None:
+    """Every run would refuse itself: better once, before a folder is made."""
+    from rookery.manage import machine
+
+    if any(config.backend == "sb3" for config in configs):
+        machine.require_sb3()
 
 
 def _refuse_missing_gpus(gpus: Sequence[int]) -> None:

@@ -5,7 +5,6 @@ there are no checkpoints, and such a run does not go on after it has stopped.
 """
 
 import contextlib
-import importlib.util
 import os
 import re
 import time
@@ -43,15 +42,6 @@ if TYPE_CHECKING:
     from rookery.loops.learning import Learning
 
 MODEL = "model.zip"
-
-
-def require() -> None:
-    """Refuses a run of SB3's where it is not installed."""
-    if importlib.util.find_spec("stable_baselines3") is None:
-        raise ConfigError(
-            "backend sb3 needs stable-baselines3, which is not installed; "
-            "pip install 'rookery[sb3]', or use backend rookery"
-        )
 
 
 def refuse_to_open(config: Config, run_dir: Path) -> None:

@@ -36,7 +36,7 @@ from rookery.loops.hosted import refuse_to_open
 from rookery.loops.manager import Manager
 from rookery.loops.restore import put_back
 from rookery.loops.wiring import Factory, Parts, wire
-from rookery.manage import checkpoint, folder
+from rookery.manage import checkpoint, folder, machine
 from rookery.manage.checkpoint import Found
 from rookery.manage.interrupts import EXIT_CODES, Interrupts
 from rookery.manage.litter import tidy
@@ -218,7 +218,7 @@ def _hosting(config: Config, request: Request) -> "Iterator[Hosted]":
     """The same for an algorithm of SB3's."""
     from rookery.loops import hosted
 
-    hosted.require()
+    machine.require_sb3()
     if request.resume is not None:
         hosted.refuse_to_open(config, request.resume)
     device = pick_device(config.learner.device)

@@ -3,6 +3,7 @@
 Inside a container the control group's limits count, not what the host has.
 """
 
+import importlib.util
 import math
 import os
 import resource
@@ -11,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from rookery.errors import ConfigError
 
 CGROUPS = Path("/sys/fs/cgroup")
 SHM = Path("/dev/shm")
@@ -138,3 +141,12 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def require_sb3() -> None:
+    """Refuses a run of SB3's where it is not installed."""
+    if importlib.util.find_spec("stable_baselines3") is None:
+        raise ConfigError(
+            "backend sb3 needs stable-baselines3, which is not installed; "
+            "pip install 'rookery[sb3]', or use backend rookery"
+        )
