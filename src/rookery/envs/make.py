@@ -16,7 +16,7 @@ from rookery.envs.spaces import Codec
 from rookery.envs.vector import MODES, Envs, Steps
 from rookery.errors import ConfigError, EnvError, RookeryError
 
-__all__ = ["Envs", "Steps", "check", "make"]
+__all__ = ["Envs", "Steps", "check", "make", "make_one"]
 
 # What gymnasium's checker says about every wrapped environment, or about what is settled here.
 SETTLED = (
@@ -44,6 +44,18 @@ def make(
     except ConfigError:
         vector.close()
         raise
+
+
+def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
+    """Makes one environment as it is: to be asked something, not to be trained in."""
+    entry = find(config, factory)
+    if entry.one is None:
+        raise ConfigError(
+            f"{entry.name} has only a native vector; one environment by itself is needed; "
+            "register it with an entry point"
+        )
+    env: Env = _made(entry, entry.one)
+    return env
 
 
 def check(config: EnvConfig, factory: Given | None = None) -> list[str]:

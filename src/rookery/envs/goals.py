@@ -1,0 +1,156 @@
+"""Goals: an environment that is never trained in, kept to be asked what reaching a goal is worth.
+
+A goal environment observes a Dict with `observation`, `achieved_goal` and `desired_goal`, and its
+`compute_reward(achieved_goal, desired_goal, info)` takes many goals at once (Plappert et al. 2018;
+gymnasium-robotics). Rewards of goals that were made up afterwards can be had only where they are a
+function of the two goals alone: `info` is empty then.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from rookery.config.schema import EnvConfig
+from rookery.envs.entry import Env, Given, name_of
+from rookery.envs.make import make_one
+from rookery.envs.reward import learned_reward
+from rookery.envs.spaces import Codec
+from rookery.errors import ConfigError, EnvError, RookeryError
+from rookery.types import Array, Floats
+
+LEAVES = ("observation", "achieved_goal", "desired_goal")
+TRIAL = 32  # random steps whose rewards are computed again before a run depends on that
+CLOSE = 1e-4  # rewards of a step and of its goals are the same within this, relatively too
+
+
+class Goals:
+    """Computes the rewards of goals in the stored form."""
+
+    def __init__(self, config: EnvConfig, given: Given | None = None):
+        """Makes an environment and tries it; one whose goals say nothing is a `ConfigError`."""
+        self.config, self.name = config, name_of(config.id if given is None else given)
+        self.env = make_one(config, given)
+        try:
+            achieved, desired = _goal_spaces(self.name, self.env)
+            self._compute = _compute_reward(self.name, self.env)
+            self._achieved = Codec(achieved, self.env.action_space)
+            self._desired = Codec(desired, self.env.action_space)
+            self._try()
+        except RookeryError:
+            self.env.close()
+            raise
+
+    def rewards(self, achieved: Array, desired: Array) -> Floats:
+        """Returns [B] rewards as rows store them, of [B, *leaf] goals as rows store them."""
+        given = self._raw(self._achieved.decode(achieved), self._desired.decode(desired))
+        return learned_reward(given, self.config)
+
+    def _raw(self, achieved: Any, desired: Any) -> Floats:
+        try:
+            reward = np.asarray(self._compute(achieved, desired, {}), dtype=np.float32)
+        except Exception as error:  # a user's code: whatever it raises gets a name
+            raise EnvError(
+                f"{self.name}: compute_reward raised {type(error).__name__}: {error}; it is given "
+                f"{len(achieved)} goals of each kind at once and an empty info; {_CURE}"
+            ) from error
+        if reward.shape != (len(achieved),) or not np.isfinite(reward).all():
+            raise EnvError(
+                f"{self.name}: compute_reward gave {_brief(reward)} for {len(achieved)} goals; it "
+                f"must give one finite reward for each; {_CURE}"
+            )
+        return reward
+
+    def _try(self) -> None:
+        """Refuses an environment whose steps are not worth what their goals are."""
+        trial = self._played()
+        try:
+            computed = self._raw(trial.achieved, trial.desired)
+        except EnvError as error:
+            raise ConfigError(str(error)) from error.__cause__
+        off = np.flatnonzero(~np.isclose(computed, trial.reward, rtol=CLOSE, atol=CLOSE))
+        if off.size:
+            at = int(off[0])
+            raise ConfigError(
+                f"{self.name}: a step gave the reward {trial.reward[at]:g}, but compute_reward "
+                f"says {computed[at]:g} of its goals; rewards must be a function of achieved and "
+                f"desired goal alone; {_CURE}, and drop wrappers that change rewards "
+                "(env.reward_scale and env.reward_clip may be used)"
+            )
+
+    def _played(self) -> "Trial":
+        try:
+            return _play(self.env)
+        except Exception as error:  # a user's code: whatever it raises gets a name
+            raise ConfigError(
+                f"{self.name}: a random step raised {type(error).__name__}: {error}; "
+                "hindsight tries a few before a run; correct the environment"
+            ) from error
+
+    def close(self) -> None:
+        self.env.close()
+
+
+_CURE = "correct the environment, or set replay.hindsight=0"
+
+
+class Trial(NamedTuple):
+    """A few random steps, in the environment's own form."""
+
+    achieved: Any  # [B, ...] after each step
+    desired: Any
+    reward: Floats  # [B]
+
+
+def _play(env: Env) -> Trial:
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    steps, over = [], False
+    for _ in range(TRIAL):
+        if over:
+            env.reset()
+        obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        over = terminated or truncated
+        steps.append((np.array(obs[LEAVES[1]]), np.array(obs[LEAVES[2]]), float(reward)))
+    achieved, desired, rewards = zip(*steps, strict=True)
+    return Trial(np.stack(achieved), np.stack(desired), np.array(rewards))
+
+
+def _goal_spaces(name: str, env: Env) -> tuple[Any, Any]:
+    """Returns the spaces of achieved and desired goals, which must be of one kind."""
+    space = env.observation_space
+    there = tuple(space.spaces) if isinstance(space, spaces.Dict) else ()
+    if not isinstance(space, spaces.Dict) or not set(LEAVES) <= set(there):
+        raise ConfigError(
+            f"replay.hindsight needs goals, and {name} observes "
+            f"{', '.join(there) if there else space}; a goal environment observes a Dict with "
+            f"{', '.join(LEAVES)}; use one, or set replay.hindsight=0"
+        )
+    achieved, desired = space[LEAVES[1]], space[LEAVES[2]]
+    if not _alike(achieved, desired):
+        raise ConfigError(
+            f"{name}: achieved goals are {achieved}, desired ones {desired}; what was achieved "
+            "must be something that can be desired; give both the same space, not a Dict"
+        )
+    return achieved, desired
+
+
+def _alike(achieved: Any, desired: Any) -> bool:
+    """May one stand for the other? The bounds of a Box may differ: goals may be narrower."""
+    if isinstance(achieved, spaces.Box) and isinstance(desired, spaces.Box):
+        return achieved.shape == desired.shape and achieved.dtype == desired.dtype
+    return not isinstance(achieved, spaces.Dict) and bool(achieved == desired)
+
+
+def _compute_reward(name: str, env: Env) -> Any:
+    try:
+        return env.get_wrapper_attr("compute_reward")
+    except AttributeError:
+        raise ConfigError(
+            f"{name} has no compute_reward(achieved_goal, desired_goal, info), which says what a "
+            "goal is worth; give it one that takes many goals at once, or set replay.hindsight=0"
+        ) from None
+
+
+def _brief(reward: Array) -> str:
+    return f"shape {reward.shape}" if np.isfinite(reward).all() else "a reward that is not finite"
