@@ -17,8 +17,8 @@ from rookery.types import Array, Floats
 BRIGHT, DIM = 255, 128
 
 
-class _Toy(gym.Env[Any, Any]):
-    """Keeps the attributes named in `MEMORY` for `export_state`; they must be plain numbers."""
+class Toy(gym.Env[Any, Any]):
+    """Keeps the attributes named in `MEMORY` for `export_state`: numbers, or lists of them."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
     MEMORY: ClassVar[tuple[str, ...]] = ()
@@ -36,7 +36,7 @@ class _Toy(gym.Env[Any, Any]):
             setattr(self, name, state[name])
 
 
-class Corridor(_Toy):
+class Corridor(Toy):
     """A corridor with its door at the right end. Start at the left; 0 goes left, 1 goes right.
 
     Every step costs 0.01 and arriving adds 1. Truncated after 100 steps.
@@ -73,7 +73,7 @@ class Corridor(_Toy):
         return _one_hot(self.position, self.length), reward, arrived, truncated, info
 
 
-class Echo(_Toy):
+class Echo(Toy):
     """Shows one of `classes` cues, drawn anew each step; repeating it earns 1, anything else 0.
 
     Terminates after `length` steps. The next cue does not depend on the action, so all credit is
@@ -110,7 +110,7 @@ class Echo(_Toy):
         return _one_hot(self.cue, self.classes)
 
 
-class Loop(_Toy):
+class Loop(Toy):
     """A ring of `period` places walked round for ever; matching the place's parity earns 1.
 
     Never terminates, and is truncated after `limit` steps, which the observation does not show.
@@ -148,7 +148,7 @@ class Loop(_Toy):
         return _one_hot(self.place, self.period), reward, False, self.steps >= self.limit, {}
 
 
-class Pictures(_Toy):
+class Pictures(Toy):
     """A dot falls through a picture [1, size, size], a paddle on the bottom row must be under it.
 
     The dot moves down one row each step and sideways by a drift of -1, 0 or 1 that one frame does
@@ -205,7 +205,7 @@ class Pictures(_Toy):
         return picture
 
 
-class Reach(_Toy):
+class Reach(Toy):
     """A point on a line goes to a goal. Observes [position, goal]; the action is its velocity.
 
     Starts at 0; the goal is an eighth from [-5, 5], so that float32 holds it exactly; the velocity
@@ -248,7 +248,7 @@ class Reach(_Toy):
         return np.array([self.position, self.goal], dtype=np.float32)
 
 
-class Mixed(_Toy):
+class Mixed(Toy):
     """Shows three bits in three ways; naming how many of them are on earns 1, anything else 0.
 
     "vector" has its first entry at 1 or -1, "image" [8, 8, 3] is bright or dark, "choice" is 2 or
