@@ -15,6 +15,11 @@ from rookery.replay.ring import Ring, obs_column
 from rookery.types import ActionSpec, Array, End, EnvSpec, Kind, Leaf
 
 VECTOR = EnvSpec("vector", (Leaf("", (2,), "float32", Kind.VECTOR),), ActionSpec(n=3))
+DIALS = EnvSpec(
+    "dials",
+    (Leaf("", (2,), "float32", Kind.VECTOR),),
+    ActionSpec(shape=(3,), sizes=(3, 5, 2)),
+)
 IMAGE = EnvSpec("image", (Leaf("", (1, 2, 3), "uint8", Kind.IMAGE),), ActionSpec(n=3), 3)
 MIXED = EnvSpec(
     "mixed",
@@ -100,6 +105,8 @@ def observed(leaf: Leaf, rows: Array) -> Array:
 def acted(spec: EnvSpec, rows: Array) -> Array:
     if spec.action.discrete:
         return rows % spec.action.n
+    if spec.action.several:
+        return np.asarray(rows)[..., None] % np.array(spec.action.sizes)
     return np.stack([rows / 512, -rows / 1024], axis=-1).astype(np.float32)
 
 

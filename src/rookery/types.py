@@ -49,25 +49,44 @@ class Leaf:
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What an agent may do. `n` for discrete actions, `low`/`high` for continuous ones.
+    """What an agent may do: one choice (`n`), several at once (`sizes`), a motion (`low`/`high`).
 
-    Discrete actions are stored from 0 (the environment may start elsewhere); continuous ones are
-    stored in [-1, 1] and rescaled at the environment's door.
+    Choices are stored from 0 (the environment may start elsewhere); motions are stored in [-1, 1]
+    and rescaled at the environment's door.
     """
 
-    n: int = 0  # 0: continuous
-    start: int = 0
-    shape: tuple[int, ...] = ()
+    n: int = 0  # one choice of n
+    start: int = 0  # of the one choice, in the environment
+    shape: tuple[int, ...] = ()  # as stored; (k,) for k choices at once
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()  # k choices at once: number of options for each
 
     @property
     def discrete(self) -> bool:
         return self.n > 0
 
     @property
+    def several(self) -> bool:
+        return bool(self.sizes)
+
+    @property
+    def continuous(self) -> bool:
+        return not (self.discrete or self.several)
+
+    @property
     def dtype(self) -> str:
-        return "int64" if self.discrete else "float32"
+        return "float32" if self.continuous else "int64"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A column that actors write for their own algorithm, beside the action."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    each: bool = True  # drawn for each step of a sequence; False: for its first step alone
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,7 @@ class EnvSpec:
     obs: tuple[Leaf, ...]
     action: ActionSpec
     frame_stack: int = 1
+    extras: tuple[Extra, ...] = ()  # what the algorithm's actors write as well
 
     @property
     def is_dict(self) -> bool:
@@ -106,6 +126,7 @@ class Batch(NamedTuple):
     weight: Any  # [B] importance weights, the largest is 1
     rows: Rows  # [B] for `Pool.rerank`
     mask: Any = None  # [B, T] sequences only: 0 after the episode's end
+    extras: Any = None  # name → [B, ...], or [B, T, ...]: what the actors wrote for the algorithm
 
 
 class Learned(NamedTuple):

@@ -121,6 +121,49 @@ def test_decoded_choices_cover_the_space(start, n, num):
     assert [int(one[0]) for one in decoded] == list(range(start, start + n))
 
 
+ACTIONS = st.one_of(
+    st.builds(lambda n, start: spaces.Discrete(n, start=start), SMALL, STARTS),
+    _multi_discrete(),
+    st.builds(spaces.MultiBinary, st.lists(SMALL, min_size=1, max_size=2)),
+)
+
+
+@given(ACTIONS, st.integers(1, 5), st.integers(0, 1000))
+def test_choices_are_read_back_as_they_were_given(space, num, seed):
+    space.seed(seed)
+    given_actions = np.stack([space.sample() for _ in range(num)])
+    codec = Codec(spaces.Discrete(2), space)
+
+    stored = codec.encode_action(given_actions)
+
+    spec = codec.action
+    assert (stored.shape, stored.dtype.name) == ((num, *spec.shape), spec.dtype)
+    assert ((stored >= 0) & (stored < np.array(spec.sizes or spec.n))).all()
+    decoded = codec.decode_action(stored)
+    np.testing.assert_array_equal(decoded, given_actions)
+    assert all(action in space for action in decoded)
+
+
+@given(
+    st.floats(-100, 100, width=32),
+    st.floats(0, 100, width=32),
+    SHAPES,
+    FLOATS,
+    st.integers(0, 1000),
+)
+def test_motions_are_read_back_to_within_a_rounding(low, width, shape, dtype, seed):
+    space = spaces.Box(low, low + width, shape, dtype)
+    space.seed(seed)
+    action = np.stack([space.sample() for _ in range(3)])
+    codec = Codec(spaces.Discrete(2), space)
+
+    stored = codec.encode_action(action)
+
+    assert (stored.shape, stored.dtype.name) == ((3, *shape), "float32")
+    assert (np.abs(stored) <= 1).all()
+    np.testing.assert_allclose(codec.decode_action(stored), action, atol=2e-5)
+
+
 def _rows(mode, length, seed, actions):
     """The rows an actor would store for one environment, and how often it had to ask."""
     envs = Envs(SyncVectorEnv([lambda: toy.Echo(2, length)], autoreset_mode=mode), "echo")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experience import IMAGE, MIXED, VECTOR, Step, Told, acted, feed
+from experience import DIALS, IMAGE, MIXED, VECTOR, Step, Told, acted, feed
 from imagined import ACTORS, CAPACITIES, ENVS, EXPERIENCE, GAMMA, SIZES, WINDOWS
 from rookery.replay import fold
 from rookery.replay.fold import Chains
@@ -128,7 +128,7 @@ def test_sequences_equal_the_definition(
         assert found.discount[b].tolist() == discounts + [0.0] * len(padding)
 
 
-@pytest.mark.parametrize("spec", [VECTOR, IMAGE, MIXED], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [VECTOR, DIALS, IMAGE, MIXED], ids=lambda spec: spec.name)
 @given(steps=EXPERIENCE, capacity=CAPACITIES, sizes=SIZES, n=st.integers(1, 4))
 def test_a_batch_holds_what_the_policy_saw_and_did(
     spec: EnvSpec, steps: list[Step], capacity: int, sizes: list[int], n: int

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experience import MIXED, VECTOR, Step, Told, acted, feed, observed
+from experience import DIALS, MIXED, VECTOR, Step, Told, acted, feed, observed
 from imagined import CAPACITIES, ENVS, EXPERIENCE, GAMMA, SIZES, WINDOWS
 from rookery.errors import ConfigError
 from rookery.replay.fold import Chains
@@ -28,7 +28,7 @@ def loans(schema: Schema, *rings: Ring, seed: int = 0) -> Loans:
     return Loans(leaves, action, [Lender(str(k), r) for k, r in enumerate(rings)], seed=seed)
 
 
-@pytest.mark.parametrize("spec", [VECTOR, MIXED], ids=["vector", "mixed"])
+@pytest.mark.parametrize("spec", [VECTOR, DIALS, MIXED], ids=["vector", "dials", "mixed"])
 @given(EXPERIENCE, CAPACITIES, SIZES, WINDOWS, st.integers(0, 9))
 def test_loans_from_chains_equal_the_definition(
     spec: EnvSpec, steps: list[Step], capacity: int, sizes: list[int], n: int, seed: int

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experience import IMAGE, MIXED, VECTOR, Move, Step, Told, acted, play
+from experience import DIALS, IMAGE, MIXED, VECTOR, Move, Step, Told, acted, play
 from replaying import pool, shut, write
 from rookery.config.schema import Draw, FirstPriority
 from rookery.errors import EmptyReplayError
@@ -31,6 +31,7 @@ ROUNDS = st.lists(st.lists(MOVES, min_size=5, max_size=30), min_size=2, max_size
 WAYS: dict[str, tuple[EnvSpec, dict[str, Any]]] = {
     "uniform": (VECTOR, {"draw": Draw.UNIFORM}),
     "prioritized": (VECTOR, {"draw": Draw.PRIORITIZED}),
+    "dials": (DIALS, {"draw": Draw.PRIORITIZED}),
     "by actors": (VECTOR, {"draw": Draw.PRIORITIZED, "first": FirstPriority.ACTOR}),
     "uniform frames": (IMAGE, {"draw": Draw.UNIFORM}),
     "prioritized frames": (MIXED, {"draw": Draw.PRIORITIZED}),

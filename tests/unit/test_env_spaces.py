@@ -203,8 +203,6 @@ def test_an_unsupported_observation_space_is_refused_with_what_would_help(space,
 
 
 REFUSED_ACTIONS = {
-    "MultiDiscrete": (spaces.MultiDiscrete([2, 2]), "one Discrete"),
-    "MultiBinary": (spaces.MultiBinary(2), "one Discrete"),
     "Dict": (spaces.Dict({"a": TWO}), "bounded Box"),
     "Tuple": (spaces.Tuple([TWO]), "bounded Box"),
     "Text": (spaces.Text(5), "wrapper"),
@@ -212,6 +210,7 @@ REFUSED_ACTIONS = {
     "half bounded": (spaces.Box(0, np.inf, (2,)), "finite low and high"),
     "integers": (spaces.Box(0, 3, (2,), np.int64), "Discrete"),
     "nothing": (spaces.Box(0, 1, (0,)), "nothing to choose"),
+    "no dials": (spaces.MultiDiscrete([]), "nothing to choose"),
 }
 
 
@@ -233,6 +232,64 @@ def test_discrete_actions_are_stored_from_zero():
     assert codec.action == ActionSpec(n=3, start=-1)
     np.testing.assert_array_equal(decoded, [-1, 0, 1])
     assert all(action in space for action in decoded)
+
+
+SEVERAL = {
+    "dials": (spaces.MultiDiscrete([3, 2], start=[-1, 5]), (3, 2), [[0, 1]], [[-1, 6]]),
+    "dials in rows": (
+        spaces.MultiDiscrete([[2, 3], [4, 5]]),
+        (2, 3, 4, 5),
+        [[1, 2, 3, 4]],
+        [[[1, 2], [3, 4]]],
+    ),
+    "switches": (spaces.MultiBinary(3), (2, 2, 2), [[0, 1, 1]], [[0, 1, 1]]),
+    "switches in rows": (spaces.MultiBinary((2, 1)), (2, 2), [[0, 1]], [[[0], [1]]]),
+}
+
+
+@pytest.mark.parametrize(("space", "sizes", "stored", "given"), SEVERAL.values(), ids=SEVERAL)
+def test_several_choices_are_stored_in_one_row_from_zero(space, sizes, stored, given):
+    codec = Codec(TWO, space)
+
+    decoded = codec.decode_action(np.array(stored))
+
+    assert codec.action == ActionSpec(shape=(len(sizes),), sizes=sizes)
+    np.testing.assert_array_equal(decoded, given)
+    assert decoded[0] in space
+    np.testing.assert_array_equal(codec.encode_action(decoded), stored)
+
+
+def test_an_action_is_one_choice_several_or_a_motion():
+    kinds = [
+        ActionSpec(n=3),
+        ActionSpec(shape=(2,), sizes=(2, 3)),
+        ActionSpec(shape=(1,), low=(0.0,), high=(1.0,)),
+    ]
+
+    assert [kind.discrete for kind in kinds] == [True, False, False]
+    assert [kind.several for kind in kinds] == [False, True, False]
+    assert [kind.continuous for kind in kinds] == [False, False, True]
+    assert [kind.dtype for kind in kinds] == ["int64", "int64", "float32"]
+
+
+ODD_ACTIONS = {
+    "too large": (spaces.MultiDiscrete([2, 3]), [[1, 3]], "from [0, 0] to [1, 2]"),
+    "before the start": (spaces.Discrete(2, start=1), [0], "whole numbers from 1 to 2"),
+    "a fraction": (spaces.MultiBinary(2), [[0.5, 1.0]], "got float64"),
+    "one number for two dials": (spaces.MultiDiscrete([2, 2]), [0, 1], "got int64 of shape (2,)"),
+    "no axis of steps": (spaces.Discrete(2), 1, "shape ()"),
+    "beyond a bound": (spaces.Box(-1, 1, (1,)), [[1.5]], "to 1.5"),
+    "nan": (spaces.Box(-1, 1, (1,)), [[np.nan]], "numbers from [-1.0] to [1.0]"),
+    "text": (spaces.Discrete(2), ["left"], "got <U4"),
+}
+
+
+@pytest.mark.parametrize(("space", "action", "said"), ODD_ACTIONS.values(), ids=ODD_ACTIONS)
+def test_an_action_that_its_space_does_not_have_is_not_stored(space, action, said):
+    with pytest.raises(ConfigError) as refusal:
+        Codec(TWO, space).encode_action(action)
+
+    assert said in str(refusal.value)
 
 
 def test_continuous_actions_are_rescaled_to_the_bounds_and_never_leave_them():

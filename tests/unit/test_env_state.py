@@ -15,7 +15,7 @@ from rookery.envs.state import pack, unpack
 from rookery.envs.vector import Envs
 from rookery.errors import CheckpointError, EnvError
 
-TOYS = [toy.Corridor, toy.Echo, toy.Loop, toy.Pictures, toy.Reach, toy.Mixed]
+TOYS = [toy.Corridor, toy.Echo, toy.Loop, toy.Pictures, toy.Reach, toy.Dials, toy.Mixed]
 IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 
 MAKERS = {kind.__name__: lambda kind=kind: make(EnvConfig(), 3, factory=kind) for kind in TOYS}
@@ -33,6 +33,8 @@ def _actions(envs, steps):
     rng, action = np.random.default_rng(5), envs.spec.action
     if action.discrete:
         return rng.integers(0, action.n, size=(steps, envs.num))
+    if action.several:
+        return rng.integers(0, action.sizes, size=(steps, envs.num, *action.shape))
     return rng.uniform(-1, 1, size=(steps, envs.num, *action.shape)).astype(np.float32)
 
 

@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 from rookery.envs import toy
 
-TOYS = [toy.Corridor, toy.Echo, toy.Loop, toy.Pictures, toy.Reach, toy.Mixed]
+TOYS = [toy.Corridor, toy.Echo, toy.Loop, toy.Pictures, toy.Reach, toy.Dials, toy.Mixed]
 
 
 def _catch(frames):
@@ -30,6 +30,7 @@ BEST = {
     toy.Loop: lambda frames: int(np.argmax(frames[-1])) % 2,
     toy.Pictures: _catch,
     toy.Reach: lambda frames: np.clip(frames[-1][1:] - frames[-1][:1], -2, 2),
+    toy.Dials: lambda frames: np.array([np.argmax(frames[-1][:3]), np.argmax(frames[-1][3:])]),
     toy.Mixed: lambda frames: (
         int(frames[-1]["vector"][0] > 0)
         + int(frames[-1]["image"].max() > 0)
@@ -104,6 +105,19 @@ def test_one_frame_of_pictures_does_not_show_the_drift():
         pictures.setdefault(obs.tobytes(), set()).add(env.drift)
 
     assert any(len(drifts) == 3 for drifts in pictures.values())
+
+
+@pytest.mark.parametrize(("left", "rate"), [(0, 3), (1, 4)])
+def test_a_dial_left_alone_is_right_once_in_its_size(left, rate):
+    env, hits = toy.Dials(length=12_000), 0.0
+    obs, _ = env.reset(seed=left)
+    for _ in range(env.length):
+        action = BEST[toy.Dials]([obs])
+        action[left] = 0
+        obs, reward, *_ = env.step(action)
+        hits += reward
+
+    assert hits / env.length == pytest.approx(1 / rate, abs=0.02)  # four deviations and more
 
 
 def test_pictures_can_be_rendered():

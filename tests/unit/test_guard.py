@@ -51,6 +51,11 @@ def test_a_member_weighs_its_loans_beside_its_own_rows(tmp_path: Path) -> None:
     assert (batch.weight[loans & (batch.action == 2)] == mean).all()
 
 
+def test_actions_that_are_not_one_choice_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"one Discrete, .* set sharing\.guard=false"):
+        Guard(lambda obs: obs, lambda: 0.1, choices=0)
+
+
 def test_the_guard_is_off_by_default_and_makes_actors_write_values(tmp_path: Path) -> None:
     plain = load("corridor", changes={"sharing.pool": str(tmp_path)})
     guarded = load(plain, changes={"sharing.guard": True})

@@ -31,6 +31,22 @@ def test_choices_and_motions_are_told_apart_by_what_they_are() -> None:
     assert "action shape: this buffer has None, the pool has [2]" in said
 
 
+def test_several_choices_must_agree_in_every_size() -> None:
+    one, other, single = (
+        terms_of(SCHEMA, action, reward=REWARD)
+        for action in (
+            ActionSpec(shape=(2,), sizes=(3, 4)),
+            ActionSpec(shape=(2,), sizes=(4, 3)),
+            ActionSpec(n=12),
+        )
+    )
+    assert differences(json.loads(json.dumps(one)), one) == []
+    assert differences(one, other) == [
+        "action choices: this buffer has [3, 4], the pool has [4, 3]"
+    ]
+    assert differences(one, single) == ["action choices: this buffer has [3, 4], the pool has 12"]
+
+
 @pytest.mark.parametrize(
     ("name", "mine", "theirs", "said"),
     [

@@ -95,7 +95,7 @@ def test_rewards_are_stored_as_an_actor_would_store_them():
 
 @pytest.mark.parametrize(
     "env",
-    [toy.Corridor(), toy.Pictures(12), toy.Mixed(), Shifted()],
+    [toy.Corridor(), toy.Pictures(12), toy.Mixed(), toy.Dials(), Shifted()],
     ids=lambda e: type(e).__name__,
 )
 def test_rows_become_the_trajectory_they_came_from(env):

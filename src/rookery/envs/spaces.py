@@ -10,13 +10,18 @@
 | MultiBinary | BINARY int8 [k] |
 | Dict of these, nested or not | one leaf for each, names joined with "/" |
 
-Actions are Discrete (stored from 0) or a bounded Box of floats (stored in [-1, 1]).
+| action space | stored as |
+|---|---|
+| Discrete, any start | int64, from 0 |
+| MultiDiscrete, any start | int64 [k], from 0 |
+| MultiBinary | int64 [k], k choices of 2 |
+| bounded Box of floats | float32 in [-1, 1], same shape |
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -39,13 +44,11 @@ OBS_HELP: dict[type[Space], str] = {
     spaces.OneOf: "offer all its parts side by side in a Dict",
 }
 ACTION_HELP: dict[type[Space], str] = {
-    spaces.MultiDiscrete: "number the combinations and offer them as one Discrete",
-    spaces.MultiBinary: "number the combinations and offer them as one Discrete",
     spaces.Dict: "flatten its parts into one bounded Box with a wrapper of your own",
     spaces.Tuple: "flatten its parts into one bounded Box with a wrapper of your own",
 }
 OBS_ALLOWED = "observations may be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these"
-ACTION_ALLOWED = "actions may be Discrete or a bounded Box of floats"
+ACTION_ALLOWED = "actions may be Discrete, MultiDiscrete, MultiBinary or a bounded Box of floats"
 WRAP = "change it with a wrapper in env.wrappers"
 
 
@@ -64,7 +67,8 @@ class Codec:
     codec.check(obs)                         # one environment, its own form
     stored = codec.encode(batch, num)        # [E, ...] of the environment's form
     batch = codec.decode(stored)
-    env_action = codec.decode_action(action) # [E] int64, or [E, *shape] float32 in [-1, 1]
+    env_action = codec.decode_action(action) # of [E, *action.shape], as stored
+    action = codec.encode_action(env_action) # checked
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
@@ -72,7 +76,8 @@ class Codec:
         self.leaves = tuple(part.leaf for part in self._parts)
         _refuse_odd_names(observation_space, [leaf.name for leaf in self.leaves])
         self._single = None if isinstance(observation_space, spaces.Dict) else self._parts[0]
-        self.action, self._decode = _action(action_space)
+        self._door = _door(action_space)
+        self.action = self._door.spec
 
     def encode(self, obs: Any, num: int) -> Obs:
         """Returns `num` observations as stored: C-contiguous, and never a view of `obs`."""
@@ -114,7 +119,11 @@ class Codec:
 
     def decode_action(self, action: Array) -> Array:
         """Returns stored actions as the environment wants them, from its start or in its bounds."""
-        return self._decode(action)
+        return self._door.decode(action)
+
+    def encode_action(self, action: Any) -> Array:
+        """The inverse of `decode_action`; what the action space does not have is refused."""
+        return self._door.encode(np.asarray(action))
 
 
 @dataclass(frozen=True)
@@ -340,24 +349,62 @@ LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
 }
 
 
-def _action(space: Space) -> tuple[ActionSpec, Callable[[Array], Array]]:
-    if isinstance(space, spaces.Discrete):
-        return _choice(space)
-    if isinstance(space, spaces.Box):
-        return _motion(space)
+class _Door(NamedTuple):
+    """An action space: what is stored, and the way out and in. B actions each time."""
+
+    spec: ActionSpec
+    decode: Callable[[Array], Array]
+    encode: Callable[[Array], Array]
+
+
+def _door(space: Space) -> _Door:
+    for kind, build in DOORS.items():
+        if isinstance(space, kind):
+            return build(space)
     raise ConfigError(f"the action space is {space}; {ACTION_ALLOWED}; {_help(space, ACTION_HELP)}")
 
 
-def _choice(space: spaces.Discrete[Any]) -> tuple[ActionSpec, Callable[[Array], Array]]:
-    start = int(space.start)
+def _choice(space: spaces.Discrete[Any]) -> _Door:
+    start, n = int(space.start), int(space.n)
 
     def decode(action: Array) -> Array:
         return action + start if start else action
 
-    return ActionSpec(n=int(space.n), start=start), decode
+    def encode(action: Array) -> Array:
+        _refuse_odd_actions(action, (), "iub", start, start + n - 1)
+        stored: Array = action.astype(np.int64) - start
+        return stored
+
+    return _Door(ActionSpec(n=n, start=start), decode, encode)
 
 
-def _motion(space: spaces.Box) -> tuple[ActionSpec, Callable[[Array], Array]]:
+def _choices(space: spaces.MultiDiscrete[Any]) -> _Door:
+    return _dials(space, space.nvec, space.start)
+
+
+def _switches(space: spaces.MultiBinary) -> _Door:
+    return _dials(space, np.full(space.shape, 2), np.zeros(space.shape, dtype=np.int64))
+
+
+def _dials(space: Space, nvec: Array, start: Array) -> _Door:
+    """Several choices at once, in one row however the space lays them out."""
+    shape, start = nvec.shape, start.astype(np.int64)
+    if not nvec.size:
+        raise ConfigError(f"the action space is {space}; there is nothing to choose; widen it")
+
+    def decode(action: Array) -> Array:
+        return (action.reshape(-1, *shape) + start).astype(space.dtype)
+
+    def encode(action: Array) -> Array:
+        _refuse_odd_actions(action, shape, "iub", start, start + nvec - 1)
+        stored: Array = (action.astype(np.int64) - start).reshape(len(action), -1)
+        return stored
+
+    sizes = tuple(map(int, nvec.ravel()))
+    return _Door(ActionSpec(shape=(len(sizes),), sizes=sizes), decode, encode)
+
+
+def _motion(space: spaces.Box) -> _Door:
     _refuse_odd_bounds(space)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
 
@@ -370,8 +417,43 @@ def _motion(space: spaces.Box) -> tuple[ActionSpec, Callable[[Array], Array]]:
         scaled = low + (action.astype(np.float64) + 1.0) * 0.5 * (high - low)
         return np.clip(scaled.astype(space.dtype), space.low, space.high)
 
+    def encode(action: Array) -> Array:
+        _refuse_odd_actions(action, space.shape, "fiub", space.low, space.high)
+        width = np.where(high > low, high - low, 1.0)
+        stored = (action.astype(np.float64) - low) * 2.0 / width - (high > low)
+        return stored.astype(np.float32)
+
     lows, highs = tuple(low.ravel().tolist()), tuple(high.ravel().tolist())
-    return ActionSpec(shape=space.shape, low=lows, high=highs), decode
+    return _Door(ActionSpec(shape=space.shape, low=lows, high=highs), decode, encode)
+
+
+DOORS: dict[type[Space], Callable[[Any], _Door]] = {
+    spaces.Discrete: _choice,
+    spaces.MultiDiscrete: _choices,
+    spaces.MultiBinary: _switches,
+    spaces.Box: _motion,
+}
+
+
+def _refuse_odd_actions(
+    action: Array, shape: tuple[int, ...], kinds: str, low: Any, high: Any
+) -> None:
+    """Looks at B actions in the environment's form; nan is not within any bounds."""
+    fits = action.dtype.kind in kinds and action.shape[1:] == shape and action.ndim > 0
+    if fits and ((action >= low) & (action <= high)).all():
+        return
+    numbers = "numbers" if "f" in kinds else "whole numbers"
+    between = action.dtype.kind in "fiub" and action.size > 0
+    given = f", from {action.min()} to {action.max()}" if between else ""
+    raise ConfigError(
+        f"actions here are {numbers} from {_plain(low)} to {_plain(high)}, of shape {shape} for "
+        f"each step; got {action.dtype} of shape {action.shape}{given}; give them as the "
+        "environment's step takes them"
+    )
+
+
+def _plain(bound: Any) -> Any:
+    return np.asarray(bound).tolist()
 
 
 def _refuse_odd_bounds(space: spaces.Box) -> None:

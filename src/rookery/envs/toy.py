@@ -2,9 +2,11 @@
 
 Each one is the smallest thing that goes wrong when one idea is broken: credit over many steps
 (`Corridor`), credit in one step (`Echo`), time limits (`Loop`), pictures and frame stacks
-(`Pictures`), continuous actions (`Reach`), several kinds of observation at once (`Mixed`).
+(`Pictures`), continuous actions (`Reach`), several choices at once (`Dials`), several kinds of
+observation at once (`Mixed`).
 """
 
+from math import prod
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -246,6 +248,48 @@ class Reach(Toy):
 
     def _look(self) -> Floats:
         return np.array([self.position, self.goal], dtype=np.float32)
+
+
+class Dials(Toy):
+    """Shows a cue for each of several dials, drawn anew each step; all dials at theirs earn 1.
+
+    Observes the cues one-hot, side by side; the action is a place for each dial. Anything but all
+    of them right earns 0. Terminates after `length` steps.
+
+    Optimum: copy the cues, return `length`. A policy that leaves one dial to chance is right once
+    in that dial's size.
+    """
+
+    MEMORY = ("cue", "steps")
+
+    def __init__(self, sizes: tuple[int, ...] = (3, 4), length: int = 10) -> None:
+        self.sizes, self.length, self.cue, self.steps = tuple(sizes), length, 0, 0
+        self.observation_space = spaces.Box(0.0, 1.0, (sum(self.sizes),), np.float32)
+        self.action_space = spaces.MultiDiscrete(list(self.sizes))
+
+    @property
+    def optimal_return(self) -> float:
+        return float(self.length)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Floats, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._next_cues(), {}
+
+    def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        reward = float(np.array_equal(action, self._cues()))
+        self.steps += 1
+        return self._next_cues(), reward, self.steps >= self.length, False, {}
+
+    def _cues(self) -> Array:
+        return np.array(np.unravel_index(self.cue, self.sizes))
+
+    def _next_cues(self) -> Floats:
+        self.cue = int(self.np_random.integers(prod(self.sizes)))  # all cues as one number
+        shown = zip(self._cues().tolist(), self.sizes, strict=True)
+        return np.concatenate([_one_hot(cue, size) for cue, size in shown])
 
 
 class Mixed(Toy):

@@ -21,7 +21,7 @@ class Trajectory(NamedTuple):
     """
 
     obs: Any  # [T, ...] what was acted on; a dict of arrays where the space is a Dict
-    action: Any  # [T] as given to the environment
+    action: Any  # [T, ...] as given to the environment
     reward: Any  # [T] raw: neither scaled nor clipped
     terminated: Any  # [T] bool; only the last may be true
     truncated: Any  # [T] bool; the same
@@ -58,9 +58,10 @@ def rows_of(
     final = spec.unpack(codec.encode_one(trajectory.final_obs))
     leaves = {obs_column(name): np.concatenate([obs[name], final[name]]) for name in obs}
     reward = np.asarray(trajectory.reward, dtype=np.float32)
+    action = codec.encode_action(trajectory.action)
     return {
         **leaves,
-        "action": np.append(_stored(trajectory, spec), 0),
+        "action": np.concatenate([action, np.zeros_like(action[:1])]),
         "reward": np.append(learned_reward(reward, env), np.float32(0.0)),
         "end": np.append(np.full(length, End.RUNNING), end),
         "t": np.arange(length + 1),
@@ -85,18 +86,6 @@ def _end(trajectory: Trajectory) -> End:
             "give each episode as a trajectory of its own"
         )
     return End.TERMINATED if flags["terminated"][-1] else End.TRUNCATED
-
-
-def _stored(trajectory: Trajectory, spec: EnvSpec) -> Array:
-    given, first = np.asarray(trajectory.action), spec.action.start
-    last = first + spec.action.n - 1
-    stored: Array = given.astype(np.int64) - first
-    if given.ndim != 1 or (stored < 0).any() or (stored >= spec.action.n).any():
-        raise ConfigError(
-            f"actions of {spec.name} are whole numbers from {first} to {last}, one for each step; "
-            f"got {given.dtype} of shape {given.shape}, from {given.min()} to {given.max()}"
-        )
-    return stored
 
 
 def trajectories_in(rows: Mapping[str, Array], spec: EnvSpec, codec: Codec) -> Iterator[Trajectory]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rookery.errors import ConfigError
 from rookery.types import Array, Floats
 
 FLOOR = 0.05
@@ -26,6 +27,11 @@ class Guard:
         self, greedy: Callable[[Any], Array], epsilon: Callable[[], float], *, choices: int
     ):
         """`greedy` returns our own actions at observations, `epsilon` our share of random ones."""
+        if choices < 1:
+            raise ConfigError(
+                "sharing.guard weighs loans by epsilon-greedy play of one Discrete, and these "
+                "actions are something else; set sharing.guard=false"
+            )
         self._greedy, self._epsilon, self._choices = greedy, epsilon, choices
 
     def weigh(self, obs: Any, action: Array, greedy: Array) -> Floats:

@@ -8,7 +8,7 @@ some libraries know (the environment's id, the bounds of its spaces) is compared
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rookery.replay.ring import FORMAT, Schema
+from rookery.replay.ring import BOOKKEEPING, FORMAT, TRANSITION, Schema
 from rookery.types import ActionSpec
 
 Terms = dict[str, Any]  # JSON-ready
@@ -31,15 +31,29 @@ def terms_of(
             if column.name.partition(".")[0] == "obs"
         },
         "action": _action(action),
+        "written by policies": _extras(schema),
         "reward": dict(reward),
         "environment": env,
         "observation space": space,
     }
 
 
+def _extras(schema: Schema) -> dict[str, Any]:
+    """Returns the columns that only some algorithms have, such as what a policy remembers."""
+    after = [column.name for column in schema].index("action") + 1
+    common = {*BOOKKEEPING, *TRANSITION}
+    return {
+        column.name: [list(column.shape), column.dtype]
+        for column in schema[after:]
+        if column not in common and not column.name.startswith("next_obs")
+    }
+
+
 def _action(action: ActionSpec) -> dict[str, Any]:
     if action.discrete:
         return {"choices": action.n}
+    if action.several:
+        return {"choices": list(action.sizes)}
     return {"shape": list(action.shape), "low": list(action.low), "high": list(action.high)}
 
 
