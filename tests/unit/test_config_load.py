@@ -277,7 +277,10 @@ def test_a_python_tag_runs_nothing(file, tmp_path):
     ("source", "said"),
     [
         ("cartpol", ["'cartpol'", "did you mean 'cartpole'?", "mountaincar"]),
-        ("zzz", ["'zzz'", "acrobot, cartpole, cartpole-48core,", "corridor, ddpg", ".yaml"]),
+        (
+            "zzz",
+            ["'zzz'", "Packaged: acrobot", "cartpole, cartpole-48core,", "corridor, ddpg", ".yaml"],
+        ),
         ("no/such.yaml", ["no/such.yaml", "No such file"]),
         (Path("nothing"), ["nothing", "No such file"]),
         ("x" * 5000, ["no scenario"]),
