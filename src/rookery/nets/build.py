@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from rookery.config.schema import Activation, NetConfig
 from rookery.errors import ConfigError
 from rookery.nets.features import Features, Normalize
+from rookery.nets.noisy import SIGMA0, NoisyLinear
 from rookery.types import EnvSpec
 
 # Some work in place: what they are given was made a moment before, and nobody else needs it.
@@ -27,12 +29,20 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 class Perceptron(nn.Module):
     """Obs → features → hidden layers → [B, outputs]."""
 
-    def __init__(self, spec: EnvSpec, outputs: int, config: NetConfig, *, normalize: bool):
+    def __init__(
+        self,
+        spec: EnvSpec,
+        outputs: int,
+        config: NetConfig,
+        *,
+        normalize: bool,
+        layer: Callable[[int, int], Any] = nn.Linear,
+    ):
         super().__init__()
-        self.features = Features(spec, normalize)
+        self.features = Features(spec, normalize, config.image)
         widths = [self.features.width, *config.hidden]
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
-        self.out = nn.Linear(widths[-1], outputs)
+        self.hidden = nn.ModuleList(layer(a, b) for a, b in pairwise(widths))
+        self.out = layer(widths[-1], outputs)
         self.activate = ACTIVATIONS[config.activation]
 
     def forward(self, obs: Any) -> Tensor:
@@ -43,18 +53,48 @@ class Perceptron(nn.Module):
         return F.linear(x, self.out.weight, self.out.bias)
 
 
-def build(config: NetConfig, spec: EnvSpec, outputs: int, *, normalize: bool = False) -> nn.Module:
+class NoisyPerceptron(Perceptron):
+    """A perceptron whose layers after the features are noisy."""
+
+    def forward(self, obs: Any) -> Tensor:
+        x = self.features(obs)
+        for layer in self.hidden:
+            x = self.activate(layer(x))
+        return self.out(x)  # type: ignore[no-any-return]
+
+
+def build(
+    config: NetConfig,
+    spec: EnvSpec,
+    outputs: int,
+    *,
+    normalize: bool = False,
+    noisy: bool = False,
+    sigma0: float = SIGMA0,
+) -> nn.Module:
     """Returns a module that maps a batch of observations to [B, outputs]."""
-    if config.custom is None:
+    if config.custom is not None:
+        made = _custom(config, spec, outputs)
+        _refuse_missing(config.custom, made, normalize=normalize, noisy=noisy)
+        return made
+    if not noisy:
         return Perceptron(spec, outputs, config, normalize=normalize)
-    made = _custom(config, spec, outputs)
+    layer = partial(NoisyLinear, sigma0=sigma0)
+    return NoisyPerceptron(spec, outputs, config, normalize=normalize, layer=layer)
+
+
+def _refuse_missing(custom: str, made: nn.Module, *, normalize: bool, noisy: bool) -> None:
     if normalize and not any(isinstance(part, Normalize) for part in made.modules()):
         raise ConfigError(
-            f"env.normalize_obs is true, but net.custom {config.custom!r} does not normalise; "
+            f"env.normalize_obs is true, but net.custom {custom!r} does not normalise; "
             "begin it with rookery.nets.features.Features(spec, normalize=True), or switch "
             "normalisation off"
         )
-    return made
+    if noisy and not any(isinstance(part, NoisyLinear) for part in made.modules()):
+        raise ConfigError(
+            f"noisy layers are asked for, but net.custom {custom!r} has none; "
+            "make its layers of rookery.nets.noisy.NoisyLinear, or switch noise off"
+        )
 
 
 def _custom(config: NetConfig, spec: EnvSpec, outputs: int) -> nn.Module:

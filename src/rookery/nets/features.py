@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rookery.config.schema import Image
+from rookery.nets.images import Picture
 from rookery.types import EnvSpec, Kind, Leaf
 
 EPSILON = 1e-8
@@ -66,7 +68,7 @@ class Vector(nn.Module):
 class OneHot(nn.Module):
     """Class numbers → concatenated one-hot vectors."""
 
-    def __init__(self, leaf: Leaf, frames: int, normalize: bool):
+    def __init__(self, leaf: Leaf, frames: int):
         super().__init__()
         self.sizes = leaf.sizes * frames
         self.width = sum(self.sizes)
@@ -76,51 +78,25 @@ class OneHot(nn.Module):
         return torch.cat(parts, 1).float()
 
 
-class Picture(nn.Module):
-    """Convolutions for uint8 images: those of Mnih et al. 2015, or 3x3 ones for small images."""
-
-    def __init__(self, leaf: Leaf, frames: int, normalize: bool):
-        super().__init__()
-        channels, *size = leaf.shape
-        large = min(size) >= 36
-        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if large else ((16, 3, 1), (32, 3, 1))
-        padding = int(min(size) < 5)  # two 3x3 layers leave nothing of less than five pixels
-        parts: list[nn.Module] = []
-        before = channels * frames
-        for width, kernel, stride in layers:
-            parts += [nn.Conv2d(before, width, kernel, stride, padding), nn.ReLU()]
-            before = width
-        self.convolutions = nn.Sequential(*parts, nn.Flatten())
-        with torch.no_grad():
-            probe = torch.zeros(1, channels * frames, *size)
-            self.width = int(self.convolutions(probe).shape[1])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.convolutions(x.float() / 255.0)  # type: ignore[no-any-return]
-
-
-ENCODERS: dict[Kind, Callable[[Leaf, int, bool], Any]] = {
-    Kind.VECTOR: Vector,
-    Kind.BINARY: Vector,
-    Kind.DISCRETE: OneHot,
-    Kind.IMAGE: Picture,
+ENCODERS: dict[Kind, Callable[[Leaf, int, bool, Image], Any]] = {
+    Kind.VECTOR: lambda leaf, frames, normalize, image: Vector(leaf, frames, normalize),
+    Kind.BINARY: lambda leaf, frames, normalize, image: Vector(leaf, frames, normalize=False),
+    Kind.DISCRETE: lambda leaf, frames, normalize, image: OneHot(leaf, frames),
+    Kind.IMAGE: lambda leaf, frames, normalize, image: Picture(leaf, frames, image),
 }
 
 
 class Features(nn.Module):
     """Encodes every leaf of an observation and lays the results side by side: Obs → [B, F]."""
 
-    def __init__(self, spec: EnvSpec, normalize: bool):
+    def __init__(self, spec: EnvSpec, normalize: bool, image: Image = Image.AUTO):
         super().__init__()
         self.names = [leaf.name for leaf in spec.obs]
         encoders = [
-            ENCODERS[leaf.kind](leaf, spec.frame_stack, normalize and leaf.kind is Kind.VECTOR)
-            for leaf in spec.obs
+            ENCODERS[leaf.kind](leaf, spec.frame_stack, normalize, image) for leaf in spec.obs
         ]
         self.encoders = nn.ModuleList(encoders)
-        self.plain = not normalize and [  # nothing to do: a flat vector of floats
-            (leaf.name, leaf.kind, len(leaf.shape), leaf.dtype) for leaf in spec.obs
-        ] == [("", Kind.VECTOR, 1, "float32")]
+        self.plain = not normalize and is_plain(spec)
         self.width = sum(encoder.width for encoder in encoders)
 
     def forward(self, obs: Any) -> Tensor:
@@ -137,6 +113,12 @@ class Features(nn.Module):
             norm = getattr(encode, "norm", None)
             if norm is not None:
                 norm.observe(leaves[name].float().flatten(1))
+
+
+def is_plain(spec: EnvSpec) -> bool:
+    """Is an observation a flat vector of floats, with which there is nothing to do?"""
+    leaves = [(leaf.name, leaf.kind, len(leaf.shape), leaf.dtype) for leaf in spec.obs]
+    return leaves == [("", Kind.VECTOR, 1, "float32")]
 
 
 def _size(leaf: Leaf) -> int:

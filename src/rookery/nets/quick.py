@@ -31,18 +31,20 @@ class Quick:
         self._widest, self._outputs = int(self._widths.max()), net.out.out_features
         self._scratch = np.empty((2, 0, self._widest), dtype=np.float32)
         self._flat = _flatten(layers)
+        self._first, self._place = layers[0].weight, layers[0].weight.data_ptr()
 
     @classmethod
     def of(cls, net: nn.Module) -> "Quick | None":
-        """Returns the compiled form of a network that has one."""
-        if not isinstance(net, Perceptron) or not net.features.plain:
+        """Returns the compiled form of a network that has one and whose weights may be moved."""
+        if type(net) is not Perceptron or not net.features.plain:
             return None
-        on_cpu = all(p.device.type == "cpu" for p in net.parameters())
-        return cls(net) if on_cpu and net.activate is torch.relu_ else None
+        movable = all(p.device.type == "cpu" and _is_alone(p) for p in net.parameters())
+        return cls(net) if movable and net.activate is torch.relu_ else None
 
     def fits(self, obs: Any) -> bool:
-        """Is this little enough work?"""
-        return isinstance(obs, np.ndarray) and len(obs) * self._flat.size <= MOST_WORK
+        """Is this little enough work, and are the weights still where they were laid?"""
+        little = isinstance(obs, np.ndarray) and len(obs) * self._flat.size <= MOST_WORK
+        return little and self._first.data_ptr() == self._place
 
     def __call__(self, obs: Array) -> Array:
         """Returns [E, outputs] for [E, inputs]."""
@@ -51,6 +53,11 @@ class Quick:
         out = np.empty((len(obs), self._outputs), dtype=np.float32)
         _forward(obs, self._flat, self._widths, self._scratch, out)
         return out
+
+
+def _is_alone(parameter: nn.Parameter) -> bool:
+    """Does nothing else lie in its memory? Where something does, an optimizer may rely on that."""
+    return parameter.untyped_storage().nbytes() == parameter.numel() * parameter.element_size()
 
 
 def _flatten(layers: list[nn.Linear]) -> Array:
