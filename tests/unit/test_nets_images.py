@@ -83,6 +83,20 @@ def test_impala_has_fifteen_convolutions_and_leaves_11x11_of_an_atari_screen() -
     assert picture.width == 32 * 11 * 11
 
 
+def test_what_impala_finds_is_rectified() -> None:
+    found = Picture(leaf(3, 16, 16), 1, Image.IMPALA)(pictures(4, 3, 16, 16))
+
+    assert found.min().item() == 0.0
+    assert found.max().item() > 0.0
+
+
+@pytest.mark.parametrize(("image", "count"), [("nature", 3), ("impala", 15), ("small", 2)])
+def test_a_network_has_the_convolutions_its_settings_ask_for(image: str, count: int) -> None:
+    net = build(NetConfig(hidden=(4,), image=Image(image)), MIXED, 2)
+
+    assert sum(isinstance(part, nn.Conv2d) for part in net.modules()) == count
+
+
 def test_a_residual_unit_adds_to_what_it_was_given_and_leaves_that_alone() -> None:
     unit, x = Residual(4), torch.randn(2, 4, 6, 6)
     given = x.clone()
