@@ -11,9 +11,9 @@ import torch
 
 from rookery import Actor, Board, Config, Learner, Limiter, Pool
 from rookery.algos import build_algorithm
+from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import (
     ActorConfig,
-    AlgoConfig,
     EnvConfig,
     NetConfig,
     ReplayConfig,
@@ -27,7 +27,7 @@ config = Config(
     run=RunConfig(seed=1),
     env=EnvConfig(id="rookery.envs.toy:Corridor"),
     net=NetConfig(hidden=(32,)),
-    algo=AlgoConfig(n_step=2, target_period=50),
+    algo=DqnConfig(n_step=2, target_period=50),
     replay=ReplayConfig(capacity=5_000, warmup=200, batch=32, draw="prioritized"),
     actor=ActorConfig(envs=2, chunk=CHUNK, pull_period=400),
 )

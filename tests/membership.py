@@ -6,7 +6,8 @@ import numpy as np
 
 import replaying
 from experience import VECTOR, Move, play
-from rookery.config.schema import AlgoConfig, Config, Draw, ReplayConfig, SharingConfig
+from rookery.config.algorithms import DqnConfig
+from rookery.config.schema import Config, Draw, ReplayConfig, SharingConfig
 from rookery.replay.pool import Pool
 from rookery.replay.ring import Ring, schema_of
 from rookery.sharing.member import Member
@@ -17,7 +18,7 @@ MOVES = [(0, k % 2, Move.TERMINATE if k % 11 > 8 else Move.RUN) for k in range(4
 
 def member(folder: Path, name: str, spec: EnvSpec = VECTOR, ratio: float = 0.25) -> Member:
     sharing = SharingConfig(pool=str(folder / "pool"), cross_sample_ratio=ratio)
-    return Member(Config(algo=AlgoConfig(gamma=0.5), sharing=sharing), spec, name)
+    return Member(Config(algo=DqnConfig(gamma=0.5), sharing=sharing), spec, name)
 
 
 def pool(part: Member, draw: Draw = Draw.PRIORITIZED) -> Pool:
@@ -25,7 +26,7 @@ def pool(part: Member, draw: Draw = Draw.PRIORITIZED) -> Pool:
     replay = Pool(
         part.spec,
         ReplayConfig(capacity=300, warmup=1, batch=1, draw=draw),
-        AlgoConfig(gamma=0.5),
+        DqnConfig(gamma=0.5),
         rng=np.random.default_rng(0),
         transports=[Ring.create(schema_of(part.spec), 600)],
         envs=2,

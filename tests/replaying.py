@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from experience import Step, columns
-from rookery.config.schema import AlgoConfig, Draw, FirstPriority, ReplayConfig
+from rookery.config.algorithms import DqnConfig
+from rookery.config.schema import Draw, FirstPriority, ReplayConfig
 from rookery.replay.fold import Chains
 from rookery.replay.pool import Pool
 from rookery.replay.ring import Ring, schema_of
@@ -85,7 +86,7 @@ def pool(
     return Pool(
         spec,
         config,
-        AlgoConfig(n_step=n_step, gamma=0.5),  # sums of its powers are exact
+        DqnConfig(n_step=n_step, gamma=0.5),  # sums of its powers are exact
         rng=np.random.default_rng(0),
         transports=[Ring.create(schema_of(spec), transport) for _ in range(actors)],
         envs=envs,

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
 from rookery.actor import Actor
-from rookery.algos.interface import Acted, Loss
+from rookery.algos.interface import Acted, Algorithm, Loss
 from rookery.config.schema import ActorConfig, EnvConfig
 from rookery.envs.vector import Envs
 from rookery.types import ActionSpec, Array, Batch, End, EnvSpec, Kind, Leaf, Obs
@@ -81,7 +81,7 @@ class Script(gym.Env[Any, Any]):
         return np.array([self.number, self.episode, self.t], dtype=np.float32)
 
 
-class Told:
+class Told(Algorithm):
     """An algorithm that does what it is told, and remembers what it was shown."""
 
     def __init__(self, choose: Callable[[Obs], Array] | None = None):
@@ -93,16 +93,10 @@ class Told:
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {"all": list(self.acting.parameters())}
 
-    def losses(self, batch: Batch) -> Iterator[Loss]:
+    def losses(self, batch: Batch, **_: Any) -> Iterator[Loss]:
         raise NotImplementedError("this one only acts")
 
-    def settle(self, learner_steps: int) -> None: ...
-
-    def observe(self, leaves: dict[str, Array]) -> None: ...
-
-    def act(
-        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
-    ) -> Acted:
+    def act(self, obs: Obs, rng: np.random.Generator, **_: Any) -> Acted:
         self.seen.append(obs.copy())
         return Acted(self.choose(obs))
 

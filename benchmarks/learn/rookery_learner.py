@@ -6,8 +6,8 @@ network, loss, clipping and optimiser and gets its batches for nothing.
 
 from collections.abc import Callable
 
+from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import (
-    AlgoConfig,
     Config,
     Draw,
     LearnerConfig,
@@ -23,17 +23,17 @@ ROWS = 20_000  # in replay before the first step
 
 def double(seed: int) -> Callable[[], int]:
     """Double DQN, uniform draws, no clipping."""
-    return work(seed, AlgoConfig(), ReplayConfig(), LearnerConfig(max_grad_norm=None))
+    return work(seed, DqnConfig(), ReplayConfig(), LearnerConfig(max_grad_norm=None))
 
 
 def full(seed: int) -> Callable[[], int]:
     """Double dueling DQN, prioritised draws with weights, gradients clipped at 10."""
-    algo, replay = AlgoConfig(dueling=True), ReplayConfig(draw=Draw.PRIORITIZED)
+    algo, replay = DqnConfig(dueling=True), ReplayConfig(draw=Draw.PRIORITIZED)
     return work(seed, algo, replay, LearnerConfig(max_grad_norm=10.0))
 
 
 def work(
-    seed: int, algo: AlgoConfig, replay: ReplayConfig, learner: LearnerConfig
+    seed: int, algo: DqnConfig, replay: ReplayConfig, learner: LearnerConfig
 ) -> Callable[[], int]:
     run, net = RunConfig(seed=seed), NetConfig(hidden=(256, 256))
     parts = wire(Config(run=run, algo=algo, net=net, replay=replay, learner=learner))

@@ -13,9 +13,9 @@ import json
 import time
 from collections.abc import Iterator
 
+from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import (
     ActorConfig,
-    AlgoConfig,
     Config,
     Draw,
     Mode,
@@ -37,7 +37,7 @@ def build(mode: Mode, actors: int, seed: int, samples_per_insert: float) -> Part
     return wire(
         Config(
             run=RunConfig(seed=seed, env_steps=FOR_EVER, mode=mode),
-            algo=AlgoConfig(dueling=True),
+            algo=DqnConfig(dueling=True),
             net=NetConfig(hidden=(256, 256)),
             actor=ActorConfig(num=actors, envs=8, chunk=64),
             replay=ReplayConfig(

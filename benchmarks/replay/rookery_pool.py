@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 import rows
-from rookery.config.schema import AlgoConfig, Draw, ReplayConfig
+from rookery.config.algorithms import DqnConfig
+from rookery.config.schema import Draw, ReplayConfig
 from rookery.replay.pool import Pool
 from rookery.replay.ring import Ring, schema_of
 from rookery.types import ActionSpec, End, EnvSpec, Kind, Leaf
@@ -23,7 +24,7 @@ def pool(seed: int, draw: Draw, *, transport: int, envs: int) -> Pool:
     config = ReplayConfig(capacity=rows.CAPACITY, draw=draw, alpha=rows.ALPHA)
     ring = Ring.create(schema_of(SPEC), transport)
     rng = np.random.default_rng(seed)
-    return Pool(SPEC, config, AlgoConfig(), rng=rng, transports=[ring], envs=envs)
+    return Pool(SPEC, config, DqnConfig(), rng=rng, transports=[ring], envs=envs)
 
 
 def columns(given: rows.Rows, envs: int) -> dict[str, np.ndarray]:

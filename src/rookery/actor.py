@@ -7,12 +7,14 @@ Every step of every environment becomes one row; an episode's final observation 
 its own. A step that was only an autoreset becomes none.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rookery import seeding
 from rookery.algos import Acted, Algorithm
+from rookery.algos.interface import NOTHING
 from rookery.board import Board
 from rookery.config.schema import ActorConfig, EnvConfig
 from rookery.envs.frames import View
@@ -22,7 +24,7 @@ from rookery.event import Episode
 from rookery.nets.arrays import arrays_of, load_arrays
 from rookery.replay.ring import Ring, obs_column, row_bytes, schema_of
 from rookery.seeding import Role
-from rookery.types import Array, End, EnvSpec, Obs, Rows
+from rookery.types import AHEAD, Array, End, EnvSpec, Obs, Rows
 
 _TERMINATED, _TRUNCATED = np.uint8(End.TERMINATED), np.uint8(End.TRUNCATED)
 LONG = 4_096  # rows of a transport ring that is to hold whole episodes
@@ -65,6 +67,8 @@ class Actor:
         self.t = np.zeros(envs.num, dtype=np.int64)
         self.episode = np.zeros(envs.num, dtype=np.int64)
         self._everyone = np.arange(envs.num)
+        self._looks_ahead = any(extra.name == AHEAD for extra in algorithm.extras)
+        self._unknown = np.full(envs.num, np.nan, dtype=np.float32)
         self._begin(envs.reset(self._env_seed()))
 
     def _env_seed(self) -> int:
@@ -72,7 +76,7 @@ class Actor:
         return seeding.integer(self.seed, Role.ENVS, index=self.index, incarnation=life)
 
     def _begin(self, obs: Obs) -> None:
-        self.view = View(self.envs.spec, obs)
+        self.view = View(self.envs.spec, obs, self.algorithm.memory)
 
     def pull(self, board: Board) -> bool:
         """Takes the newest published weights; returns whether there were any."""
@@ -91,7 +95,7 @@ class Actor:
         """Plays on from where it stopped, at least `env_steps` steps over all environments."""
         played, ended = 0, list[Episode]()
         while played < env_steps:
-            played += self._step(epsilon, ended)
+            played += self._step(epsilon, ended, env_steps - played)
         self.since_pull += played
         return Played(played, tuple(ended))
 
@@ -110,14 +114,27 @@ class Actor:
         """Returns the rows that this many env steps take at most."""
         return env_steps + 2 * self.envs.num
 
-    def _step(self, epsilon: float, ended: list[Episode]) -> int:
-        acted = self.algorithm.act(self.view.seen(), epsilon, self.rng, values=self.values)
+    def _step(self, epsilon: float, ended: list[Episode], left: int = 0) -> int:
+        """Plays a step; `left` are the env steps up to where a rollout ends."""
+        view = self.view
+        acted = self.algorithm.act(
+            view.seen(), self.rng, epsilon=epsilon, values=self.values, memory=view.memory
+        )
         steps = self.envs.step(acted.action)
+        if self._looks_ahead:
+            ahead = self._ahead(steps, left)
+            acted = acted._replace(extras={**acted.extras, AHEAD: ahead})
         played = self._write(acted, steps)
         ended += self._finish(steps)
-        self.view.push(steps)
+        view.push(steps, acted.memory)
         self.ring.beat()
         return played
+
+    def _ahead(self, steps: Steps, left: int) -> Array:
+        """Returns what the policy expects of the next state where a rollout ends; nan before."""
+        if np.count_nonzero(steps.real) < left:
+            return self._unknown
+        return self._best(self.view.after(steps).seen())  # type: ignore[no-any-return]
 
     def _write(self, acted: Acted, steps: Steps) -> int:
         """Writes one row for every environment that really took a step."""
@@ -135,6 +152,7 @@ class Actor:
             reward=reward if whole else reward[who],
             taken=acted.taken,
             best=acted.best,
+            extras=acted.extras,
         )
         self.t += real
         self.score += steps.reward * real
@@ -150,6 +168,7 @@ class Actor:
         reward: Any = 0.0,
         taken: Any = np.nan,
         best: Any = None,
+        extras: Mapping[str, Array] = NOTHING,
     ) -> None:
         """Writes one row for each; without a `best` its values stay "not estimated"."""
         ring = self.ring
@@ -166,6 +185,7 @@ class Actor:
         rows["t"] = self.t if whole else self.t[who]
         if best is not None:
             rows |= {"taken": taken, "best": best}
+        rows.update(extras)
         ring.put(len(who), rows)
 
     def _finish(self, steps: Steps) -> list[Episode]:
@@ -193,7 +213,7 @@ class Actor:
         return best
 
     def _best(self, seen: Obs) -> Any:
-        return self.algorithm.act(seen, 0.0, self.rng, values=True).best
+        return self.algorithm.act(seen, self.rng, noise=False, values=True).best
 
     def _new_episodes(self, who: Rows) -> None:
         self.score[who] = 0.0
@@ -227,6 +247,8 @@ class Actor:
             "episode": self.episode.tolist(),
         }
         arrays = {f"net.{k}": v.copy() for k, v in arrays_of(self.algorithm.acting).items()}
+        if self.view.memory is not None:
+            arrays["memory"] = self.view.memory.copy()
         return numbers, arrays | {f"frames.{k}": v.copy() for k, v in self.view.stacks.items()}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -248,6 +270,8 @@ class Actor:
         if exported is not None:
             for name, stack in self.view.stacks.items():
                 stack[...] = arrays[f"frames.{name}"]
+            if self.view.memory is not None:
+                self.view.memory[...] = arrays["memory"]
 
     def close(self) -> None:
         try:

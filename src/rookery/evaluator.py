@@ -36,19 +36,28 @@ class Evaluator:
         )
 
     def run(
-        self, *, seed: int, epsilon: float = 0.0, timeout_s: float = 600.0, record: bool = False
+        self,
+        *,
+        seed: int,
+        epsilon: float = 0.0,
+        noise: bool = False,
+        timeout_s: float = 600.0,
+        record: bool = False,
     ) -> Judged:
         """Plays `episodes` episodes with the algorithm's present weights."""
         deadline = time.monotonic() + timeout_s
         rng = np.random.default_rng(seed)
         tally = _Tally(self.envs, self._share)
-        view = View(self.envs.spec, self.envs.reset(seed))
+        view = View(self.envs.spec, self.envs.reset(seed), self.algorithm.memory)
         while not tally.complete:
             if record and tally.recording:
                 tally.record()
-            steps = self.envs.step(self.algorithm.act(view.seen(), epsilon, rng).action)
+            acted = self.algorithm.act(
+                view.seen(), rng, epsilon=epsilon, noise=noise, memory=view.memory
+            )
+            steps = self.envs.step(acted.action)
             tally.add(steps)
-            view.push(steps)
+            view.push(steps, acted.memory)
             if time.monotonic() > deadline:
                 raise StalledError(
                     f"{self.envs.name}: {tally.done} of {self.episodes} episodes "

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rookery import seeding
 from rookery.algos import Algorithm
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
 from rookery.nets.arrays import arrays_of, fingerprint, load_arrays
-from rookery.nets.features import EPSILON, Normalize
+from rookery.nets.features import EPSILON, Features, Normalize
 from rookery.nets.flat import Flat
 from rookery.schedule import Schedule
+from rookery.seeding import Role
 from rookery.types import Array, Batch, Learned
 
 OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {
@@ -33,9 +35,17 @@ class Learner:
     """Takes gradient steps on an algorithm's losses."""
 
     def __init__(
-        self, algorithm: Algorithm, config: LearnerConfig, env: EnvConfig, device: torch.device
+        self,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        env: EnvConfig,
+        device: torch.device,
+        *,
+        seed: int = 0,
     ):
         self.algorithm, self.config, self.device = algorithm, config, device
+        self.rng = torch.Generator(device)
+        self.rng.manual_seed(seeding.integer(seed, Role.LEARNER))
         self.normalize = env
         self.scale = Normalize(1)  # of returns; divides rewards where env.normalize_reward asks
         algorithm.networks["return_scale"] = self.scale
@@ -54,7 +64,8 @@ class Learner:
         td_error: Tensor | None = None
         metrics: dict[str, Tensor] = {}
         try:
-            for loss in self.algorithm.losses(self._here(batch)):
+            step = self.learner_steps + 1
+            for loss in self.algorithm.losses(self._here(batch), step=step, rng=self.rng):
                 if not self._step(loss.group, loss.value):
                     return self._skip()
                 td_error = loss.td_error if loss.td_error is not None else td_error
@@ -104,10 +115,15 @@ class Learner:
             weight=to(batch.weight),
             rows=batch.rows,
             mask=to(batch.mask),
+            extras=to(batch.extras),
         )
         if not self.normalize.normalize_reward:
             return here
-        return here._replace(reward=here.reward / torch.sqrt(self.scale.variance + EPSILON))
+        return here._replace(reward=here.reward / self.deviation())
+
+    def deviation(self) -> Tensor:
+        """Returns what rewards are divided by where they are normalised, [1]."""
+        return torch.sqrt(self.scale.variance + EPSILON)
 
     def _tensor(self, value: Any) -> Any:
         if value is None:
@@ -122,9 +138,14 @@ class Learner:
         if len(returns) == 0:
             return
         if self.normalize.normalize_obs:
-            self.algorithm.observe(leaves)
+            self._observe({name: torch.from_numpy(leaf) for name, leaf in leaves.items()})
         if self.normalize.normalize_reward:
             self.scale.observe(torch.from_numpy(returns[:, None]))
+
+    def _observe(self, leaves: dict[str, Tensor]) -> None:
+        for module in self.algorithm.acting.modules():
+            if isinstance(module, Features):
+                module.observe(leaves)
 
     def advance(self, share: float) -> None:
         """Sets what depends on how much of the run is over (0 to 1)."""
@@ -155,6 +176,7 @@ class Learner:
                     arrays[f"opt.{name}.{index}.{key}"] = (
                         torch.as_tensor(value).cpu().numpy().copy()
                     )
+        arrays["rng"] = self.rng.get_state().numpy().copy()
         numbers = {"learner_steps": self.learner_steps, "skipped": self.skipped}
         return numbers, arrays
 
@@ -167,6 +189,8 @@ class Learner:
             state = optimizer.state_dict()
             state["state"] = _slots(arrays, f"opt.{name}.")
             optimizer.load_state_dict(state)
+        if "rng" in arrays:
+            self.rng.set_state(torch.from_numpy(arrays["rng"].copy()))
 
 
 def pick_device(wanted: str, setting: str = "learner.device") -> torch.device:

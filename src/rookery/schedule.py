@@ -9,6 +9,7 @@ LEAST = 1e-8  # an exponential decay to 0 ends here, and one from 0 stays there
 
 SHAPES: dict[Decay, Callable[[float, float, float], float]] = {
     Decay.CONSTANT: lambda first, last, share: first,
+    Decay.STEP: lambda first, last, share: first,
     Decay.LINEAR: lambda first, last, share: first + (last - first) * share,
     Decay.EXPONENTIAL: lambda first, last, share: (
         first * (max(last, LEAST) / max(first, LEAST)) ** share

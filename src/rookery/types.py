@@ -79,6 +79,9 @@ class ActionSpec:
         return "float32" if self.continuous else "int64"
 
 
+AHEAD = "ahead"  # the extra in which actors say what they expect where a rollout ends
+
+
 @dataclass(frozen=True)
 class Extra:
     """A column that actors write for their own algorithm, beside the action."""

@@ -29,9 +29,9 @@ from rookery.actor import LONG as LONG_RING
 from rookery.algos import Acted
 from rookery.algos.dqn import Dqn
 from rookery.board import Board
+from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import (
     ActorConfig,
-    AlgoConfig,
     Draw,
     EnvConfig,
     FirstPriority,
@@ -161,7 +161,7 @@ class TestRows:
     ) -> None:
         told = Told()
         told.seen = seen = []
-        told.act = lambda obs, epsilon, rng, values: (  # type: ignore[method-assign]
+        told.act = lambda obs, rng, **_: (  # type: ignore[method-assign]
             seen.append({k: v.copy() for k, v in obs.items()}) or Acted(np.zeros(2, np.int64))
         )
         open_actors.append(player := actor(make(EnvConfig(), 2, factory=toy.Mixed), told))
@@ -210,13 +210,11 @@ class Noting(Dqn):
     def attach(self, player: Actor) -> None:
         self.player, self.shown = player, {}
 
-    def act(
-        self, obs: Any, epsilon: float, rng: np.random.Generator, *, values: bool = False
-    ) -> Acted:
+    def act(self, obs: Any, rng: np.random.Generator, **how: Any) -> Acted:
         for env, seen in enumerate(obs):
             key = (env, int(self.player.episode[env]), int(self.player.t[env]))
             self.shown[key] = seen.copy()
-        return super().act(obs, epsilon, rng, values=values)
+        return super().act(obs, rng, **how)
 
 
 def pictures(mode: AutoresetMode, depth: int = 3, envs: int = 2) -> Any:
@@ -225,12 +223,12 @@ def pictures(mode: AutoresetMode, depth: int = 3, envs: int = 2) -> Any:
 
 def test_stacks_acted_on_are_the_stacks_drawn_later(mode: AutoresetMode) -> None:
     envs = pictures(mode)
-    algorithm = Noting(AlgoConfig(), NetConfig(hidden=(4,)), EnvConfig(), envs.spec)
+    algorithm = Noting(DqnConfig(), NetConfig(hidden=(4,)), EnvConfig(), envs.spec)
     player = actor(envs, algorithm, chunk=100)
     algorithm.attach(player)
     replay = ReplayConfig(capacity=500, warmup=1, batch=1)
     rng = np.random.default_rng(0)
-    pool = Pool(envs.spec, replay, AlgoConfig(), rng=rng, transports=[player.ring], envs=2)
+    pool = Pool(envs.spec, replay, DqnConfig(), rng=rng, transports=[player.ring], envs=2)
     player.collect(100, 0.5)
     player.cut()
     player.collect(100, 0.5)
@@ -265,7 +263,7 @@ def pool_of(player: Actor, **algo: Any) -> Pool:
             alpha=1.0,
             first_priority=FirstPriority.ACTOR,
         ),
-        AlgoConfig(**algo),
+        DqnConfig(**algo),
         rng=np.random.default_rng(0),
         transports=[player.ring],
         envs=player.envs.num,
@@ -321,7 +319,7 @@ class TestValues:
             k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v
             for k, v in batch._asdict().items()
         }
-        (loss,) = algorithm.losses(Batch(**tensors))
+        (loss,) = algorithm.losses(Batch(**tensors), step=1, rng=torch.Generator())
 
         assert loss.td_error is not None
         wanted = loss.td_error.abs().numpy() + FLOOR
@@ -376,7 +374,7 @@ class TestCutting:
         pool = Pool(
             player.envs.spec,
             ReplayConfig(capacity=50, warmup=1, batch=1),
-            AlgoConfig(gamma=0.5, n_step=3),
+            DqnConfig(gamma=0.5, n_step=3),
             rng=np.random.default_rng(0),
             transports=[player.ring],
             envs=1,
@@ -426,7 +424,7 @@ class TestCutting:
 def trained(seed: int, envs: Any, **algo: Any) -> Dqn:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Dqn(AlgoConfig(**algo), NetConfig(hidden=(8,)), EnvConfig(), envs.spec)
+        return Dqn(DqnConfig(**algo), NetConfig(hidden=(8,)), EnvConfig(), envs.spec)
 
 
 SAVED: dict[str, Any] = {
@@ -470,24 +468,24 @@ class TestExploring:
     @staticmethod
     def chosen(epsilon: float, draws: int = 200, envs: int = 50) -> Any:
         """Returns actions of a policy whose greedy action is always 2."""
-        algorithm = Dqn(AlgoConfig(), NetConfig(hidden=()), EnvConfig(), flat_spec(3, 4))
+        algorithm = Dqn(DqnConfig(), NetConfig(hidden=()), EnvConfig(), flat_spec(3, 4))
         with torch.no_grad():
             algorithm.acting.body.out.weight.zero_()  # type: ignore[union-attr, operator]
             algorithm.acting.body.out.bias.copy_(torch.tensor([0.0, 1.0, 2.0, 1.5]))  # type: ignore[union-attr, operator]
         rng, obs = np.random.default_rng(5), np.zeros((envs, 3), np.float32)
-        return np.stack([algorithm.act(obs, epsilon, rng).action for _ in range(draws)])
+        return np.stack([algorithm.act(obs, rng, epsilon=epsilon).action for _ in range(draws)])
 
     def test_epsilon_0_is_greedy_and_draws_nothing(self) -> None:
         class Never:
             def random(self, size: int) -> Any:
                 raise AssertionError("greedy play needs no chance")
 
-        algorithm = Dqn(AlgoConfig(), NetConfig(hidden=(4,)), EnvConfig(), flat_spec(3, 4))
+        algorithm = Dqn(DqnConfig(), NetConfig(hidden=(4,)), EnvConfig(), flat_spec(3, 4))
         obs = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
         with torch.no_grad():
             best = algorithm.acting(torch.from_numpy(obs)).argmax(1).tolist()
 
-        assert algorithm.act(obs, 0.0, Never()).action.tolist() == best  # type: ignore[arg-type]
+        assert algorithm.act(obs, Never(), epsilon=0.0).action.tolist() == best  # type: ignore[arg-type]
         assert (self.chosen(0.0, draws=1) == 2).all()
 
     @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0])

@@ -68,15 +68,15 @@ def test_a_seed_that_sb3_cannot_take_is_refused():
         load("sac", changes={"run.seed": 1 << 32})
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "ppo"])
-def test_what_rookery_has_not_yet_is_said_with_what_it_has(name):
-    with pytest.raises(ConfigError, match=f"no algorithm '{name}' yet; it has dqn"):
-        load(name, changes={"backend": "rookery"})
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "dqn", "ppo"])
+def test_the_scenarios_of_sb3_are_there_for_both_backends(name):
+    assert load(name).backend is Backend.SB3
+    assert load(name, changes={"backend": "rookery"}).algo.name == name
 
 
-def test_the_scenario_dqn_is_there_for_both_backends():
-    assert load("dqn").backend is Backend.SB3
-    assert load("dqn", changes={"backend": "rookery"}).algo.name == "dqn"
+def test_settings_of_sb3s_algorithm_do_not_become_another_one_of_ours():
+    with pytest.raises(ConfigError, match="those of SB3's SAC, and algo.name is 'dqn'"):
+        load("sac", changes={"backend": "rookery", "algo.name": "dqn"})
 
 
 def test_each_scenario_of_sb3_names_its_algorithm():

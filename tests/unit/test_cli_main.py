@@ -217,8 +217,8 @@ def test_a_terminal_that_is_not_utf8_shows_escapes():
 
 
 def test_list_shows_every_scenario_and_algorithm(capsys):
+    from rookery.config.algorithms import ALGORITHMS
     from rookery.config.load import scenarios
-    from rookery.config.schema import ALGORITHMS
 
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
@@ -227,7 +227,7 @@ def test_list_shows_every_scenario_and_algorithm(capsys):
 
     assert [name for name in [*scenarios(), *ALGORITHMS] if f"  {name}  " not in shown] == []
     assert answer["scenarios"] == {name: it.about for name, it in scenarios().items()}
-    assert answer["algorithms"] == ALGORITHMS
+    assert answer["algorithms"] == {name: entry.about for name, entry in ALGORITHMS.items()}
 
 
 def test_list_settings_has_a_line_for_every_setting(capsys):
@@ -238,9 +238,10 @@ def test_list_settings_has_a_line_for_every_setting(capsys):
     assert main(["list", "--settings", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
 
-    assert [line.split()[0] for line in lines] == list(keys())
+    shown = [line.split()[0] for line in lines]
+    assert set(shown) == set(keys())
     assert all(" # " in line for line in lines)
-    assert [setting["key"] for setting in answer["settings"]] == list(keys())
+    assert [setting["key"] for setting in answer["settings"]] == shown
 
 
 # output

@@ -1,16 +1,16 @@
 """What the settings promise about themselves."""
 
 import inspect
+import re
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 
 import pytest
 
 from rookery.config import schema
+from rookery.config.algorithms import ALGORITHMS, DqnConfig
 from rookery.config.describe import settings
 from rookery.config.parse import keys
 from rookery.config.schema import (
-    ALGORITHMS,
-    AlgoConfig,
     Config,
     Draw,
     EnvConfig,
@@ -38,7 +38,13 @@ def test_settings_are_frozen_keyword_only_and_have_defaults(cls):
 def test_every_setting_is_described_once_with_a_comment():
     found = settings()
 
-    assert [setting.key for setting in found] == list(keys())
+    common = [s.key for s in found if not re.match(r"algo\.(?!name|gamma|n_step)", s.key)]
+    of_algorithms = [(s.key, s.comment.partition(":")[0]) for s in found if s.key not in common]
+
+    assert {setting.key for setting in found} == set(keys())
+    assert common == [key for key in keys() if key in common]
+    assert len(set(of_algorithms)) == len(of_algorithms)
+    assert {name for _, name in of_algorithms} == {*ALGORITHMS}
     assert [setting.key for setting in found if not setting.comment] == []
 
 
@@ -67,7 +73,7 @@ def test_a_comment_is_the_one_beside_the_field():
 
 
 def test_the_default_algorithm_is_listed():
-    assert AlgoConfig().name in ALGORITHMS
+    assert DqnConfig().name in ALGORITHMS
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,7 @@ def test_the_default_algorithm_is_listed():
         lambda nan: LearnerConfig(lr=nan),
         lambda nan: RunConfig(minutes=nan),
         lambda nan: EvalConfig(timeout_s=nan),
-        lambda nan: AlgoConfig(gamma=nan),
+        lambda nan: DqnConfig(gamma=nan),
         lambda nan: ReportConfig(plain_period_s=nan),
     ],
 )

@@ -10,8 +10,10 @@ from experience import MIXED
 from roles import flat_spec
 from rookery.algos.dqn import Dqn
 from rookery.algos.interface import Loss
-from rookery.config.schema import Activation, AlgoConfig, EnvConfig, NetConfig
+from rookery.config.algorithms import DqnConfig
+from rookery.config.schema import Activation, EnvConfig, LearnerConfig, NetConfig
 from rookery.errors import ConfigError
+from rookery.learner import Learner
 from rookery.nets.features import Normalize
 from rookery.types import Batch
 
@@ -30,7 +32,7 @@ def linear(net: Any, weight: list[list[float]]) -> None:
 
 def dqn(online: Any = ONLINE, target: Any = TARGET, **config: Any) -> Dqn:
     """Returns an algorithm whose two networks are the given matrices."""
-    made = Dqn(AlgoConfig(**config), NetConfig(hidden=()), EnvConfig(), TWO)
+    made = Dqn(DqnConfig(**config), NetConfig(hidden=()), EnvConfig(), TWO)
     linear(made.networks["online"], online)
     linear(made.networks["target"], target)
     return made
@@ -56,7 +58,7 @@ def one(discount: float, reward: float = 0.5) -> Batch:
 
 
 def loss_of(algorithm: Dqn, on: Batch) -> Loss:
-    losses = list(algorithm.losses(on))
+    losses = list(algorithm.losses(on, step=1, rng=torch.Generator()))
     assert len(losses) == 1
     return losses[0]
 
@@ -87,7 +89,7 @@ class TestTarget:
         assert target_of(dqn(double=True), one(discount, reward=1.75)) == 1.75 + discount * 4.0
 
     def test_dueling_adds_a_value_to_centred_advantages(self) -> None:
-        made = Dqn(AlgoConfig(dueling=True), NetConfig(hidden=()), EnvConfig(), TWO)
+        made = Dqn(DqnConfig(dueling=True), NetConfig(hidden=()), EnvConfig(), TWO)
         linear(made.networks["online"], [[5.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
 
         with torch.no_grad():
@@ -97,12 +99,12 @@ class TestTarget:
         assert q.tolist() == [[4.0, 6.0]]
 
     def test_dueling_acts_on_advantages_alone(self) -> None:
-        made = Dqn(AlgoConfig(dueling=True), NetConfig(hidden=(8,)), EnvConfig(), TWO)
+        made = Dqn(DqnConfig(dueling=True), NetConfig(hidden=(8,)), EnvConfig(), TWO)
         obs = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
         with torch.no_grad():
             best = made.acting(torch.from_numpy(obs)).argmax(1).tolist()
 
-        assert made.act(obs, 0.0, np.random.default_rng(0)).action.tolist() == best
+        assert made.act(obs, np.random.default_rng(0), epsilon=0.0).action.tolist() == best
 
     def test_no_gradient_flows_into_the_target(self) -> None:
         made = dqn(double=True)
@@ -191,7 +193,7 @@ class TestSettling:
         assert all(p.grad_fn is None and not p.requires_grad for p in target)
 
     def test_the_two_networks_begin_equal_and_share_no_weight(self) -> None:
-        made = Dqn(AlgoConfig(), NetConfig(hidden=(4,)), EnvConfig(), TWO)
+        made = Dqn(DqnConfig(), NetConfig(hidden=(4,)), EnvConfig(), TWO)
         online, target = made.networks["online"], made.networks["target"]
 
         for ours, theirs in zip(online.parameters(), target.parameters(), strict=True):
@@ -208,14 +210,14 @@ class TestValues:
     @staticmethod
     def made(activation: Activation, dueling: bool) -> Dqn:
         net = NetConfig(hidden=(8,), activation=activation)
-        return Dqn(AlgoConfig(dueling=dueling), net, EnvConfig(), flat_spec(2, 4))
+        return Dqn(DqnConfig(dueling=dueling), net, EnvConfig(), flat_spec(2, 4))
 
     def test_they_are_what_the_network_says_of_the_action_and_of_the_best(
         self, activation: Activation, dueling: bool
     ) -> None:
         algorithm = self.made(activation, dueling)
 
-        acted = algorithm.act(self.OBS, 0.5, np.random.default_rng(1), values=True)
+        acted = algorithm.act(self.OBS, np.random.default_rng(1), epsilon=0.5, values=True)
 
         with torch.no_grad():
             q = algorithm.acting(torch.from_numpy(self.OBS)).numpy()
@@ -231,7 +233,7 @@ class TestValues:
         algorithm = self.made(activation, dueling)
 
         plain, valued = (
-            algorithm.act(self.OBS, 0.5, np.random.default_rng(1), values=asked)
+            algorithm.act(self.OBS, np.random.default_rng(1), epsilon=0.5, values=asked)
             for asked in (False, True)
         )
 
@@ -241,9 +243,10 @@ class TestValues:
 
 class TestNormalising:
     def test_both_networks_see_the_same_statistics_at_once(self) -> None:
-        made = Dqn(AlgoConfig(), NetConfig(hidden=(4,)), EnvConfig(normalize_obs=True), TWO)
+        made = Dqn(DqnConfig(), NetConfig(hidden=(4,)), EnvConfig(normalize_obs=True), TWO)
         seen = np.random.default_rng(0).normal(3.0, 2.0, size=(500, 2)).astype(np.float32)
-        made.observe({"": seen})
+        env, learner = EnvConfig(normalize_obs=True), LearnerConfig()
+        Learner(made, learner, env, torch.device("cpu")).observe({"": seen}, np.zeros(500))
 
         for net in (made.networks["online"], made.networks["target"]):
             (norm,) = (m for m in net.modules() if isinstance(m, Normalize))
@@ -254,15 +257,15 @@ class TestNormalising:
             assert torch.equal(made.networks["online"](obs), made.networks["target"](obs))
 
     def test_statistics_are_not_trained(self) -> None:
-        made = Dqn(AlgoConfig(), NetConfig(hidden=(4,)), EnvConfig(normalize_obs=True), TWO)
+        made = Dqn(DqnConfig(), NetConfig(hidden=(4,)), EnvConfig(normalize_obs=True), TWO)
 
         assert sum(p.numel() for p in made.groups()["q"]) == (2 * 4 + 4) + (4 * 2 + 2)
 
 
 def test_continuous_actions_are_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError) as caught:
-        Dqn(AlgoConfig(), NetConfig(), EnvConfig(), MIXED)
+        Dqn(DqnConfig(), NetConfig(), EnvConfig(), MIXED)
 
     message = str(caught.value)
     assert "mixed has continuous ones" in message
-    assert "choose an environment with Discrete actions" in message
+    assert "use sac or ppo, or choose an environment that has them" in message

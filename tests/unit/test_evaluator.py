@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode
 
 from roles import AUTORESETS, TERMINATED, TRUNCATED, Life, Script, Told, vector
 from rookery.algos.dqn import Dqn
-from rookery.config.schema import AlgoConfig, EnvConfig, NetConfig
+from rookery.config.algorithms import DqnConfig
+from rookery.config.schema import EnvConfig, NetConfig
 from rookery.envs import toy
 from rookery.envs.make import make
 from rookery.errors import StalledError
@@ -91,7 +92,7 @@ class TestRepeating:
         spec_of.close()
         return Evaluator(
             lambda num: make(EnvConfig(**env), num, factory=toy.Pictures),
-            Dqn(AlgoConfig(), NetConfig(hidden=(8,)), EnvConfig(), spec_of.spec),
+            Dqn(DqnConfig(), NetConfig(hidden=(8,)), EnvConfig(), spec_of.spec),
             episodes=9,
         )
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from roles import flat_spec
 from rookery.algos.dqn import Dqn
-from rookery.algos.interface import Loss
+from rookery.algos.interface import Algorithm, Loss
+from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import (
-    AlgoConfig,
     Decay,
     EnvConfig,
     LearnerConfig,
@@ -22,7 +22,7 @@ from rookery.config.schema import (
 from rookery.errors import ConfigError, LostError
 from rookery.learner import OPTIMIZERS, Learner, pick_device
 from rookery.nets.arrays import fingerprint
-from rookery.types import Array, Batch
+from rookery.types import Batch
 
 CPU = torch.device("cpu")
 SPEC = flat_spec(width=3, actions=2)
@@ -43,15 +43,15 @@ def batch(seed: int = 0, size: int = 8, **changes: Any) -> Batch:
     return made._replace(**changes)
 
 
-def learner(env: EnvConfig | None = None, algo: AlgoConfig | None = None, **config: Any) -> Learner:
+def learner(env: EnvConfig | None = None, algo: DqnConfig | None = None, **config: Any) -> Learner:
     env = env or EnvConfig()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        algorithm = Dqn(algo or AlgoConfig(target_period=4), NetConfig(hidden=(8,)), env, SPEC)
+        algorithm = Dqn(algo or DqnConfig(target_period=4), NetConfig(hidden=(8,)), env, SPEC)
     return Learner(algorithm, LearnerConfig(**config), env, CPU)
 
 
-class Bowl:
+class Bowl(Algorithm):
     """An algorithm with one weight and a loss of the test's choice; it keeps what it was shown."""
 
     def __init__(self, loss: Callable[[Tensor, Batch], Tensor]):
@@ -66,20 +66,13 @@ class Bowl:
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {"bowl": [self.weight]}
 
-    def losses(self, batch: Batch) -> Iterator[Loss]:
+    def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         self.shown.append(batch)
         value = self.loss(self.weight.sum(), batch)
         yield Loss("bowl", value, torch.ones(3), {"depth": value.detach()})
 
-    def settle(self, learner_steps: int) -> None:
-        self.settled = learner_steps
-
-    def observe(self, leaves: dict[str, Array]) -> None: ...
-
-    def act(
-        self, obs: Any, epsilon: float, rng: np.random.Generator, *, values: bool = False
-    ) -> Any:
-        raise NotImplementedError("this one only learns")
+    def settle(self, step: int) -> None:
+        self.settled = step
 
 
 def bowl(loss: Callable[[Tensor, Batch], Tensor], **config: Any) -> tuple[Learner, Bowl]:
@@ -100,8 +93,8 @@ class TestSteps:
         made.algorithm.settle(0)
         made.due()
         made.weights()
-        made.algorithm.act(batch().obs, 0.5, np.random.default_rng(0))
-        list(made.algorithm.losses(made._here(batch())))
+        made.algorithm.act(batch().obs, np.random.default_rng(0), epsilon=0.5)
+        list(made.algorithm.losses(made._here(batch()), step=1, rng=made.rng))
         assert made.weights_sha256() == before
 
         made.learn(batch())
@@ -142,7 +135,7 @@ class TestSteps:
     def test_acting_with_weights_that_are_trained_changes_nothing_about_training(self) -> None:
         acting, resting = learner(), learner()
         for seed in range(10):
-            acting.algorithm.act(batch(seed).obs, 0.0, np.random.default_rng(0))
+            acting.algorithm.act(batch(seed).obs, np.random.default_rng(0), epsilon=0.0)
             for made in (acting, resting):
                 made.learn(batch(seed))
 

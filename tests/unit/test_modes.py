@@ -245,7 +245,7 @@ def test_where_replay_cannot_be_made_no_actor_is_left(monkeypatch: pytest.Monkey
         def close(self) -> None:
             closed.append("env")
 
-    monkeypatch.setattr("rookery.loops.shard.Pool", NoRoom)
+    monkeypatch.setattr("rookery.loops.wiring.Pool", NoRoom)
     with pytest.raises(ConfigError, match="no room"):
         wire(config(), factory=Known)
 

@@ -8,8 +8,8 @@ import pytest
 from beartype.roar import BeartypeCallHintViolation
 
 import rookery
-from rookery.algos import ALGOS
-from rookery.config.schema import ALGORITHMS, Activation, Decay, Draw, Mode, Optimizer
+from rookery.config.algorithms import ALGORITHMS, load_class
+from rookery.config.schema import Activation, Decay, Draw, Mode, Optimizer
 from rookery.learner import OPTIMIZERS
 from rookery.loops import LOOPS
 from rookery.nets.build import ACTIVATIONS
@@ -110,9 +110,17 @@ def test_the_front_door_refuses_arguments_of_a_wrong_type(call):
         (SHAPES, Decay),
         (ACTIVATIONS, Activation),
         (ENCODERS, Kind),
-        (ALGOS, ALGORITHMS),
     ],
     ids=lambda side: getattr(side, "__name__", ""),
 )
 def test_every_choice_has_its_row(table, members):
     assert set(table) == set(members)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_is_where_its_row_says(name):
+    entry = ALGORITHMS[name]
+
+    assert entry.settings.name == name
+    assert load_class(entry.where).__module__.startswith("rookery.algos.")
+    assert entry.about

@@ -74,7 +74,7 @@ class TestPolicy:
         given = policy("rookery.envs.toy:Pictures", **{"env.frame_stack": 2})
         seen: list[Any] = []
         act = given.algorithm.act
-        given.algorithm.act = lambda obs, *rest: seen.append(obs) or act(obs, *rest)  # type: ignore
+        given.algorithm.act = lambda obs, rng, **how: seen.append(obs) or act(obs, rng, **how)  # type: ignore
         black, white = (np.full((1, 12, 12), c, np.uint8) for c in (0, 255))
 
         given.act(black)

@@ -1,26 +1,29 @@
-"""Algorithms: one readable file each, and the table that names them."""
+"""Algorithms: one readable file each. The table that names them is `config/algorithms.py`."""
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from rookery import seeding
-from rookery.algos.dqn import Dqn
 from rookery.algos.interface import Acted, Algorithm
-from rookery.config.schema import AlgoConfig, Config, EnvConfig, NetConfig
+from rookery.config.algorithms import entry_of, load_class
+from rookery.config.schema import Config
 from rookery.seeding import Role
 from rookery.types import EnvSpec
-
-ALGOS: dict[str, Callable[[AlgoConfig, NetConfig, EnvConfig, EnvSpec], Algorithm]] = {
-    "dqn": Dqn,
-}
 
 
 def build_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
     """Builds networks whose first weights depend on the seed alone."""
+    made_by = load_class(entry_of(config.algo.name).where)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeding.integer(config.run.seed, Role.WEIGHTS))
-        return ALGOS[config.algo.name](config.algo, config.net, config.env, spec)
+        algorithm: Algorithm = made_by(config.algo, config.net, config.env, spec)
+    return algorithm
 
 
-__all__ = ["ALGOS", "Acted", "Algorithm", "build_algorithm"]
+def written(spec: EnvSpec, algorithm: Algorithm) -> EnvSpec:
+    """Returns the spec of the rows that this algorithm's actors write."""
+    return replace(spec, extras=algorithm.extras)
+
+
+__all__ = ["Acted", "Algorithm", "build_algorithm", "written"]

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rookery.algos.interface import Acted, Loss
-from rookery.config.schema import AlgoConfig, EnvConfig, NetConfig
-from rookery.errors import ConfigError
+from rookery.algos.interface import Acted, Algorithm, Loss, require
+from rookery.config.algorithms import DqnConfig
+from rookery.config.schema import EnvConfig, NetConfig
 from rookery.nets.build import build
-from rookery.nets.features import Features, Normalize
+from rookery.nets.features import Normalize
 from rookery.nets.quick import Quick
-from rookery.types import Array, Batch, EnvSpec, Obs
+from rookery.types import Array, Batch, EnvSpec, Floats, Obs
 
 
 class QNetwork(nn.Module):
     """Obs → [B, A] action values; dueling: a state value plus centred advantages."""
 
-    def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
+    def __init__(self, config: DqnConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         super().__init__()
         self.dueling = config.dueling
         self.body = build(net, spec, spec.action.n + config.dueling, normalize=env.normalize_obs)
@@ -41,15 +41,11 @@ class QNetwork(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
-class Dqn:
+class Dqn(Algorithm):
     """Learns action values from n-step transitions."""
 
-    def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
-        if not spec.action.discrete:
-            raise ConfigError(
-                f"dqn needs Discrete actions, but {spec.name} has continuous ones; "
-                "choose an environment with Discrete actions"
-            )
+    def __init__(self, config: DqnConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
+        require(spec.action.discrete, "dqn", "Discrete actions", spec, "use sac or ppo")
         self.config, self.spec = config, spec
         online = QNetwork(config, net, env, spec)
         target = copy.deepcopy(online).requires_grad_(False)
@@ -66,7 +62,7 @@ class Dqn:
         self._quick = False  # an optimizer relies on weights to stay where they are in memory
         return {"q": list(self.acting.parameters())}
 
-    def losses(self, batch: Batch) -> Iterator[Loss]:
+    def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         q = self.acting(batch.obs).gather(1, batch.action[:, None]).squeeze(1)  # [B]
         with torch.no_grad():
             next_q = self._target(batch.next_obs)  # [B, A]
@@ -78,20 +74,22 @@ class Dqn:
         yield Loss("q", loss, wanted - said, {"q_mean": said.mean()})
 
     @torch.no_grad()  # or every Polyak step would be remembered as part of one long graph
-    def settle(self, learner_steps: int) -> None:
+    def settle(self, step: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""
-        if self.config.target_tau is not None and learner_steps > 0:
+        if self.config.target_tau is not None and step > 0:
             torch._foreach_lerp_(self._followers, self._leaders, self.config.target_tau)
-        elif learner_steps % self.config.target_period == 0:
+        elif step % self.config.target_period == 0:
             self._target.load_state_dict(self.acting.state_dict())
 
-    def observe(self, leaves: dict[str, Array]) -> None:
-        for module in self.acting.modules():
-            if isinstance(module, Features):
-                module.observe({k: torch.from_numpy(v) for k, v in leaves.items()})
-
     def act(
-        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
+        self,
+        obs: Obs,
+        rng: np.random.Generator,
+        *,
+        epsilon: float = 0.0,
+        noise: bool = True,
+        values: bool = False,
+        memory: Floats | None = None,
     ) -> Acted:
         """Chooses [E] actions, each of them random with probability `epsilon`."""
         q = self._compared(obs, exact=values)

@@ -1,21 +1,28 @@
 """What every algorithm is: networks, a way to act, and losses. No I/O, no engine, no replay.
 
-    for loss in algorithm.losses(batch):     # the learner takes a gradient step after each
+    for loss in algorithm.losses(batch, step=step, rng=rng):    # a gradient step after each
         ...
-    algorithm.settle(learner_steps)          # target networks follow
+    algorithm.settle(step)                                      # target networks follow
 
 Weights change in the learner and nowhere else: an algorithm computes losses and yields them. One
 with several (critic, then actor) yields several, and each is computed after the step on the one
 before it.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from rookery.types import Array, Batch, Floats, Obs, Rows
+from rookery.config.algorithms import AlgoConfig
+from rookery.config.schema import EnvConfig, NetConfig
+from rookery.errors import ConfigError
+from rookery.types import Array, Batch, EnvSpec, Extra, Floats, Obs, Rows
+
+NOTHING: Mapping[str, Array] = MappingProxyType({})
 
 
 class Loss(NamedTuple):
@@ -33,36 +40,74 @@ class Acted(NamedTuple):
     action: Array  # [E, *action] as stored
     taken: Floats | None = None  # [E] float32: the value of that action
     best: Floats | None = None  # [E] float32: of the best one, which is bootstrapped from
+    extras: Mapping[str, Array] = NOTHING  # [E, ...] each: what the algorithm wants to find again
+    memory: Floats | None = None  # [E, M] what it remembers from now on
 
     def of(self, who: Rows) -> "Acted":
         """Returns the part of some of the environments."""
-        if self.taken is None or self.best is None:
-            return Acted(self.action[who])
-        return Acted(self.action[who], self.taken[who], self.best[who])
+        return Acted(
+            self.action[who],
+            None if self.taken is None else self.taken[who],
+            None if self.best is None else self.best[who],
+            {name: extra[who] for name, extra in self.extras.items()},
+            None if self.memory is None else self.memory[who],
+        )
 
 
-class Algorithm(Protocol):
-    """A learner's side and an actor's side of one method."""
+class Algorithm:
+    """A learner's side and an actor's side of one method. Derive from it, and put it in the table.
+
+    A class of your own is used by `algo: module:Class`. Its constructor gets its settings (of the
+    class `Settings`, where it has one), the network's, the environment's and the spec.
+    """
 
     networks: nn.ModuleDict  # everything that is saved
     acting: nn.Module  # the part of it that actors need
+    extras: tuple[Extra, ...] = ()  # what its actors write into their rows beside the action
+    memory: int = 0  # numbers that its policy remembers of each environment
+
+    def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec): ...
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Returns the parameters of each optimizer."""
+        raise NotImplementedError
 
-    def losses(self, batch: Batch) -> Iterator[Loss]: ...
+    def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
+        """Yields what to descend on in learner step `step`, counted from 1."""
+        raise NotImplementedError
 
-    def settle(self, learner_steps: int) -> None:
-        """Updates what follows the trained networks, after each learner step."""
-
-    def observe(self, leaves: dict[str, Array]) -> None:
-        """Updates running statistics of observations from rows just drained."""
+    def settle(self, step: int) -> None:
+        """Updates what follows the trained networks: after each learner step, and at step 0."""
 
     def act(
-        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
+        self,
+        obs: Obs,
+        rng: np.random.Generator,
+        *,
+        epsilon: float = 0.0,
+        noise: bool = True,
+        values: bool = False,
+        memory: Floats | None = None,
     ) -> Acted:
-        """Chooses for [E] observations; `epsilon` 0 is greedy.
+        """Chooses for [E] observations: a share `epsilon` of actions at random.
 
-        Values cost time, so they are given only where they are asked for, by algorithms that
-        have them.
+        Without `noise` the policy does what it takes for the best. Values cost time, so they are
+        given only where they are asked for, by algorithms that have them.
         """
+        raise NotImplementedError
+
+
+def require(fits: bool, name: str, needs: str, spec: EnvSpec, instead: str) -> None:
+    """Refuses an environment whose actions an algorithm cannot choose."""
+    if not fits:
+        raise ConfigError(
+            f"{name} needs {needs}, but {spec.name} has {_actions(spec)}; {instead}, or choose an "
+            "environment that has them"
+        )
+
+
+def _actions(spec: EnvSpec) -> str:
+    action: Any = spec.action
+    if action.discrete:
+        return f"{action.n} discrete ones"
+    return "several discrete ones at once" if action.several else "continuous ones"

@@ -20,15 +20,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _names(*, as_json: bool) -> None:
+    from rookery.config.algorithms import known
     from rookery.config.load import scenarios
-    from rookery.config.schema import ALGORITHMS
 
     about = {name: scenario.about for name, scenario in scenarios().items()}
+    algorithms = {name: entry.about for name, entry in known().items()}
     if as_json:
-        output.say_json({"scenarios": about, "algorithms": ALGORITHMS})
+        output.say_json({"scenarios": about, "algorithms": algorithms})
         return
     output.say("scenarios (rookery train NAME):", *output.table(about.items()))
-    output.say("algorithms (--set algo=NAME):", *output.table(ALGORITHMS.items()))
+    output.say("algorithms (--set algo=NAME):", *output.table(algorithms.items()))
 
 
 def _settings(*, as_json: bool) -> None:

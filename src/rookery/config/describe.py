@@ -10,11 +10,12 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
-from types import UnionType
+from types import ModuleType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from rookery.config import schema
-from rookery.config.load import as_dict
+from rookery.config import algorithms, schema
+from rookery.config.algorithms import ALGORITHMS, AlgoConfig
+from rookery.config.load import as_dict, as_plain
 from rookery.config.parse import dotted
 from rookery.config.schema import Config
 
@@ -29,8 +30,28 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Returns every setting in the schema's order."""
-    return list(_settings(Config, as_dict(Config()), "", _comments()))
+    """Returns every setting in the schema's order, and what each algorithm adds to them."""
+    comments = _comments(schema) | _comments(algorithms)
+    found = list(_settings(Config, as_dict(Config()), "", comments))
+    at = max(i for i, setting in enumerate(found) if setting.key.startswith("algo.")) + 1
+    return found[:at] + list(_added(comments)) + found[at:]
+
+
+def _added(comments: dict[tuple[str, str], str]) -> Iterator[Setting]:
+    """Yields the settings that only some algorithms have, with the algorithm before the comment."""
+    common = get_type_hints(AlgoConfig)
+    for name, entry in ALGORITHMS.items():
+        cls = entry.settings
+        for key, wanted in get_type_hints(cls).items():
+            if key not in common:
+                default = as_plain(getattr(cls, key))
+                comment = _inherited(cls, key, comments) or _summary(wanted)
+                yield Setting(f"algo.{key}", _type(wanted), default, f"{name}: {comment}")
+
+
+def _inherited(cls: type, key: str, comments: dict[tuple[str, str], str]) -> str:
+    found = (comments.get((parent.__name__, key)) for parent in cls.__mro__)
+    return next(filter(None, found), "")
 
 
 def _settings(
@@ -41,13 +62,13 @@ def _settings(
         if is_dataclass(wanted):
             yield from _settings(wanted, default, key, comments)
         else:
-            comment = comments.get((cls.__name__, name)) or _summary(wanted)
+            comment = _inherited(cls, name, comments) or _summary(wanted)
             yield Setting(key, _type(wanted), default, comment)
 
 
-def _comments() -> dict[tuple[str, str], str]:
+def _comments(module: ModuleType) -> dict[tuple[str, str], str]:
     """Returns the comment beside each field, by class and field name."""
-    source = inspect.getsource(schema)
+    source = inspect.getsource(module)
     beside = _by_line(source)
     return {
         (cls.name, line.target.id): beside.get(line.end_lineno or line.lineno, "")

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rookery.config import text
+from rookery.config.algorithms import AlgoConfig
 from rookery.config.parse import annotation, dotted, nearest, parse, plain, section
 from rookery.config.schema import Config
 from rookery.errors import ConfigError
@@ -64,16 +65,27 @@ def load(
 
     `overrides` are `section.key=value` with values in YAML; `changes` maps dotted keys to values.
     A mapping given for a section is merged into it, one given for a single setting replaces it.
-    Another `env.id` does not inherit the arguments of the source's environment.
+    Another `env.id` does not inherit the arguments of the source's environment, and another
+    `algo.name` only the discount of the source's algorithm.
     """
     settings = _settings(source)
     given = [*map(_override, overrides), *changes.items()]
     env = settings.get("env")
     if isinstance(env, dict) and any(k == "env.id" and v != env.get("id") for k, v in given):
         env.pop("kwargs", None)
+    _forget_algorithm(settings, given)
     for key, value in given:
         _put(settings, key, value)
     return parse(Config, settings)
+
+
+def _forget_algorithm(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> None:
+    """Drops the settings of an algorithm that another one takes the place of."""
+    algo = section(AlgoConfig, settings.get("algo"), "algo")
+    names = [section(AlgoConfig, v, k).get("name") for k, v in given if k == "algo"]
+    names += [value for key, value in given if key == "algo.name"]
+    if any(name not in (None, algo.get("name", AlgoConfig.name)) for name in names):
+        settings["algo"] = {k: v for k, v in algo.items() if k == "gamma"}
 
 
 def load_run(
@@ -100,14 +112,17 @@ def dump(config: Config) -> str:
 
 def as_dict(config: Config) -> dict[str, Any]:
     """Returns the settings as nested dicts, lists and plain values."""
-    settings: dict[str, Any] = _plain(config)
+    settings: dict[str, Any] = as_plain(config)
     return settings
 
 
 def differences(before: Config, after: Config) -> list[Difference]:
     """Returns every setting that changed, in the schema's order."""
-    pairs = zip(_leaves(before), _leaves(after), strict=True)
-    return [Difference(key, a, b) for (key, a), (_, b) in pairs if a != b]
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    every = {**old, **new}  # another algorithm has other settings
+    return [
+        Difference(key, old.get(key), new.get(key)) for key in every if old.get(key) != new.get(key)
+    ]
 
 
 @cache
@@ -205,9 +220,10 @@ def _class(wanted: Any) -> type:
     return wanted
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """Returns a setting, or a section of them, as YAML has it."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
         return value.value
     return plain(value)
@@ -219,4 +235,4 @@ def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
         if is_dataclass(inner):
             yield from _leaves(inner, key)
         else:
-            yield key, _plain(inner)
+            yield key, as_plain(inner)

@@ -16,7 +16,8 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from rookery.config.schema import AlgoConfig, Config, NetConfig
+from rookery.config.algorithms import ALGORITHMS, AlgoConfig, settings_of
+from rookery.config.schema import Config, NetConfig
 from rookery.errors import ConfigError
 
 T = TypeVar("T")
@@ -28,11 +29,29 @@ _EXPONENT = re.compile(r"[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 takes 1
 
 def parse(cls: type[T], given: Any, where: str = "") -> T:
     """Builds `cls` and all that is nested in it; `where` is the dotted key of `given`."""
-    mapping, known = section(cls, given, where), get_type_hints(cls)
+    mapping = section(cls, given, where)
+    cls = _meant_class(cls, mapping)
+    known = get_type_hints(cls)
     for key in mapping:
         if key not in known:
             raise _unknown(cls, key, where)
     return cls(**{key: read(known[key], mapping[key], dotted(where, key)) for key in mapping})
+
+
+def _meant_class(cls: type[T], mapping: Mapping[Any, Any]) -> type[T]:
+    """Returns the settings of the algorithm that a section names; any other class is itself."""
+    name = mapping.get("name", AlgoConfig.name)
+    if cls is not AlgoConfig or not isinstance(name, str):
+        return cls
+    return settings_of(name)  # type: ignore[return-value]
+
+
+def hints(cls: Any) -> dict[str, Any]:
+    """Returns what a section may hold; `algo` what any of our algorithms takes."""
+    found: dict[str, Any] = {}
+    for one in [cls, *(entry.settings for entry in ALGORITHMS.values() if cls is AlgoConfig)]:
+        found |= {name: wanted for name, wanted in get_type_hints(one).items() if name not in found}
+    return found
 
 
 def section(cls: type, given: Any, where: str) -> Mapping[Any, Any]:
@@ -55,13 +74,13 @@ def annotation(key: str) -> Any:
     """Returns what the schema wants at a dotted key: Any in free mappings, None if unknown."""
     wanted: Any = Config
     for part in key.split("."):
-        wanted = get_type_hints(wanted).get(part) if is_dataclass(wanted) else Any
+        wanted = hints(wanted).get(part) if is_dataclass(wanted) else Any
     return wanted
 
 
 def keys(cls: Any = Config, where: str = "") -> Iterator[str]:
     """Yields the dotted key of every setting, in the schema's order."""
-    for name, wanted in get_type_hints(cls).items():
+    for name, wanted in hints(cls).items():
         if is_dataclass(wanted):
             yield from keys(wanted, dotted(where, name))
         else:

@@ -5,18 +5,17 @@ the unit and what raising the value does, and `rookery list --settings` prints i
 work together is refused in `__post_init__`, so an invalid config cannot exist.
 """
 
-import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
+from rookery.config.algorithms import AlgoConfig, DqnConfig
+from rookery.config.checks import at_least_0, device, one_of, positive, reference, within
 from rookery.errors import ConfigError
 
-ALGORITHMS: dict[str, str] = {
-    "dqn": "deep Q-learning: double, dueling, n-step, prioritised replay; discrete actions",
-}
 SB3_OFF_POLICY = ("SAC", "TD3", "DDPG", "DQN")
 SB3_ALGORITHMS = (*SB3_OFF_POLICY, "PPO", "A2C")
 SB3_OURS = (  # what a run of ours gives to the constructor, from settings of its own
@@ -111,6 +110,7 @@ class Decay(StrEnum):
     LINEAR = "linear"
     EXPONENTIAL = "exponential"
     COSINE = "cosine"
+    STEP = "step"
 
 
 class Activation(StrEnum):
@@ -121,6 +121,23 @@ class Activation(StrEnum):
     ELU = "elu"
     GELU = "gelu"
     SILU = "silu"
+
+
+class Image(StrEnum):
+    """The convolutions that look at images."""
+
+    AUTO = "auto"
+    NATURE = "nature"
+    IMPALA = "impala"
+    SMALL = "small"
+
+
+class Recurrent(StrEnum):
+    """What remembers earlier observations."""
+
+    NONE = "none"
+    LSTM = "lstm"
+    GRU = "gru"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +157,11 @@ class EnvConfig:
     check: bool = True  # runs gymnasium's env_checker on a throw-away instance first
 
     def __post_init__(self) -> None:
-        _positive("env.frame_stack", self.frame_stack)
+        positive("env.frame_stack", self.frame_stack)
         if self.max_episode_steps is not None:
-            _positive("env.max_episode_steps", self.max_episode_steps)
+            positive("env.max_episode_steps", self.max_episode_steps)
         if self.reward_clip is not None:
-            _positive("env.reward_clip", self.reward_clip)
+            positive("env.reward_clip", self.reward_clip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,35 +170,18 @@ class NetConfig:
 
     hidden: tuple[int, ...] = (256, 256)  # width of each hidden layer
     activation: Activation = Activation.RELU
+    image: Image = Image.AUTO  # nature from 36x36 on, impala from 8x8; auto: nature, else small
+    recurrent: Recurrent = Recurrent.NONE  # lstm | gru: for algorithms that learn from sequences
+    memory: int = 128  # outputs of the recurrent layer, which it also remembers (lstm: twice)
     custom: str | None = None  # module:Class, called as Class(spec, outputs, **kwargs)
     kwargs: dict[str, Any] = field(default_factory=dict)  # given to the custom class
 
     def __post_init__(self) -> None:
         for width in self.hidden:
-            _positive("net.hidden", width)
+            positive("net.hidden", width)
+        positive("net.memory", self.memory)
         if self.custom is not None:
-            _reference("net.custom", self.custom)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlgoConfig:
-    """Deep Q-learning (Mnih et al. 2015) with the parts that proved themselves."""
-
-    name: str = "dqn"  # a row of `rookery list`
-    gamma: float = 0.99  # discount of one env step
-    n_step: int = 1  # env steps summed before bootstrapping
-    double: bool = True  # van Hasselt et al. 2016
-    dueling: bool = False  # Wang et al. 2016
-    target_period: int = 500  # learner steps between copies into the target network
-    target_tau: float | None = None  # Polyak factor at every learner step, instead of a period
-
-    def __post_init__(self) -> None:
-        _one_of("algo.name", self.name, tuple(ALGORITHMS))
-        _within("algo.gamma", self.gamma, 0.0, 1.0)
-        _positive("algo.n_step", self.n_step)
-        _positive("algo.target_period", self.target_period)
-        if self.target_tau is not None:
-            _within("algo.target_tau", self.target_tau, 0.0, 1.0)
+            reference("net.custom", self.custom)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,25 +199,20 @@ class ReplayConfig:
     beta_end: float = 1.0  # importance correction at its end
     max_policy_lag: int | None = None  # versions; rows that arrive later are never drawn
     storage: Storage = Storage.MEMORY  # disk: larger than memory, slower
+    hindsight: float = 0.0  # share of a batch that gets a goal its episode reached later (HER)
     shards: int | None = None  # pieces that share the capacity; none: one, with ray one per host
 
     def __post_init__(self) -> None:
         for name in ("shards", "max_policy_lag"):
             if getattr(self, name) is not None:
-                _positive(f"replay.{name}", getattr(self, name))
-        if not 1 <= self.batch <= self.warmup <= self.capacity:
-            raise ConfigError(
-                "replay needs 1 <= batch <= warmup <= capacity, got "
-                f"batch {self.batch}, warmup {self.warmup}, capacity {self.capacity}; "
-                "lower replay.batch or raise the other two"
-            )
+                positive(f"replay.{name}", getattr(self, name))
         if not self.samples_per_insert > 0:
             raise ConfigError(
                 f"replay.samples_per_insert must be above 0, got {self.samples_per_insert}; "
                 "it is batch x learner steps per env step"
             )
-        for name in ("alpha", "beta", "beta_end"):
-            _within(f"replay.{name}", getattr(self, name), 0.0, 1.0)
+        for name in ("alpha", "beta", "beta_end", "hindsight"):
+            within(f"replay.{name}", getattr(self, name), 0.0, 1.0)
         if self.first_priority is FirstPriority.ACTOR and self.draw is Draw.UNIFORM:
             raise ConfigError(
                 "replay.first_priority is actor, but replay.draw is uniform and knows no "
@@ -233,7 +228,7 @@ class ActorConfig:
     envs: int = 8  # environments an actor steps together
     chunk: int = 64  # env steps an actor plays between two looks at the learner
     chunk_episodes: int | None = None  # sync: this many finished episodes instead
-    epsilon: float = 1.0  # share of random actions at the start
+    epsilon: float | None = None  # share of random actions at the start; none: by the algorithm
     epsilon_end: float = 0.05  # and once `epsilon_steps` are over
     epsilon_steps: int = 10_000  # env steps in between
     epsilon_decay: Decay = Decay.LINEAR
@@ -245,14 +240,15 @@ class ActorConfig:
 
     def __post_init__(self) -> None:
         for name in ("num", "envs", "chunk", "epsilon_steps", "pull_period", "env_step_timeout_s"):
-            _positive(f"actor.{name}", getattr(self, name))
-        _at_least_0("actor.max_restarts", self.max_restarts)
+            positive(f"actor.{name}", getattr(self, name))
+        at_least_0("actor.max_restarts", self.max_restarts)
         if self.chunk_episodes is not None:
-            _positive("actor.chunk_episodes", self.chunk_episodes)
-        for device in self.devices:
-            _device("actor.devices", device)
-        for name in ("epsilon", "epsilon_end"):
-            _within(f"actor.{name}", getattr(self, name), 0.0, 1.0)
+            positive("actor.chunk_episodes", self.chunk_episodes)
+        for place in self.devices:
+            device("actor.devices", place)
+        within("actor.epsilon_end", self.epsilon_end, 0.0, 1.0)
+        if self.epsilon is not None:
+            within("actor.epsilon", self.epsilon, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,12 +269,12 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         for name in ("lr", "lr_end"):
-            _at_least_0(f"learner.{name}", getattr(self, name))
-        _device("learner.device", self.device)
+            at_least_0(f"learner.{name}", getattr(self, name))
+        device("learner.device", self.device)
         for name in ("publish_period", "threads", "max_bad_steps"):
-            _positive(f"learner.{name}", getattr(self, name))
+            positive(f"learner.{name}", getattr(self, name))
         if self.max_grad_norm is not None:
-            _positive("learner.max_grad_norm", self.max_grad_norm)
+            positive("learner.max_grad_norm", self.max_grad_norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +288,7 @@ class SharingConfig:
     guard: bool = False  # rows count less where their action is unlikely to our own policy
 
     def __post_init__(self) -> None:
-        _within("sharing.cross_sample_ratio", self.cross_sample_ratio, 0.0, 1.0)
+        within("sharing.cross_sample_ratio", self.cross_sample_ratio, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,11 +306,11 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         if self.actors_per_node is not None:
-            _positive("cluster.actors_per_node", self.actors_per_node)
+            positive("cluster.actors_per_node", self.actors_per_node)
         for name in ("absent_s", "lost_s", "start_s"):
-            _positive(f"cluster.{name}", getattr(self, name))
+            positive(f"cluster.{name}", getattr(self, name))
         for resource, amount in self.learner_resources.items():
-            _positive(f"cluster.learner_resources.{resource}", amount)
+            positive(f"cluster.learner_resources.{resource}", amount)
         if self.address is not None and not re.fullmatch(r"auto|[^\s:/]+:\d+", self.address):
             raise ConfigError(
                 f"cluster.address must be HOST:PORT or auto, got {self.address!r}; "
@@ -337,9 +333,9 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         for name in ("period", "episodes", "queue", "timeout_s"):
-            _positive(f"eval.{name}", getattr(self, name))
-        _at_least_0("eval.max_restarts", self.max_restarts)
-        _within("eval.epsilon", self.epsilon, 0.0, 1.0)
+            positive(f"eval.{name}", getattr(self, name))
+        at_least_0("eval.max_restarts", self.max_restarts)
+        within("eval.epsilon", self.epsilon, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,8 +347,8 @@ class CheckpointConfig:
     replay: bool = True  # false: smaller, but a resumed run starts with an empty replay
 
     def __post_init__(self) -> None:
-        _positive("checkpoint.period", self.period)
-        _positive("checkpoint.keep", self.keep)
+        positive("checkpoint.period", self.period)
+        positive("checkpoint.keep", self.keep)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,10 +366,10 @@ class ReportConfig:
     plain_period_s: float = 5.0  # seconds between plain lines where there is no terminal
 
     def __post_init__(self) -> None:
-        _positive("report.log_period", self.log_period)
-        _positive("report.window", self.window)
-        _positive("report.plain_period_s", self.plain_period_s)
-        _one_of("report.wandb_mode", self.wandb_mode, ("offline", "online", "disabled"))
+        positive("report.log_period", self.log_period)
+        positive("report.window", self.window)
+        positive("report.plain_period_s", self.plain_period_s)
+        one_of("report.wandb_mode", self.wandb_mode, ("offline", "online", "disabled"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,15 +387,15 @@ class RunConfig:
     callbacks: tuple[str, ...] = ()  # module:function, called with every event
 
     def __post_init__(self) -> None:
-        _positive("run.env_steps", self.env_steps)
-        _positive("run.window_s", self.window_s)
-        _at_least_0("run.seed", self.seed)
+        positive("run.env_steps", self.env_steps)
+        positive("run.window_s", self.window_s)
+        at_least_0("run.seed", self.seed)
         if self.episodes is not None:
-            _positive("run.episodes", self.episodes)
+            positive("run.episodes", self.episodes)
         if self.minutes is not None:
-            _positive("run.minutes", self.minutes)
+            positive("run.minutes", self.minutes)
         for callback in self.callbacks:
-            _reference("run.callbacks", callback)
+            reference("run.callbacks", callback)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,9 +408,9 @@ class Sb3Config:
     envs: int = 1  # environments that SB3 steps together
 
     def __post_init__(self) -> None:
-        _positive("sb3.envs", self.envs)
+        positive("sb3.envs", self.envs)
         if self.algorithm is not None:
-            _one_of("sb3.algorithm", self.algorithm, SB3_ALGORITHMS)
+            one_of("sb3.algorithm", self.algorithm, SB3_ALGORITHMS)
         for key in SB3_OURS:
             if key in self.kwargs:
                 raise ConfigError(
@@ -427,6 +423,15 @@ class Sb3Config:
                     f"sb3.kwargs.policy_kwargs may have net_arch alone, got {key!r}; for more, "
                     "use SB3 itself with rookery's DistributedReplayBuffer"
                 )
+
+
+class Randomness(NamedTuple):
+    """How the share of random actions goes down."""
+
+    first: float
+    last: float
+    steps: int  # env steps in between
+    decay: Decay
 
 
 OWN_LOOP, WRAP = "SB3 has a loop of its own: leave it out", "use a wrapper in env.wrappers"
@@ -457,7 +462,7 @@ class Config:
     backend: Backend = Backend.ROOKERY  # sb3: the section sb3 instead of algo, net and learner
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
-    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    algo: AlgoConfig = field(default_factory=DqnConfig)
     net: NetConfig = field(default_factory=NetConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
@@ -480,7 +485,25 @@ class Config:
     def wants_values(self) -> bool:
         """Do actors write what they expect of their actions?"""
         guarded = self.sharing.pool is not None and self.sharing.guard
-        return guarded or self.replay.first_priority is FirstPriority.ACTOR
+        actors = self.replay.first_priority is FirstPriority.ACTOR
+        return guarded or actors or self.algo.on_policy
+
+    @property
+    def randomness(self) -> Randomness:
+        """How many actions are random, and when; what the algorithm needs where nothing is said."""
+        actor = self.actor
+        if actor.epsilon is None and self.algo.explores:
+            first = 1.0 if self.algo.random_first else 0.0
+            return Randomness(first, 0.0, self.replay.warmup, Decay.STEP)
+        first = 1.0 if actor.epsilon is None else actor.epsilon
+        return Randomness(first, actor.epsilon_end, actor.epsilon_steps, actor.epsilon_decay)
+
+    @property
+    def capacity(self) -> int:
+        """Rows that replay holds; where it is rollouts, the present one and one more."""
+        if not self.algo.on_policy:
+            return self.replay.capacity
+        return 2 * self.actor.num * (self.actor.chunk + 2 * self.actor.envs)
 
     def __post_init__(self) -> None:
         if self.backend is Backend.SB3:
@@ -491,16 +514,46 @@ class Config:
         self._refuse_two_scales()
         self._refuse_disk_in_a_pool()
         self._refuse_a_far_guard()
-        if self.replay.warmup > self.run.env_steps:
+        self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
+        if self.algo.on_policy:
+            positive("replay.batch", self.replay.batch)
+        else:
+            self._refuse_sizes()
+
+    def _refuse_sizes(self) -> None:
+        """Rows that could never be drawn."""
+        replay = self.replay
+        if not 1 <= replay.batch <= replay.warmup <= replay.capacity:
             raise ConfigError(
-                f"learning would never start: replay.warmup is {self.replay.warmup} rows but "
+                "replay needs 1 <= batch <= warmup <= capacity, got "
+                f"batch {replay.batch}, warmup {replay.warmup}, capacity {replay.capacity}; "
+                "lower replay.batch or raise the other two"
+            )
+        least = self.actor.num * self.actor.envs * (self.algo.sequence + 1)
+        if self.algo.sequence and replay.warmup < least:
+            raise ConfigError(
+                f"no sequence of {self.algo.sequence} steps may be complete after replay.warmup "
+                f"{replay.warmup} rows of {self.actor.num} x {self.actor.envs} environments; "
+                f"raise replay.warmup to {least}, or lower actor.envs"
+            )
+        if replay.warmup > self.run.env_steps:
+            raise ConfigError(
+                f"learning would never start: replay.warmup is {replay.warmup} rows but "
                 f"run.env_steps is {self.run.env_steps}; lower the first or raise the second"
             )
-        if self.actor.chunk + self.actor.envs > self.replay.capacity:
+        if self.actor.chunk + self.actor.envs > replay.capacity:
             raise ConfigError(
                 f"actor.chunk {self.actor.chunk} does not fit into replay.capacity "
-                f"{self.replay.capacity}; lower the first or raise the second"
+                f"{replay.capacity}; lower the first or raise the second"
             )
+
+    def _refuse_what_does_not_fit(
+        self, takes: Mapping[str, tuple[tuple[Any, ...], str]], who: str
+    ) -> None:
+        for name, (allowed, do) in takes.items():
+            if (given := attrgetter(name)(self)) not in allowed:
+                may = " or ".join(map(_said, allowed))
+                raise ConfigError(f"{who} takes {name} {may} only, got {_said(given)}; {do}")
 
     def _refuse_a_far_guard(self) -> None:
         if self.sharing.guard and self.run.engine is Engine.RAY:
@@ -519,10 +572,10 @@ class Config:
 
     def _refuse_what_only_sb3_has(self) -> None:
         wanted = (self.sb3.algorithm or self.algo.name).lower()
-        if wanted not in ALGORITHMS:
+        if wanted != self.algo.name:
             raise ConfigError(
-                f"backend rookery has no algorithm {wanted!r} yet; it has "
-                f"{', '.join(ALGORITHMS)}; use one of them, or backend sb3"
+                f"the settings are those of SB3's {self.sb3.algorithm}, and algo.name is "
+                f"{self.algo.name!r}; set algo.name={wanted}, or backend=sb3"
             )
 
     def _refuse_what_sb3_has_not(self) -> None:
@@ -531,11 +584,7 @@ class Config:
                 "backend sb3 needs to know which algorithm, got none; "
                 f"set sb3.algorithm to one of {', '.join(SB3_ALGORITHMS)}"
             )
-        for name, (allowed, do) in SB3_TAKES.items():
-            if (given := attrgetter(name)(self)) not in allowed:
-                raise ConfigError(
-                    f"backend sb3 takes {name} {_said(allowed[0])} only, got {_said(given)}; {do}"
-                )
+        self._refuse_what_does_not_fit(SB3_TAKES, "backend sb3")
         if self.sharing.guard:
             raise ConfigError(
                 "sharing.guard compares rows with a policy that SB3 keeps to itself; leave it out, "
@@ -605,43 +654,3 @@ def _said(value: Any) -> str:
     return (
         "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     )
-
-
-def _positive(name: str, value: float) -> None:
-    if not value > 0:  # refuses nan too
-        raise ConfigError(f"{name} must be above 0, got {value}; leave it out for the default")
-
-
-def _at_least_0(name: str, value: float) -> None:
-    if not value >= 0:
-        raise ConfigError(f"{name} must be at least 0, got {value}; leave it out for the default")
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ConfigError(
-            f"{name} must be between {low} and {high}, got {value}; leave it out for the default"
-        )
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        near = difflib.get_close_matches(value, allowed, n=1)
-        do = f"did you mean {near[0]!r}?" if near else f"try {allowed[0]!r}"
-        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}; {do}")
-
-
-def _device(name: str, value: str) -> None:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-        raise ConfigError(
-            f"{name} must be auto, cpu or cuda:N, got {value!r}; "
-            "`rookery doctor` shows the GPUs of this machine"
-        )
-
-
-def _reference(name: str, value: str) -> None:
-    if not re.fullmatch(r"[\w.]+:[\w.]+", value):
-        raise ConfigError(
-            f"{name} must be written module:name, got {value!r}; "
-            "name something that Python can import, such as mypackage.nets:MyNet"
-        )

@@ -1,19 +1,24 @@
 """What a policy sees of its environments: the newest observations, or a stack of the latest."""
 
+import copy
+
 import numpy as np
 
 from rookery.envs.vector import Steps
-from rookery.types import Array, EnvSpec, Obs, Rows
+from rookery.types import Array, EnvSpec, Floats, Obs, Rows
 
 
 class View:
     """The observations to act on. With a frame stack, the last few, oldest first.
 
-    Where an episode begins its first frame fills the stack, as it does when a batch is drawn.
+    Where an episode begins its first frame fills the stack, as it does when a batch is drawn, and
+    what a policy remembers is 0.
     """
 
-    def __init__(self, spec: EnvSpec, obs: Obs):
+    def __init__(self, spec: EnvSpec, obs: Obs, memory: int = 0):
         self.spec, self.obs = spec, obs
+        num = len(next(iter(spec.unpack(obs).values())))
+        self.memory = np.zeros((num, memory), dtype=np.float32) if memory else None
         self.stacks: dict[str, Array] = {}
         if spec.frame_stack > 1:
             self.stacks = {
@@ -32,12 +37,22 @@ class View:
             leaves[name] = np.concatenate([stack[who, newest.shape[1] :], newest], axis=1)
         return self.spec.pack(leaves)  # type: ignore[no-any-return]
 
-    def push(self, steps: Steps) -> None:
-        """Takes in what a step brought."""
+    def after(self, steps: Steps) -> "View":
+        """Returns the view there will be once a step is pushed."""
+        ahead = copy.copy(self)
+        ahead.stacks = {name: stack.copy() for name, stack in self.stacks.items()}
+        ahead.push(steps)
+        return ahead
+
+    def push(self, steps: Steps, memory: Floats | None = None) -> None:
+        """Takes in what a step brought, and what the policy remembers of it."""
         self.obs = steps.obs
-        if not self.stacks:
+        if not self.stacks and memory is None:
             return
         fresh = np.flatnonzero(steps.terminated | steps.truncated | ~steps.real)
+        if memory is not None:
+            self.memory = memory
+            self.memory[fresh] = 0.0
         for name, leaf in self.spec.unpack(steps.obs).items():
             stack, width = self.stacks[name], leaf.shape[1]
             stack[:, :-width] = stack[:, width:].copy()

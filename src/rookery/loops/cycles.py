@@ -240,7 +240,7 @@ def _run(parts: Parts, plan: Plan) -> list[float]:
 
 def cycles(parts: Parts, plan: Plan, returns: list[float]) -> Iterator[Cycle]:
     """Yields after every cycle, for ever; what episodes returned is appended to `returns`."""
-    began, epsilon = time.monotonic(), parts.config.actor.epsilon
+    began, epsilon = time.monotonic(), parts.config.randomness.first
     for number in itertools.count(1):
         publish(parts)
         parts.epsilon = Schedule(epsilon, epsilon, Decay.CONSTANT)

@@ -93,7 +93,7 @@ class Fleet:
         self.restarts = self.lost_rows = self.acknowledged_rows = 0
         self.recall: Callable[[int], Restore | None] = lambda place: None  # from a checkpoint
         self._complaints: list[str] = []
-        self._allowed: tuple[bool, list[float]] = (True, rungs(config.actor.epsilon, config))
+        self._allowed: tuple[bool, list[float]] = (True, rungs(config.randomness.first, config))
         self._roams = False
         self._room: int | None = None  # rows that the limiter takes; None: as many as there are
         self._looked = 0.0

@@ -57,12 +57,21 @@ class Policy:
         policies that see single observations.
         """
         leaves = self._spec.unpack(self._codec.encode_one(obs))
+        frames, memory = state or (None, None)
         if self._spec.frame_stack > 1:
-            state = remember(state, leaves, self._spec.frame_stack)
-            leaves = state
+            frames = leaves = remember(frames, leaves, self._spec.frame_stack)
+        if memory is None and self._algorithm.memory:
+            memory = np.zeros((1, self._algorithm.memory), dtype=np.float32)
         seen: Obs = self._spec.pack(leaves)
-        acted = self._algorithm.act(seen, 0.0 if deterministic else self._epsilon, self._rng)
-        return self._codec.decode_action(acted.action)[0], state
+        acted = self._algorithm.act(
+            seen,
+            self._rng,
+            epsilon=0.0 if deterministic else self._epsilon,
+            noise=not deterministic,
+            memory=memory,
+        )
+        action = self._codec.decode_action(acted.action)[0]
+        return action, None if frames is acted.memory else (frames, acted.memory)
 
 
 @dataclass(frozen=True)
@@ -168,7 +177,7 @@ def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) ->
     envs = make(config.env, 1, factory=env)
     algorithm = build_algorithm(config, envs.spec)
     load_arrays(algorithm.acting, weights.arrays)
-    policy = Policy(algorithm, envs.codec, envs.spec, config.actor.epsilon_end)
+    policy = Policy(algorithm, envs.codec, envs.spec, config.randomness.last)
     envs.close()
     return policy
 

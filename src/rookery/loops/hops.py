@@ -15,6 +15,7 @@ from rookery.event import Activity, Collected, Counters, Episode, Learned
 from rookery.loops.crew import rungs
 from rookery.loops.wiring import Parts
 from rookery.replay.pool import Drained
+from rookery.types import Learned as Facts
 
 
 def learn(parts: Parts) -> Learned:
@@ -23,19 +24,26 @@ def learn(parts: Parts) -> Learned:
     config, pool, learner = parts.config, parts.pool, parts.learner
     member, size = parts.member, config.replay.batch
     batch = member.draw(pool, size, parts.beta) if member else pool.draw(size, beta=parts.beta)
-    parts.limiter.draw(size)
+    parts.limiter.draw(size * config.algo.learned)
     facts = learner.learn(batch)
-    if facts.td_error is not None:  # None: the step was skipped
+    if facts.td_error is not None:
         if member:
             member.rerank(pool, batch.rows, facts.td_error)
         else:
             pool.rerank(batch.rows, facts.td_error)
-        if learner.due():
-            publish(parts)
+    if due(parts, facts):
+        publish(parts)
     done = parts.counters
     parts.counters = Counters(done.env_steps, learner.learner_steps, done.episodes)
     parts.trace.note(Activity.LEARN, began, time.monotonic(), 1)
     return Learned(parts.counters, facts)
+
+
+def due(parts: Parts, facts: Facts) -> bool:
+    """Is it time to publish? Not after a skipped step; after rollouts once they are used up."""
+    if not facts.metrics:
+        return False
+    return not parts.limiter.ready() if parts.config.algo.on_policy else parts.learner.due()
 
 
 def publish(parts: Parts) -> None:

@@ -37,7 +37,9 @@ def judge(
     )
     try:
         judged = evaluator.run(
-            seed=seed, epsilon=0.0 if deterministic else config.actor.epsilon_end
+            seed=seed,
+            epsilon=0.0 if deterministic else config.randomness.last,
+            noise=not deterministic,
         )
     finally:
         evaluator.close()

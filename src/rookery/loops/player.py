@@ -8,6 +8,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from rookery.actor import Actor, Played
 from rookery.algos import build_algorithm
 from rookery.board import Board
-from rookery.config.schema import Config
+from rookery.config.schema import ActorConfig, Config
 from rookery.envs.make import Envs, make
 from rookery.errors import ConfigError, EnvError
 from rookery.event import Activity, Counters, Episode, Traced
@@ -160,7 +161,7 @@ class Player:
         self.actor = Actor(
             envs,
             algorithm,
-            config.actor,
+            _patience(config),
             config.env,
             seed=config.run.seed,
             ring=Ring.from_fd(setup.ring_fd),
@@ -276,6 +277,11 @@ def _memory(setup: Setup) -> Iterator[None]:
             f"actor {setup.actor} of {setup.config.actor.num}; lower actor.num, name more devices "
             f"in actor.devices, or leave it out ({error})"
         ) from error
+
+
+def _patience(config: Config) -> ActorConfig:
+    """Rollouts are played with the newest weights: actors look for them before every chunk."""
+    return replace(config.actor, pull_period=1) if config.algo.on_policy else config.actor
 
 
 def _device(config: Config, index: int) -> torch.device:

@@ -92,7 +92,7 @@ class InferencePolicy:
         leaves = self.spec.unpack(self.codec.encode_one(obs))
         if self.spec.frame_stack > 1:
             self._frames = leaves = remember(self._frames, leaves, self.spec.frame_stack)
-        acted = self.algorithm.act(self.spec.pack(leaves), epsilon, self._rng)
+        acted = self.algorithm.act(self.spec.pack(leaves), self._rng, epsilon=epsilon, noise=False)
         return self.codec.decode_action(acted.action)[0]
 
     def reset(self) -> None:

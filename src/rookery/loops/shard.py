@@ -1,6 +1,6 @@
 """Building a shard: a whole replay, or one of several parts of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +22,11 @@ def build_shard(
     run_dir: Path | None = None,
     member: Member | None = None,
     place: int = 0,
+    build: Callable[..., Pool] = Pool,
 ) -> Pool:
     """Builds one of so many shards, which drains these rings; a member's is lent to its pool."""
-    capacity = config.replay.capacity // shards
-    return Pool(
+    capacity = config.capacity // shards
+    return build(
         spec,
         replace(config.replay, capacity=capacity),
         config.algo,
@@ -35,6 +36,8 @@ def build_shard(
         actors=config.actor.num,
         directory=_replay_directory(config, run_dir),
         ring=member.ring(place, schema_of(spec), capacity) if member else None,
+        sequence=config.algo.sequence,
+        stride=config.algo.stride,
     )
 
 

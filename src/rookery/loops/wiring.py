@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from rookery import seeding
-from rookery.algos import build_algorithm
+from rookery.algos import build_algorithm, written
 from rookery.board import Board
 from rookery.config.schema import Config, Engine, Mode
 from rookery.envs.make import Envs, make
@@ -29,6 +30,7 @@ from rookery.nets.arrays import load_arrays
 from rookery.replay.limiter import Limiter
 from rookery.replay.pool import Pool
 from rookery.replay.ring import Ring
+from rookery.replay.rollouts import Epochs, Rollouts
 from rookery.replay.shards import Shards
 from rookery.report.trace import Trace
 from rookery.schedule import Schedule
@@ -56,7 +58,7 @@ class Parts:
     learner: Learner
     pool: "Pool | Shards | Depot"
     member: Blend | None  # of a pool of runs that share
-    limiter: Limiter
+    limiter: Limiter | Epochs
     board: Board
     epsilon: Schedule
     trace: Trace
@@ -80,7 +82,7 @@ class Parts:
     @property
     def epsilon_now(self) -> float:
         """The share of random actions, before it is shared out among actors."""
-        return self.epsilon.at(self.counters.env_steps / self.config.actor.epsilon_steps)
+        return self.epsilon.at(self.counters.env_steps / self.config.randomness.steps)
 
     @property
     def publish_interval_s(self) -> float:
@@ -129,6 +131,7 @@ def wire(
             envs.close()
             _import_meanwhile()
         learner = _learner(config, spec, device, weights)
+        spec = written(spec, learner.algorithm)
         if approve is not None:
             approve(spec, learner)
         board, crew, pool, member = _shared(
@@ -141,6 +144,7 @@ def wire(
             incarnations=incarnations,
         )
         stack.pop_all()  # the first actor closes what it plays
+    random = config.randomness
     parts = Parts(
         config=crew.config if config.engine is Engine.RAY else config,
         spec=spec,
@@ -148,15 +152,15 @@ def wire(
         learner=learner,
         pool=pool,
         member=member,
-        limiter=build_limiter(config),
+        limiter=Epochs(pool) if isinstance(pool, Rollouts) else build_limiter(config),
         board=board,
-        epsilon=Schedule(
-            config.actor.epsilon, config.actor.epsilon_end, config.actor.epsilon_decay
-        ),
+        epsilon=Schedule(random.first, random.last, random.decay),
         trace=Trace("learner"),
     )
     if isinstance(member, Member) and config.sharing.guard:
         member.guard = _guard(parts)
+    if isinstance(pool, Rollouts) and config.env.normalize_reward:
+        pool.scale = lambda: float(learner.deviation())
     return parts
 
 
@@ -164,7 +168,7 @@ def _guard(parts: Parts) -> Guard:
     """Weighs loans by the policy as it is when they come."""
     algorithm, rng = parts.learner.algorithm, np.random.default_rng(0)  # greedy: never asked
     return Guard(
-        lambda obs: algorithm.act(obs, 0.0, rng).action,
+        lambda obs: algorithm.act(obs, rng, noise=False).action,
         lambda: parts.epsilon_now,
         choices=parts.spec.action.n,
     )
@@ -186,7 +190,8 @@ def _import_meanwhile() -> None:
 def _learner(
     config: Config, spec: EnvSpec, device: torch.device, weights: dict[str, Array] | None
 ) -> Learner:
-    learner = Learner(build_algorithm(config, spec), config.learner, config.env, device)
+    algorithm = build_algorithm(config, spec)
+    learner = Learner(algorithm, config.learner, config.env, device, seed=config.run.seed)
     if weights is not None:
         load_arrays(learner.algorithm.acting, weights)
     learner.algorithm.settle(0)
@@ -248,7 +253,7 @@ def _afar(
     factory: Factory | None,
     run_dir: Path | None,
     incarnations: Sequence[int],
-) -> tuple[Board, "Fleet", "Depot", Blend | None]:
+) -> tuple[Board, "Fleet", "Depot | Pool", Blend | None]:
     """Builds what lives on a cluster."""
     from rookery.loops.depot import Bulletin, Depot
     from rookery.loops.envoy import Envoy
@@ -276,7 +281,18 @@ def _afar(
         stack.pop_all()
     seed = config.run.seed
     envoy = Envoy(fleet, seeding.generator(seed, Role.SHARING)) if shares else None
-    return board, fleet, Depot(fleet, seeding.generator(seed, Role.REPLAY)), envoy
+    rng = seeding.generator(seed, Role.REPLAY)
+    depot = Depot(fleet, rng)
+    return board, fleet, _brought(config, spec, rng, depot), envoy
+
+
+def _brought(
+    config: Config, spec: EnvSpec, rng: np.random.Generator, depot: "Depot"
+) -> "Depot | Pool":
+    """Rollouts are learned from whole, so they are brought to the learner."""
+    if not config.algo.on_policy:
+        return depot
+    return build_shard(config, spec, [], rng, 1, build=partial(Rollouts, source=depot))
 
 
 def _anywhere(config: Config) -> Config:
@@ -295,12 +311,14 @@ def _pool(
     member: Member | None,
 ) -> Pool | Shards:
     rng = seeding.generator(config.run.seed, Role.REPLAY)
-    count = config.replay.shards or 1
+    count, kind = config.replay.shards or 1, Rollouts if config.algo.on_policy else Pool
     pools = []
     with contextlib.ExitStack() as stack:
         for place in range(count):
             own = Every(rings, place, count)
-            pools.append(build_shard(config, spec, own, rng, count, run_dir, member, place))
+            pools.append(
+                build_shard(config, spec, own, rng, count, run_dir, member, place, build=kind)
+            )
             stack.callback(pools[-1].close)
         stack.pop_all()
     return pools[0] if count == 1 else Shards(pools, rng)
@@ -326,7 +344,7 @@ def build_limiter(config: Config) -> Limiter:
     """Allows two chunks of all actors as slack between them and the learner."""
     return Limiter(
         warmup=config.replay.warmup,
-        batch=config.replay.batch,
+        batch=config.replay.batch * config.algo.learned,
         samples_per_insert=config.replay.samples_per_insert,
         slack=2 * config.actor.num * (config.actor.chunk + config.actor.envs),
     )

@@ -18,6 +18,7 @@ class Flat:
         self.data = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
         self.grad = torch.zeros_like(self.data)
         self.data.grad = self.grad
+        self._parameters = parameters  # others that a loss goes through need no gradient
         sizes = [p.numel() for p in parameters]
         values, grads = torch.split(self.data.detach(), sizes), torch.split(self.grad, sizes)
         for parameter, value, grad in zip(parameters, values, grads, strict=True):
@@ -26,7 +27,7 @@ class Flat:
     def descend(self, loss: Tensor) -> Tensor:
         """Computes the loss's gradient; returns its norm, []."""
         self.grad.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward(inputs=self._parameters)  # type: ignore[no-untyped-call]
         return torch.linalg.vector_norm(self.grad)  # type: ignore[no-any-return]
 
 

@@ -95,7 +95,8 @@ def gather(
     if sequence:
         return _stretches(ring, spec, rows, weight, gamma=gamma, length=sequence, oldest=oldest)
     if spec.frame_stack == 1:
-        return _transitions(ring, spec, rows, weight, n_step=n_step, gamma=gamma)
+        batch = _transitions(ring, spec, rows, weight, n_step=n_step, gamma=gamma)
+        return batch._replace(extras=extras(ring, spec, rows)) if spec.extras else batch
     reward, discount, last = fold(ring, rows, n_step=n_step, gamma=gamma)
     return Batch(
         obs=observations(ring, spec, rows, oldest),
@@ -105,7 +106,19 @@ def gather(
         next_obs=observations(ring, spec, last, oldest),
         weight=weight,
         rows=rows,
+        extras=extras(ring, spec, rows) if spec.extras else None,
     )
+
+
+def extras(ring: Ring, spec: EnvSpec, rows: Rows, steps: Rows | None = None) -> dict[str, Array]:
+    """Gathers what actors wrote for their algorithm at B rows, or at [B, T] steps of sequences."""
+    found = {}
+    for extra in spec.extras:
+        where = rows if steps is None or not extra.each else steps
+        found[extra.name] = take(ring, extra.name, where.ravel()).reshape(
+            *where.shape, *extra.shape
+        )
+    return found
 
 
 def _transitions(
@@ -176,6 +189,7 @@ def _stretches(
         weight=weight,
         rows=rows,
         mask=mask,
+        extras=extras(ring, spec, rows, walked[:, :-1]) if spec.extras else None,
     )
 
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery import seeding
-from rookery.config.schema import AlgoConfig, FirstPriority, ReplayConfig
+from rookery.config.algorithms import AlgoConfig
+from rookery.config.schema import FirstPriority, ReplayConfig
 from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.replay import fold
 from rookery.replay.fold import Chains
@@ -65,7 +66,7 @@ class Pool:
         stride: int = 1,
     ):
         """Makes its ring in `directory`, unless it is given one that others may read."""
-        self.spec, self.config, self.rng = spec, config, rng
+        self.spec, self.config, self.algo, self.rng = spec, config, algo, rng
         self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
         self.transports = transports  # by actor; whoever replaces an actor replaces its ring
         actors = len(transports) if actors is None else actors  # of the run: rows have their number

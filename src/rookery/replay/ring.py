@@ -105,7 +105,9 @@ def obs_column(leaf: str) -> str:
 def schema_of(spec: EnvSpec) -> Schema:
     """Returns the columns that rows of this environment have."""
     obs = tuple(Column(obs_column(leaf.name), leaf.shape, leaf.dtype) for leaf in spec.obs)
-    return (*obs, Column("action", spec.action.shape, spec.action.dtype), *BOOKKEEPING)
+    action = Column("action", spec.action.shape, spec.action.dtype)
+    extras = (Column(extra.name, extra.shape, extra.dtype) for extra in spec.extras)
+    return (*obs, action, *extras, *BOOKKEEPING)
 
 
 def paired_schema(

@@ -1,0 +1,46 @@
+"""Checks that settings share: each refuses with what was given, what is allowed, what to do."""
+
+import difflib
+import re
+
+from rookery.errors import ConfigError
+
+
+def positive(name: str, value: float) -> None:
+    if not value > 0:  # refuses nan too
+        raise ConfigError(f"{name} must be above 0, got {value}; leave it out for the default")
+
+
+def at_least_0(name: str, value: float) -> None:
+    if not value >= 0:
+        raise ConfigError(f"{name} must be at least 0, got {value}; leave it out for the default")
+
+
+def within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(
+            f"{name} must be between {low} and {high}, got {value}; leave it out for the default"
+        )
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(value, allowed, n=1)
+        do = f"did you mean {near[0]!r}?" if near else f"try {allowed[0]!r}"
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {value!r}; {do}")
+
+
+def device(name: str, value: str) -> None:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ConfigError(
+            f"{name} must be auto, cpu or cuda:N, got {value!r}; "
+            "`rookery doctor` shows the GPUs of this machine"
+        )
+
+
+def reference(name: str, value: str) -> None:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", value):
+        raise ConfigError(
+            f"{name} must be written module:name, got {value!r}; "
+            "name something that Python can import, such as mypackage.nets:MyNet"
+        )

@@ -1,0 +1,129 @@
+"""Films a run: plays episodes with a checkpoint's weights and writes what they looked like."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rookery.algos import build_algorithm
+from rookery.config.load import load_run
+from rookery.config.schema import Config, EnvConfig
+from rookery.envs.make import make
+from rookery.errors import ConfigError
+from rookery.evaluator import Evaluator, Judged
+from rookery.loops.launch import read_weights
+from rookery.loops.wiring import Factory
+from rookery.nets.arrays import load_arrays
+from rookery.report import gif, mp4
+from rookery.types import Array, Weights
+
+USUAL_FPS = 30.0  # where the environment says nothing
+
+
+class Writer(NamedTuple):
+    """A format of films."""
+
+    require: Callable[[], None]  # refuses where it cannot be written
+    write: Callable[[Path, Sequence[Array], float], None]
+
+
+WRITERS: dict[str, Writer] = {
+    "gif": Writer(gif.require, gif.write_gif),
+    "mp4": Writer(mp4.require, mp4.write_mp4),
+}
+
+
+def film(
+    run_dir: Path,
+    out: Path,
+    *,
+    format: str = "gif",
+    checkpoint: str = "best",
+    episodes: int = 1,
+    max_steps: int | None = None,
+    seed: int = 0,
+    fps: float | None = None,
+    factory: Factory | None = None,
+) -> dict[str, Any]:
+    """Plays greedily, episode i with seed + i, and writes all of them one after another.
+
+    `max_steps` cuts each episode; without `fps` the film is as fast as the environment says.
+    """
+    WRITERS[format].require()
+    _refuse_odd_place(out)
+    weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
+    with _evaluator(config, weights, _cut(config.env, max_steps), factory) as evaluator:
+        speed = fps or evaluator.envs.fps or USUAL_FPS
+        played = [evaluator.run(seed=seed + i, record=True) for i in range(episodes)]
+    frames = _frames(played, config.env.id)
+    with _reported(out):
+        WRITERS[format].write(out, frames, speed)
+    return {
+        "file": str(out),
+        "episodes": episodes,
+        "returns": [score for one in played for score in one.returns],
+        "lengths": [length for one in played for length in one.lengths],
+        "frames": len(frames),
+        "fps": speed,
+        "version": weights.version,
+    }
+
+
+def _refuse_odd_place(out: Path) -> None:
+    """Finds out before an episode is played; what only writing can tell comes later."""
+    if out.is_dir():
+        raise ConfigError(f"{str(out)!r} is a folder; a film is a file; name one with --out")
+    with _reported(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _reported(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(out)!r}: {error.strerror or error}; choose another file with --out"
+        ) from error
+
+
+def _cut(env: EnvConfig, max_steps: int | None) -> EnvConfig:
+    """Puts a time limit around all others: it may shorten an episode and never prolongs one."""
+    if max_steps is None:
+        return env
+    limit = {"TimeLimit": {"max_episode_steps": max_steps}}
+    return replace(env, wrappers=(*env.wrappers, limit))
+
+
+@contextmanager
+def _evaluator(
+    config: Config, weights: Weights, env: EnvConfig, factory: Factory | None
+) -> Iterator[Evaluator]:
+    torch.set_num_threads(1)
+    envs = make(env, 1, factory=factory, render=True)
+    try:
+        if not envs.pictures:
+            raise _blind(envs.name)
+        algorithm = build_algorithm(config, envs.spec)
+        load_arrays(algorithm.acting, weights.arrays)
+        yield Evaluator(lambda num: envs, algorithm, episodes=1)
+    finally:
+        envs.close()
+
+
+def _blind(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} gives no pictures; a film needs an environment that takes "
+        "render_mode='rgb_array' and names it in metadata['render_modes']; give it a render "
+        "method, or look at the score alone with `rookery evaluate`"
+    )
+
+
+def _frames(played: Sequence[Judged], name: str) -> list[Array]:
+    frames = [frame for one in played for frame in one.frames]
+    if not frames:
+        raise _blind(name)
+    return frames
