@@ -217,6 +217,7 @@ def test_nobody_goes_on_from_or_judges_what_sb3_has_saved(tmp_path, capsys):
         ["train", "--resume", run_dir],
         ["train", "cartpole", "--init-from", run_dir, "--run-dir", str(tmp_path / "b")],
         ["evaluate", run_dir],
+        ["record", run_dir],
     ):
         assert main(argv) == 2
         assert "from stable_baselines3 import DQN" in capsys.readouterr().err

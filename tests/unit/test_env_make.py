@@ -368,6 +368,8 @@ def test_pictures_come_only_when_asked_for():
 
     assert asked.render().shape == (96, 96, 3)
     assert silent.render() is None
+    assert (asked.pictures, silent.pictures) == (True, False)
+    assert asked.fps == 8
 
 
 def test_environments_that_cannot_be_drawn_are_made_all_the_same():
@@ -375,6 +377,7 @@ def test_environments_that_cannot_be_drawn_are_made_all_the_same():
     envs.reset(0)
 
     assert envs.render() is None
+    assert (envs.pictures, envs.fps) == (False, None)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1"])

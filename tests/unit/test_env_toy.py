@@ -120,6 +120,21 @@ def test_a_dial_left_alone_is_right_once_in_its_size(left, rate):
     assert hits / env.length == pytest.approx(1 / rate, abs=0.02)  # four deviations and more
 
 
+def test_a_corridor_is_drawn_with_its_walker_and_its_door():
+    env = toy.Corridor(4, render_mode="rgb_array")
+    env.reset(seed=0)
+
+    frames = [env.render()]
+    for _ in range(3):
+        env.step(1)
+        frames.append(env.render())
+
+    assert {(frame.shape, frame.dtype.name) for frame in frames} == {((32, 128, 3), "uint8")}
+    tiles = [frame[16, 16::32, 0].tolist() for frame in frames]
+    assert tiles == [[255, 0, 0, 128], [0, 255, 0, 128], [0, 0, 255, 128], [0, 0, 0, 255]]
+    assert toy.Corridor().render() is None
+
+
 def test_pictures_can_be_rendered():
     env = toy.Pictures(render_mode="rgb_array")
     env.reset(seed=0)

@@ -25,7 +25,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # extra → the modules it brings
     "dp": ("dp_accounting",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "minari": ("minari",),
-    "video": ("pygame", "PIL"),
+    "video": ("pygame", "PIL", "imageio_ffmpeg"),
     "peers": ("stable_baselines3", "cpprb", "tianshou"),
 }
 

@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("rookery.cli.train", "train an agent, or go on with a run"),
     "share": ("rookery.cli.share", "train several runs that learn from each other"),
     "evaluate": ("rookery.cli.evaluate", "play episodes with a trained agent and report the score"),
+    "record": ("rookery.cli.record", "play episodes with a trained agent and write a film"),
     "timeline": ("rookery.cli.timeline", "draw what each process of a run did when"),
     "compare": ("rookery.cli.compare", "compare groups of runs, with intervals"),
     "list": ("rookery.cli.list", "show scenarios, algorithms and settings"),

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from rookery.types import Array, Floats
 
 BRIGHT, DIM = 255, 128
+TILE = 32  # pixels
 
 
 class Toy(gym.Env[Any, Any]):
@@ -46,11 +47,13 @@ class Corridor(Toy):
     Optimum: always right, `length - 1` steps, return 1 - 0.01 * (length - 1): 0.93 for length 8.
     """
 
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
     MEMORY = ("position", "steps")
     LIMIT = 100
 
-    def __init__(self, length: int = 8) -> None:
+    def __init__(self, length: int = 8, render_mode: str | None = None) -> None:
         self.length, self.position, self.steps = length, 0, 0
+        self.render_mode = render_mode
         self.observation_space = spaces.Box(0.0, 1.0, (length,), np.float32)
         self.action_space = spaces.Discrete(2)
 
@@ -73,6 +76,14 @@ class Corridor(Toy):
         reward = 1.0 - 0.01 if arrived else -0.01
         info = {"is_success": arrived} if arrived or truncated else {}
         return _one_hot(self.position, self.length), reward, arrived, truncated, info
+
+    def render(self) -> Any:
+        """Returns the corridor [32, 32 * length, 3]: where the walker is, and the door in grey."""
+        if self.render_mode is None:
+            return None
+        tiles = np.zeros((1, self.length, 3), dtype=np.uint8)
+        tiles[0, -1], tiles[0, self.position] = DIM, BRIGHT
+        return tiles.repeat(TILE, axis=0).repeat(TILE, axis=1)
 
 
 class Echo(Toy):

@@ -138,6 +138,17 @@ class Envs:
         self._obs = self.spec.pack({k: states.unpack(v) for k, v in state["obs"].items()})
         return self._obs
 
+    @property
+    def pictures(self) -> bool:
+        """Was it made to give pictures?"""
+        return self._vector.render_mode is not None
+
+    @property
+    def fps(self) -> float | None:
+        """How many pictures a second are meant to be seen, where the environment says."""
+        said = self._vector.metadata.get("render_fps")
+        return float(said) if said else None
+
     def render(self) -> Array | None:
         """Returns the first environment's picture [H, W, 3], where it was made to give one."""
         if self._vector.render_mode is None:

@@ -14,11 +14,11 @@ FASTEST = 50  # frames a second: viewers slow down what claims to be faster
 
 
 def require() -> None:
-    """Refuses a run that wants recordings where they cannot be made."""
+    """Refuses recordings where they cannot be made."""
     if importlib.util.find_spec("PIL") is None:
         raise ConfigError(
             "a recording was asked for but pillow is not installed; "
-            "pip install 'rookery[video]', or set eval.record to false"
+            "pip install 'rookery[video]', or go without (eval.record=false)"
         )
 
 
@@ -30,7 +30,7 @@ def write_gif(path: Path, frames: Sequence[Array], fps: float) -> None:
     require()
     from PIL import Image
 
-    _check(frames)
+    check(frames)
     stride = int(np.ceil(fps / FASTEST))
     first, *rest = [Image.fromarray(frame) for frame in frames[::stride]]
     fresh = path.with_name(f"{path.name}.tmp-{os.getpid()}")  # `rookery clean` knows the name
@@ -46,7 +46,8 @@ def write_gif(path: Path, frames: Sequence[Array], fps: float) -> None:
     fresh.replace(path)
 
 
-def _check(frames: Sequence[Array]) -> None:
+def check(frames: Sequence[Array]) -> None:
+    """Refuses what is not a film: no frames, or frames that differ in form."""
     if not len(frames):
         raise EnvError("a recording has no frames; does the environment render 'rgb_array'?")
     for at, frame in enumerate(frames):

@@ -1,0 +1,86 @@
+"""`rookery record`: which file, in which format, and what is refused before anything is played."""
+
+from pathlib import Path
+
+import pytest
+
+from rookery.cli.main import main
+from rookery.cli.record import FORMATS, summary, target
+from rookery.config.load import RUN_FILE, dump
+from rookery.config.schema import Config
+from rookery.loops.film import WRITERS
+
+
+@pytest.mark.parametrize(
+    ("out", "format", "file", "found"),
+    [
+        (None, None, "runs/a/episode.gif", "gif"),
+        (None, "mp4", "runs/a/episode.mp4", "mp4"),
+        ("b.mp4", None, "b.mp4", "mp4"),
+        ("b.GIF", None, "b.GIF", "gif"),
+        ("b.gif", "gif", "b.gif", "gif"),
+        ("b", "mp4", "b", "mp4"),
+        ("b.film", "gif", "b.film", "gif"),
+    ],
+)
+def test_the_format_is_what_the_name_or_the_flag_says(out, format, file, found):
+    assert target("runs/a", out, format) == (Path(file), found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--out", "b.avi"], "does not end in .gif or .mp4"),
+        (["--out", "b"], "--format"),
+        (["--out", "b.gif", "--format", "mp4"], "drop one of them"),
+        (["--format", "avi"], "invalid choice"),
+        (["--episodes", "0"], "above 0"),
+        (["--max-steps", "0"], "above 0"),
+        (["--checkpoint", "newest"], "best, last or a number"),
+        (["--seed", "-1"], "at least 0"),
+        (["--fps", "0"], "from 0.1 to 1000"),
+        (["--fps", "nan"], "from 0.1 to 1000"),
+        (["--fps", "fast"], "from 0.1 to 1000"),
+        ([], "no run folder 'runs/absent'"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_code_2(flags, said, capsys):
+    assert main(["record", "runs/absent", *flags]) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("folder", "is a folder; a film is a file"), ("file/film", "cannot write .*choose another")],
+)
+def test_a_place_that_holds_no_file_is_refused_before_anything_is_played(place, said, tmp_path):
+    from rookery.errors import ConfigError
+    from rookery.loops.film import film
+
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=said):
+        film(tmp_path / "no run", tmp_path / place)
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path, capsys):
+    (tmp_path / RUN_FILE).write_text(dump(Config()))
+
+    assert main(["record", str(tmp_path)]) == 3
+    assert "no checkpoint that verifies" in capsys.readouterr().err
+
+
+def test_every_format_has_a_writer():
+    assert tuple(WRITERS) == FORMATS
+
+
+def test_the_answer_says_where_the_film_is_and_what_it_shows():
+    answer = {"file": "a.gif", "frames": 30, "fps": 50.0, "returns": [9.0, 21.5], "version": 4}
+
+    assert summary(answer) == [
+        "a.gif: 30 frames at 50 a second",
+        "  return 9.00, 21.50 with version 4",
+    ]
