@@ -6,10 +6,11 @@ network, loss, clipping and optimiser and gets its batches for nothing.
 
 from collections.abc import Callable
 
-from rookery.config.algorithms import DqnConfig
+from rookery.config.algorithms import AlgoConfig, DqnConfig, SacConfig
 from rookery.config.schema import (
     Config,
     Draw,
+    EnvConfig,
     LearnerConfig,
     NetConfig,
     ReplayConfig,
@@ -32,11 +33,21 @@ def full(seed: int) -> Callable[[], int]:
     return work(seed, algo, replay, LearnerConfig(max_grad_norm=10.0))
 
 
+def sac(seed: int) -> Callable[[], int]:
+    """SAC, batches of 256, uniform draws, no clipping."""
+    replay, learner = ReplayConfig(batch=256), LearnerConfig(max_grad_norm=None)
+    return work(seed, SacConfig(), replay, learner, EnvConfig(id="Pendulum-v1"))
+
+
 def work(
-    seed: int, algo: DqnConfig, replay: ReplayConfig, learner: LearnerConfig
+    seed: int,
+    algo: AlgoConfig,
+    replay: ReplayConfig,
+    learner: LearnerConfig,
+    env: EnvConfig | None = None,
 ) -> Callable[[], int]:
-    run, net = RunConfig(seed=seed), NetConfig(hidden=(256, 256))
-    parts = wire(Config(run=run, algo=algo, net=net, replay=replay, learner=learner))
+    run, net, env = RunConfig(seed=seed), NetConfig(hidden=(256, 256)), env or EnvConfig()
+    parts = wire(Config(run=run, env=env, algo=algo, net=net, replay=replay, learner=learner))
     while parts.counters.env_steps < ROWS:
         play(parts)
 

@@ -16,7 +16,7 @@ from rookery.algos import Algorithm
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
 from rookery.nets.arrays import arrays_of, fingerprint, load_arrays
-from rookery.nets.features import EPSILON, Features, Normalize
+from rookery.nets.features import EPSILON, Normalize, observe
 from rookery.nets.flat import Flat
 from rookery.schedule import Schedule
 from rookery.seeding import Role
@@ -138,14 +138,10 @@ class Learner:
         if len(returns) == 0:
             return
         if self.normalize.normalize_obs:
-            self._observe({name: torch.from_numpy(leaf) for name, leaf in leaves.items()})
+            seen = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
+            observe(self.algorithm.acting, seen)
         if self.normalize.normalize_reward:
             self.scale.observe(torch.from_numpy(returns[:, None]))
-
-    def _observe(self, leaves: dict[str, Tensor]) -> None:
-        for module in self.algorithm.acting.modules():
-            if isinstance(module, Features):
-                module.observe(leaves)
 
     def advance(self, share: float) -> None:
         """Sets what depends on how much of the run is over (0 to 1)."""

@@ -11,7 +11,7 @@ from rookery.config.schema import Image, NetConfig
 from rookery.errors import ConfigError
 from rookery.nets.build import build
 from rookery.nets.critic import Critic, share, with_action
-from rookery.nets.features import Features, Normalize
+from rookery.nets.features import Features, Normalize, observe
 from rookery.nets.follow import Follower
 from rookery.types import ActionSpec, EnvSpec, Kind, Leaf
 
@@ -191,7 +191,7 @@ def test_a_critic_uses_the_actors_statistics_and_leaves_actions_alone(
     before = critic(obs, action)
 
     frame = {leaf.name: torch.randn(64, *leaf.shape) * 9 + 5 for leaf in spec.obs}
-    actor.features.observe(frame)
+    observe(actor, frame)
 
     theirs = [part for part in actor.modules() if isinstance(part, Normalize)]
     for module in (critic, target):

@@ -8,7 +8,7 @@ from torch import nn
 
 from rookery.config.schema import NetConfig
 from rookery.nets.build import build
-from rookery.nets.features import Features, Normalize
+from rookery.nets.features import Features, Normalize, observe
 from rookery.nets.follow import Follower
 from rookery.nets.noisy import shake
 from rookery.types import ActionSpec, EnvSpec, Kind, Leaf
@@ -83,7 +83,7 @@ def test_running_statistics_are_the_leaders_own() -> None:
     led = leader(normalize=True)
     follower = Follower(led)
 
-    led.features.observe({"": X * 3 + 1})
+    observe(led, {"": X * 3 + 1})
 
     assert torch.equal(follower.network(X), led(X))
 

@@ -219,7 +219,8 @@ BENCHES: dict[str, Bench] = {
         ),
     ),
     "learn": Bench(
-        about="learner steps 2x256, batch 64, drawn from replay; the floor has ready tensors",
+        about="learner steps 2x256, batch 64 (SAC 256), drawn from replay; the floor has ready "
+        "tensors",
         unit="learner steps/s",
         contenders=(
             _rate("double:rookery", "learn/rookery_learner.py:double"),
@@ -227,6 +228,8 @@ BENCHES: dict[str, Bench] = {
             Contender(name="double:floor", command=_DOUBLE, bar=0.85),
             _rate("full:rookery", "learn/rookery_learner.py:full"),
             Contender(name="full:floor", command=_FULL, bar=0.85),
+            _rate("sac:rookery", "learn/rookery_learner.py:sac"),
+            _rate("sac:floor", "learn/floor_sac.py:learn", bar=0.95),
         ),
     ),
     "async": Bench(

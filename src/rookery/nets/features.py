@@ -107,11 +107,18 @@ class Features(nn.Module):
         parts = [encode(obs[name]) for name, encode in zip(self.names, self.encoders, strict=True)]
         return torch.cat(parts, 1)
 
-    def observe(self, leaves: Mapping[str, Tensor]) -> None:
-        """Updates running statistics, where there are any, from [N, *leaf] single frames."""
-        for name, encode in zip(self.names, self.encoders, strict=True):
+
+def observe(module: nn.Module, leaves: Mapping[str, Tensor]) -> None:
+    """Updates a module's running statistics, where it has any, from [N, *leaf] single frames.
+
+    Networks may share them: whoever comes first in the module knows the observation's names.
+    """
+    known: set[Normalize] = set()
+    for features in (part for part in module.modules() if isinstance(part, Features)):
+        for name, encode in zip(features.names, features.encoders, strict=True):
             norm = getattr(encode, "norm", None)
-            if norm is not None:
+            if norm is not None and norm not in known:
+                known.add(norm)
                 norm.observe(leaves[name].float().flatten(1))
 
 
