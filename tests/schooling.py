@@ -92,9 +92,15 @@ class Trained(NamedTuple):
             return algorithm.acting(torch.from_numpy(obs)).numpy()  # type: ignore[no-any-return]
 
 
-def train(settings: Mapping[str, Any], seed: int = 0, run_dir: Path | None = None) -> Trained:
+def train(
+    settings: Mapping[str, Any],
+    seed: int = 0,
+    run_dir: Path | None = None,
+    *,
+    scenario: str = "corridor",
+) -> Trained:
     """Trains to the end of `run.env_steps`, then plays greedily."""
-    config = load("corridor", changes={**settings, "run.seed": seed})
+    config = load(scenario, changes={**settings, "run.seed": seed})
     parts = wire(config, run_dir=run_dir)
     for event in LOOPS[config.run.mode](parts):
         if isinstance(event, Turned) and event.counters.env_steps >= config.run.env_steps:

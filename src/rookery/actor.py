@@ -19,6 +19,7 @@ from rookery.board import Board
 from rookery.config.schema import ActorConfig, EnvConfig
 from rookery.envs.frames import View
 from rookery.envs.make import Envs, Steps
+from rookery.envs.reward import learned_reward
 from rookery.errors import ProtocolError
 from rookery.event import Episode
 from rookery.nets.arrays import arrays_of, load_arrays
@@ -278,15 +279,6 @@ class Actor:
             self.envs.close()
         finally:
             self.ring.close()
-
-
-def learned_reward(reward: Array, env: EnvConfig) -> Array:
-    """Returns rewards as they are stored: scaled, then clipped."""
-    if env.reward_scale != 1.0:
-        reward = reward * np.float32(env.reward_scale)
-    if env.reward_clip is not None:
-        reward = reward.clip(-env.reward_clip, env.reward_clip)
-    return reward
 
 
 def transport(spec: EnvSpec, config: ActorConfig, *, index: int, incarnation: int) -> Ring:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from rookery.types import Floats
+
 
 class Role(IntEnum):
     """Who draws. The numbers are part of the checkpoint format: add, never renumber."""
@@ -38,6 +40,12 @@ def generator(
     return np.random.Generator(
         np.random.PCG64(sequence(seed, role, index=index, incarnation=incarnation))
     )
+
+
+def following(numbers: Floats) -> np.random.Generator:
+    """Returns a generator that is a function of random numbers somebody else has drawn."""
+    words = np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint32)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 def integer(seed: int, role: Role, *, index: int = 0, incarnation: int = 0) -> int:

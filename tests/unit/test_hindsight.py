@@ -10,12 +10,16 @@ import pytest
 import goal_envs
 from experience import Move, Step, play
 from replaying import Noise, pool, shut, write
-from rookery.config.schema import EnvConfig
+from rookery.config.load import load
+from rookery.config.schema import Draw, EnvConfig
 from rookery.envs.goals import Goals
 from rookery.errors import ConfigError, EnvError
+from rookery.loops.wiring import wire
+from rookery.replay import fold
 from rookery.replay.hindsight import Hindsight, future
 from rookery.replay.pool import Pool
-from rookery.types import ActionSpec, Array, Batch, EnvSpec, Floats, Kind, Leaf
+from rookery.replay.shards import Shards
+from rookery.types import ActionSpec, Array, Batch, EnvSpec, Floats, Kind, Leaf, Rows
 
 RUN, TERMINATE, TRUNCATE, LOSE = Move.RUN, Move.TERMINATE, Move.TRUNCATE, Move.LOSE
 GOALS = EnvSpec(
@@ -27,14 +31,19 @@ GOALS = EnvSpec(
     ActionSpec(n=3),
 )
 
+TINY: dict[str, Any] = {"env.check": False, "replay.capacity": 2_000, "net.hidden": [8]}
+
 
 class Sum:
     """A reward from which both goals can be told."""
 
+    closed = False
+
     def rewards(self, achieved: Array, desired: Array) -> Floats:
         return (100 * achieved[:, 0] + desired[:, 0]).astype(np.float32)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
 
 @pytest.fixture
@@ -57,6 +66,11 @@ def filled(made: list[Pool], *moves: tuple[int, Move], **options: Any) -> Pool:
 
 def rows_of(*numbers: int) -> Any:
     return np.array(numbers, dtype=np.int64)
+
+
+def gathered(replay: Pool, rows: Rows) -> Batch:
+    weight = np.ones(rows.size, dtype=np.float32)
+    return fold.gather(replay.ring, GOALS, rows, weight, n_step=1, gamma=0.5, sequence=0, oldest=0)
 
 
 class TestTheFuture:
@@ -91,8 +105,8 @@ class TestTheFuture:
 class TestRelabelling:
     def relabelled(self, replay: Pool, noise: list[float], share: float) -> tuple[Batch, Batch]:
         """Returns rows from 0 on as they are, and as they are with hindsight."""
-        rows, weight = np.arange(len(noise)), np.ones(len(noise), dtype=np.float32)
-        plain, changed = replay._gather(rows, weight), replay._gather(rows, weight)
+        rows = np.arange(len(noise))
+        plain, changed = gathered(replay, rows), gathered(replay, rows)
         Hindsight(share, Sum()).relabel(replay.ring, changed, Noise(noise))  # type: ignore[arg-type]
         return plain, changed
 
@@ -142,12 +156,109 @@ class TestRelabelling:
 
     def test_about_the_share_of_the_rows_is_changed(self, made: list[Pool]) -> None:
         replay = filled(made, *[(0, RUN)] * 20)
-        batch = replay._gather(np.zeros(4_000, dtype=np.int64), np.ones(4_000, dtype=np.float32))
+        batch = gathered(replay, np.zeros(4_000, dtype=np.int64))
 
         Hindsight(0.8, Sum()).relabel(replay.ring, batch, np.random.default_rng(0))
 
         changed = (batch.obs["desired_goal"][:, 0] > 0).mean()
         assert changed == pytest.approx(0.8, abs=0.02)
+
+
+class TestInAPool:
+    def made_equal(self, made: list[Pool], share: float = 0.5) -> Pool:
+        """Returns a pool of three episodes, with hindsight; two of them draw the same."""
+        episode = [(0, RUN)] * 9 + [(0, TRUNCATE)]
+        replay = filled(made, *episode * 3, draw=Draw.PRIORITIZED)
+        replay.hindsight = Hindsight(share, Sum())
+        return replay
+
+    def test_a_drawn_batch_has_goals_of_later_rows(self, made: list[Pool]) -> None:
+        batch = self.made_equal(made, share=1.0).draw(64)
+
+        goal, at = batch.obs["desired_goal"][:, 0], batch.rows
+        assert (goal > at).all()
+        assert (goal // 10 == at // 10).all()
+        assert batch.reward.tolist() == (100 * (at + 1) + goal).tolist()
+
+    def test_a_restored_pool_draws_what_the_saved_one_would_have(self, made: list[Pool]) -> None:
+        replay = self.made_equal(made)
+        replay.draw(16)
+        kept = replay.save([0])
+        made.append(other := pool(GOALS, draw=Draw.PRIORITIZED))
+        other.hindsight = replay.hindsight
+        other.resume(kept.numbers, kept.arrays, [kept.unsaved])
+
+        for _ in range(3):
+            one, two = replay.draw(16), other.draw(16)
+            assert one.obs["desired_goal"].tolist() == two.obs["desired_goal"].tolist()
+            assert one.reward.tolist() == two.reward.tolist()
+
+    def test_goals_of_a_shard_follow_from_the_places_it_is_asked_for(
+        self, made: list[Pool]
+    ) -> None:
+        """So nothing of a shard's own is random, and it may be anywhere."""
+        one, two = self.made_equal(made), self.made_equal(made)
+        two.rng = np.random.default_rng(7)
+        places = np.linspace(0.0, one.sampler.spread * 0.99, 20)
+
+        first, again = (each.look_up(places, one.sampler.spread) for each in (one, two))
+        other = one.look_up(places * 0.999, one.sampler.spread)
+
+        goals = first.batch.obs["desired_goal"]
+        assert goals.tolist() == again.batch.obs["desired_goal"].tolist()
+        assert goals.tolist() != other.batch.obs["desired_goal"].tolist()
+
+    def test_closing_it_closes_whoever_is_asked(self) -> None:
+        replay = self.made_equal([])
+        replay.hindsight = Hindsight(1.0, judge := Sum())
+
+        replay.close()
+
+        assert judge.closed
+        assert replay.ring.fd < 0
+        for transport in replay.transports:
+            transport.close()
+
+
+class TestSettings:
+    def test_without_hindsight_a_run_has_none(self) -> None:
+        parts = wire(load("bitflip", changes={**TINY, "replay.hindsight": 0.0}))
+
+        assert isinstance(parts.pool, Pool)
+        assert parts.pool.hindsight is None
+        parts.close()
+
+    def test_a_run_asks_the_environment_that_was_given_from_python(self) -> None:
+        config = load("bitflip", changes={**TINY, "env.kwargs": {}})
+        parts = wire(config, factory=goal_envs.Line)
+
+        assert isinstance(parts.pool, Shards)
+        hindsight = parts.pool.pools[0].hindsight
+        assert hindsight is not None
+        assert hindsight.share == 0.8
+        assert isinstance(hindsight.judge, Goals)
+        assert isinstance(hindsight.judge.env, goal_envs.Line)
+        parts.close()
+
+    def test_a_run_without_goals_is_refused(self) -> None:
+        changes = {**TINY, "env.id": "CartPole-v1", "env.kwargs": {}}
+
+        with pytest.raises(ConfigError, match="needs goals"):
+            wire(load("bitflip", changes=changes))
+
+    @pytest.mark.parametrize(
+        ("setting", "value", "said"),
+        [
+            ("algo.n_step", 3, "replay.hindsight takes algo.n_step 1 only, got 3"),
+            ("env.frame_stack", 2, "replay.hindsight takes env.frame_stack 1 only, got 2"),
+            ("replay.hindsight", 1.5, "replay.hindsight must be between 0.0 and 1.0, got 1.5"),
+        ],
+    )
+    def test_what_goals_cannot_be_exchanged_in_is_refused(
+        self, setting: str, value: Any, said: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=said):
+            load("bitflip", changes={setting: value})
 
 
 class TestGoals:

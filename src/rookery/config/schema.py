@@ -444,12 +444,18 @@ SB3_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {  # what it would pass over
     "replay.draw": ((Draw.UNIFORM,), "leave it out"),
     "replay.storage": ((Storage.MEMORY,), "lower replay.capacity"),
     "replay.shards": ((None, 1), "its replay is one piece: leave it out"),
+    "replay.hindsight": ((0.0,), "SB3 has a HerReplayBuffer of its own: leave it out"),
     "env.frame_stack": ((1,), "use FrameStackObservation in env.wrappers"),
     "env.reward_scale": ((1.0,), WRAP),
     "env.reward_clip": ((None,), WRAP),
     "env.normalize_obs": ((False,), WRAP),
     "env.normalize_reward": ((False,), WRAP),
     "eval.epsilon": ((0.0,), "leave it out"),
+}
+HINDSIGHT_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "algo.n_step": ((1,), "steps in between were played for another goal: set algo.n_step=1"),
+    "algo.sequence": ((0,), "goals are exchanged in single transitions alone: leave it out"),
+    "env.frame_stack": ((1,), "older frames would show the old goal: set env.frame_stack=1"),
 }
 
 
@@ -515,6 +521,8 @@ class Config:
         self._refuse_disk_in_a_pool()
         self._refuse_a_far_guard()
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
+        if self.replay.hindsight > 0:
+            self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
         if self.algo.on_policy:
             positive("replay.batch", self.replay.batch)
         else:

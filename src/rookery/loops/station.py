@@ -270,6 +270,7 @@ class Station:
                 setup.shards,
                 member=self.member,
                 place=setup.place,
+                factory=setup.factory,
             )
 
     def do(self, order: Any) -> Any:

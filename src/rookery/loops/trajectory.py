@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.actor import learned_reward
 from rookery.config.schema import EnvConfig
+from rookery.envs.reward import learned_reward
 from rookery.envs.spaces import Codec
 from rookery.errors import ConfigError
 from rookery.replay.ring import obs_column

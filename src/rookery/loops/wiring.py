@@ -229,7 +229,7 @@ def _shared(
         member = join(config, spec, run_dir)
         if member is not None:
             stack.callback(member.close)
-        pool = _pool(config, spec, crew.rings, run_dir, member)
+        pool = _pool(config, spec, crew.rings, run_dir, member, factory)
         stack.pop_all()
     return board, crew, pool, member
 
@@ -309,6 +309,7 @@ def _pool(
     rings: Sequence[Ring],
     run_dir: Path | None,
     member: Member | None,
+    factory: Factory | None,
 ) -> Pool | Shards:
     rng = seeding.generator(config.run.seed, Role.REPLAY)
     count, kind = config.replay.shards or 1, Rollouts if config.algo.on_policy else Pool
@@ -317,11 +318,15 @@ def _pool(
         for place in range(count):
             own = Every(rings, place, count)
             pools.append(
-                build_shard(config, spec, own, rng, count, run_dir, member, place, build=kind)
+                build_shard(
+                    config, spec, own, rng, count, run_dir, member, place, factory, build=kind
+                )
             )
             stack.callback(pools[-1].close)
         stack.pop_all()
-    return pools[0] if count == 1 else Shards(pools, rng)
+    # goals follow from the places that shards are asked for: one shard is asked as several are
+    alone = count == 1 and config.replay.hindsight == 0
+    return pools[0] if alone else Shards(pools, rng)
 
 
 class Every(Sequence[Ring]):

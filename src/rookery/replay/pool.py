@@ -20,6 +20,7 @@ from rookery.config.schema import FirstPriority, ReplayConfig
 from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.replay import fold
 from rookery.replay.fold import Chains
+from rookery.replay.hindsight import Hindsight
 from rookery.replay.kept import Extent, Kept, Segments, Stretch, apart, remembered
 from rookery.replay.ring import Ring, Schema, obs_column, row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS, UNKNOWN, Drawn, Sampler
@@ -64,10 +65,12 @@ class Pool:
         ring: Ring | None = None,
         sequence: int = 0,
         stride: int = 1,
+        hindsight: Hindsight | None = None,
     ):
         """Makes its ring in `directory`, unless it is given one that others may read."""
         self.spec, self.config, self.algo, self.rng = spec, config, algo, rng
         self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
+        self.hindsight = hindsight
         self.transports = transports  # by actor; whoever replaces an actor replaces its ring
         actors = len(transports) if actors is None else actors  # of the run: rows have their number
         self.ring = ring or Ring.create(schema_of(spec), config.capacity, directory=directory)
@@ -126,10 +129,10 @@ class Pool:
         drawn = self.sampler.draw(batch, beta, self.rng)
         if self.spec.frame_stack > 1:
             drawn = self._whole(drawn, beta, self.ring.oldest)
-        return self._gather(drawn.rows, drawn.weight)
+        return self._gather(drawn.rows, drawn.weight, self.rng)
 
-    def _gather(self, rows: Rows, weight: Floats) -> Batch:
-        return fold.gather(
+    def _gather(self, rows: Rows, weight: Floats, rng: np.random.Generator) -> Batch:
+        batch = fold.gather(
             self.ring,
             self.spec,
             rows,
@@ -139,15 +142,22 @@ class Pool:
             sequence=self.sequence,
             oldest=self.ring.oldest,
         )
+        if self.hindsight is not None:
+            self.hindsight.relabel(self.ring, batch, rng)
+        return batch
 
     def look_up(self, places: Floats, spread: float) -> Found:
-        """Returns the rows at places that whoever draws from several shards has made."""
+        """Returns the rows at places that whoever draws from several shards has made.
+
+        Goals in hindsight follow from the places, so that they too are the same wherever this is.
+        """
         hits = self.sampler.find(places, spread)
+        rng = self.rng if self.hindsight is None else seeding.following(places)
         return Found(
             where=hits.where,
             share=hits.share,
             whole=fold.is_whole(self.ring, hits.rows, self.spec.frame_stack, self.ring.oldest),
-            batch=self._gather(hits.rows, np.ones(hits.rows.size, dtype=np.float32)),
+            batch=self._gather(hits.rows, np.ones(hits.rows.size, dtype=np.float32), rng),
             spread=self.sampler.spread,
         )
 
@@ -332,7 +342,11 @@ class Pool:
             self._settle(first, len(some["end"]))
 
     def close(self) -> None:
-        self.ring.close()
+        try:
+            if self.hindsight is not None:
+                self.hindsight.close()
+        finally:
+            self.ring.close()
 
 
 def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:
