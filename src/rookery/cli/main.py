@@ -17,6 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "record": ("rookery.cli.record", "play episodes with a trained agent and write a film"),
     "timeline": ("rookery.cli.timeline", "draw what each process of a run did when"),
     "compare": ("rookery.cli.compare", "compare groups of runs, with intervals"),
+    "import": ("rookery.cli.import_", "turn settings of the RL Baselines3 Zoo into a scenario"),
     "list": ("rookery.cli.list", "show scenarios, algorithms and settings"),
     "doctor": ("rookery.cli.doctor", "show what this machine can do"),
     "clean": ("rookery.cli.clean", "remove what dead runs have left behind"),

@@ -1,9 +1,11 @@
 """YAML text to plain data and back, with nothing in it that could run, repeat or explode.
 
 Stricter than YAML: a key may stand only once in a mapping, tags (`!!python/...`) and aliases
-(`*name`) are refused, and so is a file above `LIMIT` before it is parsed.
+(`*name`) are refused, and so is a file above `LIMIT` before it is parsed. Files of other programs
+may hold aliases and merges (`<<: *name`), as long as they stand for less than `LIMIT` too.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from rookery.errors import ConfigError
 
 LIMIT = 1_000_000  # bytes
 _WIDTH = 100  # columns
+_TWICE = "the key {} stands here a second time; remove one of the two"
 
 
 class _Loader(yaml.SafeLoader):
@@ -30,10 +33,59 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, (list, dict, set)):
                 continue  # the parent class has the message for a key that cannot be one
             if key in seen:
-                problem = f"the key {key!r} stands here a second time; remove one of the two"
+                problem = _TWICE.format(repr(key))
                 raise yaml.MarkedYAMLError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+class _Sharing(_Loader):
+    """Reads aliases and merges; what they stand for is measured before anything is made of it."""
+
+    compose_node = yaml.SafeLoader.compose_node
+    construct_mapping = yaml.SafeLoader.construct_mapping
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _measure(node, {})
+        return node
+
+
+def _measure(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """Returns how many nodes a tree has with its aliases written out, `known` those below some.
+
+    Refuses more than `LIMIT`, a node inside itself, and a key that stands twice in a mapping.
+    """
+    if id(node) in known:
+        if (size := known[id(node)]) is None:
+            raise _problem("an alias (*name) inside what it names; write its value out", node)
+        return size
+    known[id(node)] = None
+    size = 1 + sum(_measure(child, known) for child in _children(node))
+    if size > LIMIT:
+        raise _problem(
+            f"aliases (*name) that stand for more than {LIMIT} values; write them out", node
+        )
+    known[id(node)] = size
+    return size
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value in seen:
+            raise _problem(_TWICE.format(repr(key.value)), key)
+        seen.add(str(key.value))
+    return [part for pair in node.value for part in pair]
+
+
+def _problem(text: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, text, node.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -68,9 +120,18 @@ _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticErro
 
 def read(text: str, where: str) -> Any:
     """Returns the plain data in `text`; `where` names it in errors."""
+    return _read(text, where, _Loader)
+
+
+def read_shared(text: str, where: str) -> Any:
+    """Like `read`, for text of other programs, in which aliases and merges may stand."""
+    return _read(text, where, _Sharing)
+
+
+def _read(text: str, where: str, make: type[_Loader]) -> Any:
     loader = None
     try:
-        loader = _Loader(text)
+        loader = make(text)
         return loader.get_single_data()
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} cannot be read: {_told(error)}") from error
@@ -83,10 +144,9 @@ def read(text: str, where: str) -> Any:
             loader.dispose()
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path, reader: Callable[[str, str], Any] = read) -> dict[str, Any]:
     """Returns the mapping in a file, and refuses anything else that a file may hold."""
-    text = _text(path)
-    data = read(text, str(path))
+    data = reader(_text(path), str(path))
     if data is None:
         raise ConfigError(
             f"{path} is empty; it needs at least one setting, such as env: {{id: CartPole-v1}}"
