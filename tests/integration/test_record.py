@@ -25,6 +25,12 @@ OVERRIDES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def without_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}.items():
+        monkeypatch.setenv(name, value)
+
+
 def trained(run_dir: Path, scenario: str, **given: Any) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "Manager", Inline)

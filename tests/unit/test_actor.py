@@ -171,6 +171,23 @@ class TestRows:
             column = player.ring.columns[f"obs.{name}"][:6]
             np.testing.assert_array_equal(column, np.concatenate([obs[name] for obs in seen]))
 
+    def test_several_choices_at_once_are_one_row_and_an_end_has_none(
+        self, open_actors: list[Actor]
+    ) -> None:
+        copied = Told(lambda obs: np.stack([obs[:, :3].argmax(1), obs[:, 3:].argmax(1)], axis=1))
+        open_actors.append(player := actor(make(EnvConfig(), 2, factory=toy.Dials), copied))
+        played = player.collect(20, 0.0)
+
+        rows = written(player.ring)
+        steps = [row for row in rows if row["end"] == RUNNING]
+        ends = [row for row in rows if row["end"] == TERMINATED]
+        assert [episode.score for episode in played.ended] == [toy.Dials().optimal_return] * 2
+        assert (player.ring.columns["action"].dtype, len(steps)) == (np.int64, 20)
+        assert [row["action"] for row in steps] == [
+            [int(np.argmax(row["obs"][:3])), int(np.argmax(row["obs"][3:]))] for row in steps
+        ]
+        assert [row["action"] for row in ends] == [[0, 0]] * 2
+
 
 class TestScores:
     def test_finished_episodes_have_their_score_length_and_info(

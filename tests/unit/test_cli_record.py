@@ -1,11 +1,12 @@
 """`rookery record`: which file, in which format, and what is refused before anything is played."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from rookery.cli.main import main
-from rookery.cli.record import FORMATS, summary, target
+from rookery.cli.record import FORMATS, need_no_screen, summary, target
 from rookery.config.load import RUN_FILE, dump
 from rookery.config.schema import Config
 from rookery.loops.film import WRITERS
@@ -66,7 +67,24 @@ def test_a_place_that_holds_no_file_is_refused_before_anything_is_played(place, 
         film(tmp_path / "no run", tmp_path / place)
 
 
-def test_a_run_without_a_checkpoint_is_refused(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ("dummy", "egl")),
+        ({"DISPLAY": ":0"}, ("dummy", None)),
+        ({"SDL_VIDEODRIVER": "x11", "MUJOCO_GL": "osmesa"}, ("x11", "osmesa")),
+    ],
+)
+def test_pictures_need_no_screen_and_what_is_set_stays(given, found, monkeypatch):
+    monkeypatch.setattr("os.environ", dict(given))
+
+    need_no_screen()
+
+    assert (os.environ.get("SDL_VIDEODRIVER"), os.environ.get("MUJOCO_GL")) == found
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("rookery.cli.record.need_no_screen", lambda: None)
     (tmp_path / RUN_FILE).write_text(dump(Config()))
 
     assert main(["record", str(tmp_path)]) == 3

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
     out, format = target(args.run, args.out, args.format)
     _refuse_no_run(args.run)
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # rendering needs no screen
+    need_no_screen()
     with signals.abrupt():
         from rookery.loops.film import film
 
@@ -86,6 +86,13 @@ def target(run_dir: str, out: str | None, format: str | None) -> tuple[Path, str
             "--format"
         )
     raise ConfigError(f"--out is {out!r} and --format {format!r}; drop one of them, or rename it")
+
+
+def need_no_screen() -> None:
+    """Lets pygame and MuJoCo draw where there is no screen; what the user has set stays."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def summary(answer: dict[str, Any]) -> list[str]:
