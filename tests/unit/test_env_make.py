@@ -108,6 +108,21 @@ def test_a_native_vector_that_does_not_reset_itself_is_not_used(module):
     assert isinstance(make(EnvConfig(id=f"{module}/Short-v3"), 2)._vector, SyncVectorEnv)
 
 
+def test_a_native_vector_of_another_task_is_not_used(module):
+    class Scaled(CartPoleVectorEnv):
+        def __init__(self, num_envs=1, **kwargs):
+            super().__init__(num_envs, **kwargs)
+            self.single_observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+    gym.register(
+        f"{module}/Short-v3",
+        "gymnasium.envs.classic_control:CartPoleEnv",
+        vector_entry_point=Scaled,
+    )
+
+    assert isinstance(make(EnvConfig(id=f"{module}/Short-v3"), 2)._vector, SyncVectorEnv)
+
+
 def test_an_id_with_only_a_native_vector_is_made_and_not_checked(module):
     gym.register(f"{module}/Short-v3", vector_entry_point=CartPoleVectorEnv)
     config = EnvConfig(id=f"{module}/Short-v3")

@@ -75,15 +75,27 @@ def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
 
 
 def _native(entry: Entry, num: int) -> Vector | None:
-    """Makes the environment's own vector, unless it resets in a way nobody can follow."""
+    """Makes the environment's own vector, unless it resets in a way nobody can follow.
+
+    Nor where it is another task than a single environment: that of ale_py stacks small grey frames
+    and clips rewards.
+    """
     if entry.many is None:
         return None
     many = entry.many
     vector: Vector = _made(entry, lambda: many(num))
-    if vector.metadata.get("autoreset_mode") in MODES or entry.one is None:
+    known = vector.metadata.get("autoreset_mode") in MODES
+    if entry.one is None or (known and _alike(vector, _made(entry, entry.one))):
         return vector
     vector.close()
     return None
+
+
+def _alike(vector: Vector, one: Env) -> bool:
+    """Says whether a vector is made of environments like this one, which is closed."""
+    spaces = (one.observation_space, one.action_space)
+    one.close()
+    return spaces == (vector.single_observation_space, vector.single_action_space)
 
 
 def _synchronous(entry: Entry, num: int) -> Vector:
