@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rookery.algos.chance import drawn, normal, some_other, some_random
-from rookery.algos.interface import Acted, Algorithm, Loss, require
+from rookery.algos.chance import drawn, normal, some_other
+from rookery.algos.continuous import ActorCritic
+from rookery.algos.interface import Acted, Algorithm, Loss
 from rookery.config.algorithms import SacConfig
 from rookery.config.schema import EnvConfig, NetConfig
 from rookery.nets.ask import Ask, tensors
 from rookery.nets.build import build
-from rookery.nets.critic import Critic, share
 from rookery.nets.follow import Follower, share_statistics
 from rookery.types import Batch, EnvSpec, Floats, Obs
 
@@ -59,62 +59,51 @@ class Temperature(nn.Module):
         return {"temperature": list(self.parameters())} if self.learned else {}
 
 
-class Sac(Algorithm):
+class Sac(ActorCritic):
     """Continuous actions: a Gaussian policy squashed into -1 to 1."""
 
-    outputs = 1  # of a critic
-
-    def __init__(self, config: SacConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
-        require(spec.action.continuous, config.name, "continuous actions", spec, "use dqn or ppo")
-        self.config, self.spec = config, spec
-        self.width = math.prod(spec.action.shape)
-        normalize = env.normalize_obs
-        self.policy = build(net, spec, 2 * self.width, normalize=normalize)
-        self.critic = Critic(net, spec, self.outputs, normalize, config.critics)
-        share(self.policy, self.critic)
+    def __init__(
+        self,
+        config: SacConfig,
+        net: NetConfig,
+        env: EnvConfig,
+        spec: EnvSpec,
+        *,
+        outputs: int = 1,  # of a critic
+    ):
+        super().__init__(config, net, env, spec, each=2, critics=config.critics, outputs=outputs)
+        self.config = config
         self.target = Follower(self.critic)
         wanted = -float(self.width) if config.entropy_target is None else config.entropy_target
         self.temperature = Temperature(config, wanted)
-        self.acting: nn.Module = nn.ModuleDict({"policy": self.policy, "critic": self.critic})
         self.networks = nn.ModuleDict(
             {"acting": self.acting, "target": self.target.network, "temperature": self.temperature}
         )
-        self._ask = Ask(self.policy)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        own = {"critic": self.critic.parameters(), "actor": self.policy.parameters()}
-        return {name: list(parameters) for name, parameters in own.items()} | (
-            self.temperature.group()
-        )
+        return super().groups() | self.temperature.group()
 
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         alpha = self.temperature()
-        yield self._critic_loss(batch, self._wanted(batch, alpha, rng))
+        yield self.critic_loss(batch, self._wanted(batch, alpha, rng), scale=0.5)
         action, log_prob = self.sample(batch.obs, rng)  # [B, A], [B]
-        entropy = -log_prob
-        judged = self._judged(batch.obs, action)  # [B]
-        loss = (alpha * log_prob - judged).mean()
-        yield Loss("actor", loss, None, {"entropy": entropy.detach().mean()})
+        loss = (alpha * log_prob - self.judged(batch.obs, action)).mean()
+        entropy = -log_prob.detach()
+        yield Loss("actor", loss, None, {"entropy": entropy.mean()})
         yield from self.temperature.losses(entropy)
 
     @torch.no_grad()
     def _wanted(self, batch: Batch, alpha: Tensor, rng: torch.Generator) -> Tensor:
         """Returns what a critic should have said, [B, 1]."""
         action, log_prob = self.sample(batch.next_obs, rng)
-        next_q = self.target.network(batch.next_obs, action).amin(0).squeeze(1)  # [B]
-        wanted: Tensor = batch.reward + batch.discount * (next_q - alpha * log_prob)
-        return wanted[:, None]
+        next_q = self.believed(self.target.network(batch.next_obs, action))
+        soft = next_q - (alpha * log_prob)[:, None]
+        wanted: Tensor = batch.reward[:, None] + batch.discount[:, None] * soft
+        return wanted
 
-    def _critic_loss(self, batch: Batch, wanted: Tensor) -> Loss:
-        q = self.critic(batch.obs, batch.action)  # [C, B, 1]
-        error = wanted - q
-        loss = 0.5 * (error.square().sum((0, 2)) @ batch.weight) / len(wanted)
-        metrics = {"q_mean": q.detach().mean()}
-        return Loss("critic", loss, error.detach().mean((0, 2)), metrics)
-
-    def _judged(self, obs: Any, action: Tensor) -> Tensor:
-        """Returns the smallest critic's opinion, [B]."""
-        return self.critic(obs, action).amin(0).squeeze(1)  # type: ignore[no-any-return]
+    def believed(self, q: Tensor) -> Tensor:
+        """Returns the part that is bootstrapped from of all that the critics say, [C, B, 1]."""
+        return q.amin(0)
 
     def sample(self, obs: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draws actions [B, A] and returns their log-probabilities [B], both with gradients."""
@@ -136,32 +125,12 @@ class Sac(Algorithm):
         else:
             self.target.follow(self.config.target_tau)
 
-    def act(
-        self,
-        obs: Obs,
-        rng: np.random.Generator,
-        *,
-        epsilon: float = 0.0,
-        noise: bool = True,
-        values: bool = False,
-        memory: Floats | None = None,
-    ) -> Acted:
-        """Chooses [E, *action] actions; without noise those in the middle."""
-        mean, log_std = np.split(self._ask(obs), 2, axis=1)
-        raw = mean
-        if noise:
-            raw = mean + np.exp(log_std.clip(LEAST, MOST)) * normal(mean.shape, rng)
-        action = some_random(np.tanh(raw), epsilon, rng)
-        shaped = action.reshape(-1, *self.spec.action.shape)
-        if not values:
-            return Acted(shaped)
-        return Acted(shaped, self._value(obs, action), self._value(obs, np.tanh(mean)))
-
-    @torch.inference_mode()
-    def _value(self, obs: Obs, action: Floats) -> Floats:
-        device = next(self.critic.parameters()).device
-        judged = self._judged(tensors(obs, device), torch.from_numpy(action).to(device))
-        return judged.cpu().numpy()
+    def chosen(self, out: Floats, rng: np.random.Generator, *, noise: bool) -> Floats:
+        mean, log_std = np.split(out, 2, axis=1)
+        if not noise:
+            return np.tanh(mean)
+        raw = mean + np.exp(log_std.clip(LEAST, MOST)) * normal(mean.shape, rng)
+        return np.tanh(raw)  # type: ignore[no-any-return]
 
 
 class DiscreteSac(Algorithm):
@@ -186,8 +155,13 @@ class DiscreteSac(Algorithm):
         )
         self._ask = Ask(self.policy)
 
-    groups = Sac.groups
     settle = Sac.settle
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        own = {"critic": self.critic, "actor": self.policy}
+        return {
+            name: list(net.parameters()) for name, net in own.items()
+        } | self.temperature.group()
 
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         alpha = self.temperature()

@@ -31,9 +31,13 @@ SEQUENCES: dict[str, tuple[tuple[Any, ...], str]] = {
     "replay.hindsight": ((0.0,), "goals are exchanged in single transitions alone; leave it out"),
 }
 PROBABLE: dict[str, tuple[tuple[Any, ...], str]] = {
-    "actor.epsilon": ((None, 0.0), "its rows carry probabilities, and random actions have others"),
+    "actor.epsilon": (
+        (None,),
+        "its rows carry probabilities, and random actions have others; leave it out",
+    ),
     "replay.draw": (("uniform",), "priorities would change what its probabilities mean"),
     "sharing.pool": ((None,), f"others' rows were played by other policies; {REPLAY}"),
+    "net.recurrent": (("none",), "its policy remembers nothing; leave it out, or use r2d2"),
 }
 
 
@@ -380,6 +384,32 @@ ALGORITHMS: dict[str, Entry] = {
     ),
     "sac": Entry(
         SacConfig, "rookery.algos.sac:sac", "soft actor-critic; continuous and discrete actions"
+    ),
+    "tqc": Entry(
+        TqcConfig, "rookery.algos.tqc:Tqc", "SAC with truncated quantile critics; continuous"
+    ),
+    "td3": Entry(
+        Td3Config,
+        "rookery.algos.td3:Td3",
+        "DDPG with twin critics, delayed and smoothed; continuous",
+    ),
+    "ddpg": Entry(
+        DdpgConfig, "rookery.algos.ddpg:Ddpg", "deep deterministic policy gradients; continuous"
+    ),
+    "ppo": Entry(
+        PpoConfig,
+        "rookery.algos.ppo:Ppo",
+        "proximal policy optimisation, on-policy (single, sync); all kinds of actions",
+    ),
+    "a2c": Entry(
+        A2cConfig,
+        "rookery.algos.a2c:A2c",
+        "advantage actor-critic, on-policy (single, sync); all kinds of actions",
+    ),
+    "impala": Entry(
+        ImpalaConfig,
+        "rookery.algos.impala:Impala",
+        "actor-critic with V-trace, for late actors; all kinds of actions",
     ),
 }
 

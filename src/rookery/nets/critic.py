@@ -46,6 +46,10 @@ class Critic(nn.Module):
         seen = self._seen(obs, action.flatten(1))
         return torch.stack([network(seen) for network in self.networks])
 
+    def first(self, obs: Any, action: Tensor) -> Tensor:
+        """Asks the first network alone: [B, outputs]."""
+        return self.networks[0](self._seen(obs, action.flatten(1)))  # type: ignore[no-any-return]
+
     def _seen(self, obs: Any, action: Tensor) -> Any:
         if self._is_flat:
             return torch.cat((obs, action), 1)
