@@ -20,6 +20,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algo.n_step": 3,
     },
     "cannot be saved": {"env.id": "strange_envs:Wander", "env.kwargs": "{}"},
+    "goals in hindsight": {
+        "env.id": "rookery.envs.bitflip:BitFlip",
+        "env.kwargs": "{bits: 6}",
+        "replay.hindsight": 0.8,
+        "algo.n_step": 1,
+    },
     "native vector": {"env.id": "CartPole-v1", "env.kwargs": "{}", "replay.draw": "prioritized"},
 }
 RESULT = ("weights_sha256", "env_steps", "learner_steps", "episodes", "best_score", "reason")

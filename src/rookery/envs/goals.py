@@ -136,8 +136,9 @@ def _goal_spaces(name: str, env: Env) -> tuple[Any, Any]:
 
 
 def _alike(achieved: Any, desired: Any) -> bool:
-    """May one stand for the other? The bounds of a Box may differ: goals may be narrower."""
-    if isinstance(achieved, spaces.Box) and isinstance(desired, spaces.Box):
+    """May one stand for the other? Bounds of floats may differ: fewer things may be desired."""
+    both = (achieved, desired)
+    if all(isinstance(space, spaces.Box) and space.dtype.kind == "f" for space in both):
         return achieved.shape == desired.shape and achieved.dtype == desired.dtype
     return not isinstance(achieved, spaces.Dict) and bool(achieved == desired)
 
