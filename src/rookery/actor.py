@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery import seeding
-from rookery.algos import Acted, Algorithm
+from rookery.algos import Acted, Algorithm, written
 from rookery.algos.interface import NOTHING
 from rookery.board import Board
 from rookery.config.schema import ActorConfig, EnvConfig
@@ -60,7 +60,8 @@ class Actor:
         self.envs, self.algorithm, self.config, self.env = envs, algorithm, config, env
         self.seed, self.index, self.info_keys, self.values = seed, index, info_keys, values
         self.rng = seeding.generator(seed, Role.ACTOR, index=index, incarnation=incarnation)
-        self.ring = ring or transport(envs.spec, config, index=index, incarnation=incarnation)
+        spec = written(envs.spec, algorithm)
+        self.ring = ring or transport(spec, config, index=index, incarnation=incarnation)
         self.incarnation = incarnation
         self.version, self.since_pull = 0, 0
         self.cuts = 0  # times all episodes were cut for a checkpoint

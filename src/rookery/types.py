@@ -91,6 +91,7 @@ class Extra:
     dtype: str = "float32"
     each: bool = True  # drawn for each step of a sequence; False: for its first step alone
 
+    own: bool = False  # means nothing to another run's networks: they find zeros
 
 @dataclass(frozen=True)
 class EnvSpec:

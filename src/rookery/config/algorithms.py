@@ -30,6 +30,10 @@ SEQUENCES: dict[str, tuple[tuple[Any, ...], str]] = {
     "replay.first_priority": (("largest",), "a sequence has no single TD error: leave it out"),
     "replay.hindsight": ((0.0,), "goals are exchanged in single transitions alone; leave it out"),
 }
+    "sharing.guard": ((False,), "it weighs single transitions alone; leave it out"),
+}
+DIVERGENCES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "replay.first_priority": (("largest",), "it ranks rows by divergences, which actors cannot"),
 PROBABLE: dict[str, tuple[tuple[Any, ...], str]] = {
     "actor.epsilon": (
         (None,),
@@ -50,7 +54,13 @@ class AlgoConfig:
     n_step: int = 1  # env steps summed before bootstrapping
 
     on_policy = False  # does it learn only from what its newest policy has just played?
-    takes = Taken({})  # the settings that go with it, where not all do
+    remembers = False  # has it a recurrent layer?
+    burn_in = 0  # steps of a sequence that only warm up its memory, but where an episode begins
+
+    @property
+    def takes(self) -> Taken:
+        """The settings that go with it, where not all do."""
+        return Taken({})
 
     @property
     def explores(self) -> bool:
@@ -224,7 +234,7 @@ class R2d2Config(AlgoConfig):
     n_step: int = 5  # env steps summed before bootstrapping
     length: int = 40  # steps of a sequence that are learned from
     burn_in: int = 20  # steps before them that only warm up the memory
-    overlap: int = 20  # steps that two neighbouring sequences share, of those learned from
+    overlap: int = 20  # steps learned from that two neighbouring sequences share
     double: bool = True  # van Hasselt et al. 2016
     dueling: bool = True  # Wang et al. 2016
     target_period: int = 500  # learner steps between copies into the target network
@@ -240,6 +250,7 @@ class R2d2Config(AlgoConfig):
 
     @property
     def stride(self) -> int:
+    remembers = True
         return self.length - self.overlap
 
     @property
@@ -403,6 +414,9 @@ ALGORITHMS: dict[str, Entry] = {
     ),
     "a2c": Entry(
         A2cConfig,
+    "r2d2": Entry(
+        R2d2Config, "rookery.algos.r2d2:R2d2", "recurrent DQN, from sequences; discrete actions"
+    ),
         "rookery.algos.a2c:A2c",
         "advantage actor-critic, on-policy (single, sync); all kinds of actions",
     ),

@@ -171,7 +171,7 @@ class NetConfig:
     hidden: tuple[int, ...] = (256, 256)  # width of each hidden layer
     activation: Activation = Activation.RELU
     image: Image = Image.AUTO  # nature from 36x36 on, impala from 8x8; auto: nature, else small
-    recurrent: Recurrent = Recurrent.NONE  # lstm | gru: for algorithms that learn from sequences
+    recurrent: Recurrent = Recurrent.NONE  # lstm | gru, for r2d2 alone; none: it takes lstm
     memory: int = 128  # outputs of the recurrent layer, which it also remembers (lstm: twice)
     custom: str | None = None  # module:Class, called as Class(spec, outputs, **kwargs)
     kwargs: dict[str, Any] = field(default_factory=dict)  # given to the custom class
@@ -522,6 +522,7 @@ class Config:
         self._refuse_a_far_guard()
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
         if self.replay.hindsight > 0:
+        self._refuse_what_nobody_remembers()
             self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
         if self.algo.on_policy:
             positive("replay.batch", self.replay.batch)
@@ -572,6 +573,13 @@ class Config:
 
     def _refuse_disk_in_a_pool(self) -> None:
         if self.sharing.pool is not None and self.replay.storage is Storage.DISK:
+    def _refuse_what_nobody_remembers(self) -> None:
+        if self.net.recurrent is not Recurrent.NONE and not self.algo.remembers:
+            raise ConfigError(
+                f"net.recurrent is {self.net.recurrent}, but algo.name {self.algo.name} has no "
+                "memory and takes none only; use algo.name=r2d2, or leave net.recurrent out"
+            )
+
             raise ConfigError(
                 "replay.storage is disk, but a run that shares keeps its replay in the folder of "
                 f"its pool, {self.sharing.pool}; set sharing.pool to a folder on that disk, and "

@@ -53,8 +53,9 @@ class View:
         if memory is not None:
             self.memory = memory
             self.memory[fresh] = 0.0
-        for name, leaf in self.spec.unpack(steps.obs).items():
-            stack, width = self.stacks[name], leaf.shape[1]
+        leaves = self.spec.unpack(steps.obs)
+        for name, stack in self.stacks.items():
+            leaf, width = leaves[name], leaves[name].shape[1]
             stack[:, :-width] = stack[:, width:].copy()
             stack[:, -width:] = leaf
             stack[fresh] = _filled(leaf[fresh], self.spec.frame_stack)

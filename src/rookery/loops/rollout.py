@@ -27,7 +27,7 @@ from rookery.envs.spaces import Codec
 from rookery.errors import ConfigError
 from rookery.loops.trajectory import Trajectory, trajectories_in
 from rookery.nets.arrays import arrays_of, load_arrays
-from rookery.types import Array, EnvSpec
+from rookery.types import Array, EnvSpec, Floats
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
@@ -62,6 +62,7 @@ class InferencePolicy:
         self.algorithm = build_algorithm(made_from.config, spec)
         self._rng = np.random.default_rng(made_from.config.run.seed)
         self._frames: dict[str, Array] | None = None
+        self._memory: Floats | None = None
 
     @classmethod
     @checked
@@ -92,12 +93,15 @@ class InferencePolicy:
         leaves = self.spec.unpack(self.codec.encode_one(obs))
         if self.spec.frame_stack > 1:
             self._frames = leaves = remember(self._frames, leaves, self.spec.frame_stack)
-        acted = self.algorithm.act(self.spec.pack(leaves), self._rng, epsilon=epsilon, noise=False)
+        acted = self.algorithm.act(
+            self.spec.pack(leaves), self._rng, epsilon=epsilon, noise=False, memory=self._memory
+        )
+        self._memory = acted.memory
         return self.codec.decode_action(acted.action)[0]
 
     def reset(self) -> None:
-        """Forgets the frames of the episode before."""
-        self._frames = None
+        """Forgets the episode before."""
+        self._frames = self._memory = None
 
     def get_weights(self) -> dict[str, Array]:
         """Returns a copy of the weights by name."""

@@ -6,7 +6,9 @@ gathers it; every observation is stored once. A row with `end != RUNNING` holds 
 it ends a walk and never begins one.
 
 A row may begin a walk once its window is closed: the chain is known for `window` rows, or up to
-the episode's end. `link` finds out, as rows arrive, which rows have just become closed. Where
+the episode's end. `link` finds out, as rows arrive, which rows have just become closed. One whose
+walk would end within the `burn_in` steps that only warm up a memory never does, unless it begins an
+episode: then nothing has to be warmed up. Where
 frames are stacked the row must be whole as well: the older frames have not been overwritten.
 
     linked = chains.link(ring, first, count)     # the writer, as rows arrive
@@ -40,8 +42,10 @@ class Linked(NamedTuple):
 class Chains:
     """What a writer remembers of each environment ("lane") to join its rows as they arrive."""
 
-    def __init__(self, lanes: int, envs: int, *, window: int, stride: int, capacity: int):
-        self.envs, self.window, self.stride = envs, window, stride
+    def __init__(
+        self, lanes: int, envs: int, *, window: int, stride: int, capacity: int, burn_in: int = 0
+    ):
+        self.envs, self.window, self.stride, self.burn_in = envs, window, stride, burn_in
         self.lanes = np.zeros((lanes, _RECENT + window), dtype=np.int64)
         self.lanes[:, _LAST] = -1
         self.closed = np.zeros(capacity, dtype=np.uint8)  # by slot: may begin a walk
@@ -62,6 +66,7 @@ class Chains:
             count,
             self.envs,
             self.stride,
+            self.burn_in,
             self.lanes,
             self.closed,
             found,
@@ -297,11 +302,11 @@ def returns(
     return out
 
 
-def is_closed(ring: Ring, rows: Rows, window: int) -> Array:
+def is_closed(ring: Ring, rows: Rows, window: int, burn_in: int = 0) -> Array:
     """Says for each row whether it may begin a walk, from the ring alone: for other runs' rings."""
     out = np.zeros(rows.size, dtype=np.bool_)
-    end, nxt = ring.columns["end"], ring.columns["next"]
-    _is_closed(rows, ring.capacity, ring.committed, window, end, nxt, out)
+    end, t, nxt = (ring.columns[name] for name in ("end", "t", "next"))
+    _is_closed(rows, ring.capacity, ring.committed, window, burn_in, end, t, nxt, out)
     return out
 
 
@@ -330,7 +335,7 @@ def _back(slot, distance, capacity):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # type: ignore[no-untyped-def]
+def _link(raw, layout, first, count, envs, stride, burn_in, lanes, closed, found):  # type: ignore[no-untyped-def]
     """Commits last of all: whoever sees a row sees the links between it and the rows before it."""
     capacity = layout[0]
     window = lanes.shape[1] - _RECENT
@@ -366,7 +371,11 @@ def _link(raw, layout, first, count, envs, stride, lanes, closed, found):  # typ
         for back in range(1 if ended else window, min(depth, window) + 1):
             candidate = lane[_RECENT + (depth - back) % window] if window > 1 else before
             at = _back(slot, row - candidate, capacity)
-            if candidate >= oldest and (stride == 1 or t[at] % stride == 0):
+            if (
+                candidate >= oldest
+                and (stride == 1 or t[at] % stride == 0)
+                and (back > burn_in or t[at] == 0)
+            ):
                 closed[at] = 1
                 found[total] = candidate
                 total += 1
@@ -493,18 +502,20 @@ def _returns(first, capacity, envs, gamma, actor, env, end, t, reward, running, 
 
 
 @njit(cache=True, nogil=True)
-def _is_closed(rows, capacity, committed, window, end, nxt, out):  # type: ignore[no-untyped-def]
+def _is_closed(rows, capacity, committed, window, burn_in, end, t, nxt, out):  # type: ignore[no-untyped-def]
     for b in range(rows.size):
         row = rows[b]
         known = row < committed and end[row % capacity] == 0
+        begins, steps = t[row % capacity] == 0, 0
         for _ in range(window):
             slot = row % capacity
             if not known or end[slot] != 0:
                 break
             step = nxt[slot]
             row += step
+            steps += 1
             known = step > 0 and row < committed
-        out[b] = known
+        out[b] = known and (steps > burn_in or begins)
 
 
 @njit(cache=True, nogil=True)

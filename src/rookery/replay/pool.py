@@ -79,6 +79,7 @@ class Pool:
             envs,
             window=max(self.n_step, sequence),
             stride=stride,
+            burn_in=algo.burn_in,
             capacity=config.capacity,
         )
         self.running = np.zeros(actors * envs)  # discounted return so far, by lane
@@ -308,6 +309,7 @@ class Pool:
             "window": self.chains.window,
             "stride": self.chains.stride,
         }
+        return shape | ({"burn_in": self.chains.burn_in} if self.chains.burn_in else {})
 
     def _put_back(self, position: int, first: int, columns: Mapping[str, Array], last: int) -> int:
         skip = position - first  # rows of an old segment that have been overwritten since

@@ -31,6 +31,7 @@ class Reader:
         n_step: int,
         gamma: float,
         sequence: int = 0,
+        burn_in: int = 0,
         newest: float = 1.0,
     ):
         """Draws from the newest share of the rows that are there."""
@@ -38,6 +39,7 @@ class Reader:
         self.newest = newest
         self.ring, self.spec = ring, spec
         self.n_step, self.gamma, self.sequence = n_step, gamma, sequence
+        self.burn_in = burn_in
         self.overtaken = 0  # rows that were overwritten while they were being copied
 
     def draw(self, batch: int, rng: np.random.Generator) -> Batch:
@@ -85,7 +87,8 @@ class Reader:
         return self._kept(found, touched >= self.ring.oldest)  # the second look
 
     def _may_begin(self, rows: Rows, oldest: int) -> Bools:
-        closed = fold.is_closed(self.ring, rows, max(self.n_step, self.sequence))
+        window = max(self.n_step, self.sequence)
+        closed = fold.is_closed(self.ring, rows, window, self.burn_in)
         if self.spec.frame_stack > 1:
             closed &= fold.is_whole(self.ring, rows, self.spec.frame_stack, oldest)
         return closed

@@ -29,7 +29,7 @@ from rookery.sharing.borrower import Borrower
 from rookery.sharing.guard import Guard
 from rookery.sharing.registry import create_distributed_registry
 from rookery.sharing.terms import terms_of
-from rookery.types import Array, Batch, Bools, EnvSpec
+from rookery.types import Array, Batch, Bools, EnvSpec, Extra
 
 
 class Lent(NamedTuple):
@@ -48,13 +48,12 @@ class Member(Blend):
         config: Config,
         spec: EnvSpec,
         run_id: str,
-        sequence: int = 0,
         *,
         family: str | None = None,
         index: int = 0,
     ):
         """Members of one `family` are parts of one run, each with random numbers of its own."""
-        self.config, self.spec, self.sequence = config, spec, sequence
+        self.config, self.spec, self.sequence = config, spec, config.algo.sequence
         assert config.sharing.pool is not None, "a run without a pool has no member"
         self.registry = create_distributed_registry(
             max_buffer_size=max(1_000_000, config.replay.capacity), path=config.sharing.pool
@@ -152,6 +151,7 @@ class Member(Blend):
                 n_step=algo.n_step,
                 gamma=algo.gamma,
                 sequence=self.sequence,
+                burn_in=algo.burn_in,
                 newest=self.borrower.newest,
             )
             try:
@@ -160,8 +160,9 @@ class Member(Blend):
                 self.borrower.miss(rows)
                 continue
             self.borrower.count(lender, rows)
-            parts.append(part._replace(rows=np.full(rows, NOBODYS)))
-            foreign += [lender.name not in self._lent] * rows
+            strange = lender.name not in self._lent
+            parts.append(_lent(part, self.spec.extras if strange else ()))
+            foreign += [strange] * rows
         return Lent(joined(parts), np.array(foreign)) if parts else None
 
     def counts(self) -> Counts:
@@ -179,6 +180,14 @@ class Member(Blend):
         if self._borrower is not None:
             self._borrower.close()
         self.registry.stop()
+
+
+def _lent(part: Batch, extras: tuple[Extra, ...]) -> Batch:
+    """Returns what a reader drew as a loan, without what only its own policy understands."""
+    for extra in extras:
+        if extra.own:
+            part.extras[extra.name][:] = 0
+    return part._replace(rows=np.full(part.rows.size, NOBODYS))
 
 
 def _batch(spec: EnvSpec, loan: Loan) -> Batch:
