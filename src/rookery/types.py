@@ -80,6 +80,7 @@ class ActionSpec:
 
 
 AHEAD = "ahead"  # the extra in which actors say what they expect where a rollout ends
+ADVANTAGE, RETURN = "advantage", "return"  # extras that are estimated once a rollout is there
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ PROBABLE: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "replay.draw": (("uniform",), "priorities would change what its probabilities mean"),
     "sharing.pool": ((None,), f"others' rows were played by other policies; {REPLAY}"),
-    "net.recurrent": (("none",), "its policy remembers nothing; leave it out, or use r2d2"),
 }
 
 

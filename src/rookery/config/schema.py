@@ -506,10 +506,12 @@ class Config:
 
     @property
     def capacity(self) -> int:
-        """Rows that replay holds; where it is rollouts, the present one and one more."""
+        """Rows that replay holds; where it is rollouts, the present one and earlier frames."""
+        actor = self.actor
         if not self.algo.on_policy:
             return self.replay.capacity
-        return 2 * self.actor.num * (self.actor.chunk + 2 * self.actor.envs)
+        earlier = -(-(self.env.frame_stack - 1) * actor.envs // actor.chunk)  # rollouts
+        return (1 + max(1, earlier)) * actor.num * (actor.chunk + 2 * actor.envs)
 
     def __post_init__(self) -> None:
         if self.backend is Backend.SB3:

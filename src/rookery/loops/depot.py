@@ -52,6 +52,17 @@ class Depot:
         """Returns what stations have told of since the last call."""
         return together([berth.drain() for berth in self.fleet.berths])
 
+    def fetch(self) -> list[Stretch]:
+        """Copies the rows that were drained last, but for those of a station lost since then."""
+        counts = {b.place: sum(d.drained.count for d in b.drained) for b in self.fleet.berths}
+        orders = {
+            place: Unsaved(max(0, self.fleet.berths[place].facts.extent.committed - count))
+            for place, count in counts.items()
+            if count
+        }
+        stretches = self.fleet.ask(orders)
+        return [stretches[place] for place in sorted(stretches)]
+
     def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
         self._wait_for_rows()
         try:

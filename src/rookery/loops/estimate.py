@@ -3,6 +3,7 @@
 import itertools
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
     """Adds up what the roles will hold."""
     trained = sum(a.nbytes for a in arrays_of(learner.algorithm.networks).values())
     acting = sum(a.nbytes for a in learner.weights().values())
-    replay = bytes_needed(spec, config.replay)
+    replay = bytes_needed(spec, replace(config.replay, capacity=config.capacity))
     kept_rows = replay if config.checkpoint.replay else 0
     return Estimate(
         replay=replay,
@@ -65,7 +66,7 @@ def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> Non
     if disk > free:
         raise ConfigError(
             f"the run needs {_size(disk)} of disk, {run_dir} has {_size(free)} free; lower "
-            "replay.capacity, set checkpoint.replay=false, or choose another --run-dir"
+            f"{_knob(config)}, set checkpoint.replay=false, or choose another --run-dir"
         )
 
 
@@ -77,10 +78,17 @@ def refuse_memory(need: Estimate, config: Config) -> None:
     if memory > available:
         raise ConfigError(
             f"the run needs {_size(memory)} of memory, {_size(available)} are available; lower "
-            f"replay.capacity ({config.replay.capacity})"
+            + _knob(config)
             + (f" or actor.num ({config.actor.num})" if _own_processes(config) > 1 else "")
-            + ", or set replay.storage=disk"
+            + ("" if config.algo.on_policy else ", or set replay.storage=disk")
         )
+
+
+def _knob(config: Config) -> str:
+    """Returns the setting that decides how many rows are kept."""
+    if config.algo.on_policy:
+        return f"actor.chunk ({config.actor.chunk})"
+    return f"replay.capacity ({config.replay.capacity})"
 
 
 def refuse_descriptors(config: Config) -> None:

@@ -24,7 +24,8 @@ def learn(parts: Parts) -> Learned:
     config, pool, learner = parts.config, parts.pool, parts.learner
     member, size = parts.member, config.replay.batch
     batch = member.draw(pool, size, parts.beta) if member else pool.draw(size, beta=parts.beta)
-    parts.limiter.draw(size * config.algo.learned)
+    taken = batch.rows.size if config.algo.on_policy else size  # a rollout's last batch is smaller
+    parts.limiter.draw(taken * config.algo.learned)
     facts = learner.learn(batch)
     if facts.td_error is not None:
         if member:
@@ -40,10 +41,10 @@ def learn(parts: Parts) -> Learned:
 
 
 def due(parts: Parts, facts: Facts) -> bool:
-    """Is it time to publish? Not after a skipped step; after rollouts once they are used up."""
-    if not facts.metrics:
-        return False
-    return not parts.limiter.ready() if parts.config.algo.on_policy else parts.learner.due()
+    """Is it time to publish? Once rollouts are used up; else by count, not after a skipped step."""
+    if parts.config.algo.on_policy:
+        return not parts.limiter.ready()
+    return bool(facts.metrics) and parts.learner.due()
 
 
 def publish(parts: Parts) -> None:

@@ -308,7 +308,12 @@ def _forget(run_dir: Path) -> Callable[..., None]:
 
 
 def _remember(parts: Parts, saver: Saver) -> None:
-    """Lets stations that take a lost one's place have what was saved of its shard."""
+    """Lets stations that take a lost one's place have what was saved of its shard.
+
+    Rollouts are saved where they are learned from: of those, no shard is.
+    """
+    if parts.config.algo.on_policy:
+        return
     from rookery.loops.archive import Archive
     from rookery.loops.fleet import Fleet
 

@@ -235,7 +235,7 @@ class Pool:
 
     def rows_since(self, row: int) -> Stretch:
         """Copies the rows from `row` on that are still there."""
-        first = max(row, self.ring.oldest)
+        first = min(max(row, self.ring.oldest), self.ring.committed)
         return Stretch(first, self.rows_between(first, self.ring.committed))
 
     @property

@@ -9,7 +9,7 @@ To the loops it is a pool, and `Epochs` its limiter. Advantages are estimated on
 an episode, its last row says what the policy expected of the state after it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,11 +17,9 @@ from numba import njit
 
 from rookery.config.algorithms import RolloutConfig
 from rookery.replay import fold
-from rookery.replay.kept import Extent, Segments, Stretch
+from rookery.replay.kept import Segments, Stretch
 from rookery.replay.pool import Drained, Pool
-from rookery.types import AHEAD, Array, Batch, Floats, Rows
-
-ADVANTAGE, RETURN, VALUE = "advantage", "return", "value"  # extras that a drawn batch has as well
+from rookery.types import ADVANTAGE, AHEAD, RETURN, Array, Batch, Floats, Rows
 
 
 class Source(Protocol):
@@ -29,10 +27,8 @@ class Source(Protocol):
 
     def drain(self) -> Drained: ...
 
-    @property
-    def extents(self) -> list[Extent]: ...
-
-    def unsaved(self, saved: Sequence[int]) -> list[Stretch]: ...
+    def fetch(self) -> list[Stretch]:
+        """Returns the rows that were drained last."""
 
 
 class Estimated(NamedTuple):
@@ -52,7 +48,6 @@ class Rollouts(Pool):
         super().__init__(*args, **kwargs)
         self.scale: Callable[[], float] = lambda: 1.0  # what rewards are divided by
         self._source = source
-        self._seen = [extent.committed for extent in source.extents] if source else []
         self._first = 0  # the rollout's first row
         self._drawn = 0  # batches drawn of it
         self._order = np.empty(0, dtype=np.int64)  # of the present epoch, what is left of it
@@ -66,13 +61,10 @@ class Rollouts(Pool):
         return super().drain() if self._source is None else self._bring(self._source)
 
     def _bring(self, source: Source) -> Drained:
-        begin, steps = self.ring.committed, source.drain().steps
-        for place, stretch in enumerate(source.unsaved(self._seen)):
-            count = len(stretch.columns["end"])
-            self._seen[place] = stretch.first + count
-            if count:
-                self.adopt(stretch.columns)
-        return Drained(begin, self.ring.committed - begin, steps)
+        begin, drained = self.ring.committed, source.drain()
+        for stretch in source.fetch() if drained.count else ():
+            self.adopt(stretch.columns)
+        return Drained(begin, self.ring.committed - begin, drained.steps)
 
     @property
     def left(self) -> int:
@@ -98,11 +90,7 @@ class Rollouts(Pool):
     def _batch(self, made: Estimated, some: Rows) -> Batch:
         rows = made.rows[some]
         extras = fold.extras(self.ring, self.spec, rows)
-        extras |= {
-            ADVANTAGE: made.advantage[some],
-            RETURN: made.returns[some],
-            VALUE: fold.take(self.ring, "best", rows),
-        }
+        extras |= {ADVANTAGE: made.advantage[some], RETURN: made.returns[some]}
         return Batch(
             obs=fold.observations(self.ring, self.spec, rows, self.ring.oldest),
             action=fold.take(self.ring, "action", rows),
@@ -119,25 +107,26 @@ class Rollouts(Pool):
 
     def _estimated(self) -> Estimated:
         if self._made is None:
-            self._made = self._estimate(self._first, self.ring.committed)
+            first = max(self._first, self.ring.oldest)  # hosts that join may bring more than fits
+            self._made = self._estimate(first, self.ring.committed)
         return self._made
 
     def _estimate(self, first: int, last: int) -> Estimated:
         columns, slots = self.ring.columns, self.ring.slots(first, last - first)
-        lane = columns["actor"][slots] * np.int64(self.chains.envs) + columns["env"][slots]
+        value = columns["best"][slots]
         advantage, known = advantages(
             columns["reward"][slots] / np.float32(self.scale()),
-            columns["best"][slots],
+            value,
             columns[AHEAD][slots],
             columns["end"][slots],
-            lane,
+            columns["next"][slots],
             gamma=self.gamma,
             gae_lambda=self.algo.gae_lambda,
         )
-        order = np.lexsort((np.arange(lane.size), lane))
+        lane = columns["actor"][slots] * np.int64(self.chains.envs) + columns["env"][slots]
+        order = np.argsort(lane, kind="stable")
         order = order[known[order]]
-        returns = advantage[order] + columns["best"][slots][order]
-        return Estimated(first + order, advantage[order], returns)
+        return Estimated(first + order, advantage[order], advantage[order] + value[order])
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         numbers, arrays = super().state()
@@ -195,49 +184,36 @@ def advantages(
     value: Floats,
     ahead: Floats,
     end: Array,
-    lane: Rows,
+    following: Array,
     *,
     gamma: float,
     gae_lambda: float,
 ) -> tuple[Floats, Array]:
     """Returns [N] generalised advantage estimates, and which rows have one.
 
-    Rows stand in the order they were played; `lane` says in which environment. A final
-    observation has none, nor has a row of which nobody knows how it went on.
+    `following` is the distance to the row that came next in the same episode, 0 where there is
+    none. A final observation has no advantage, nor has a row of which nobody knows how it went on.
     """
     out = np.zeros(reward.size, dtype=np.float32)
     known = np.zeros(reward.size, dtype=np.bool_)
-    lanes = int(lane.max(initial=-1)) + 1
-    _advantages(
-        reward,
-        value,
-        ahead,
-        end,
-        lane,
-        gamma,
-        gamma * gae_lambda,
-        np.full(lanes, np.nan),
-        np.zeros(lanes),
-        out,
-        known,
-    )
+    decay = gamma * gae_lambda
+    _advantages(reward, value, ahead, end, following, gamma, decay, out, known)
     return out, known
 
 
 @njit(cache=True, nogil=True)
-def _advantages(reward, value, ahead, end, lane, gamma, decay, following, carried, out, known):  # type: ignore[no-untyped-def]
-    """Goes back in time; `following` is the value of a lane's next state, nan: not known."""
+def _advantages(reward, value, ahead, end, following, gamma, decay, out, known):  # type: ignore[no-untyped-def]
+    """Goes back in time, so that what a row leads to is known before it."""
     for i in range(reward.size - 1, -1, -1):
-        at = lane[i]
         if end[i] != 0:
-            following[at] = 0.0 if end[i] == 1 else value[i]
-            carried[at] = 0.0
             continue
-        if not np.isnan(ahead[i]):  # the chunk ended here, and the next may have begun elsewhere
-            following[at] = ahead[i]
-            carried[at] = 0.0
-        known[i] = not np.isnan(following[at])
+        later = i + following[i]
+        carried = 0.0
+        if i < later < reward.size:
+            expected = 0.0 if end[later] == 1 else value[later]
+            carried = out[later]
+        else:
+            expected = ahead[i]  # the chunk ends here; nan where its actor was lost
+        known[i] = not np.isnan(expected)
         if known[i]:
-            carried[at] = reward[i] + gamma * following[at] - value[i] + decay * carried[at]
-            out[i] = carried[at]
-        following[at] = value[i]
+            out[i] = reward[i] + gamma * expected - value[i] + decay * carried
