@@ -91,8 +91,8 @@ class Extra:
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
     each: bool = True  # drawn for each step of a sequence; False: for its first step alone
-
     own: bool = False  # means nothing to another run's networks: they find zeros
+
 
 @dataclass(frozen=True)
 class EnvSpec:

@@ -10,6 +10,7 @@ together is refused before torch is imported.
 
 import difflib
 import importlib
+import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,11 +30,11 @@ REPLAY = "to learn from rows more than a few times, use dqn, sac, td3 or ddpg"
 SEQUENCES: dict[str, tuple[tuple[Any, ...], str]] = {
     "replay.first_priority": (("largest",), "a sequence has no single TD error: leave it out"),
     "replay.hindsight": ((0.0,), "goals are exchanged in single transitions alone; leave it out"),
-}
     "sharing.guard": ((False,), "it weighs single transitions alone; leave it out"),
 }
 DIVERGENCES: dict[str, tuple[tuple[Any, ...], str]] = {
     "replay.first_priority": (("largest",), "it ranks rows by divergences, which actors cannot"),
+}
 PROBABLE: dict[str, tuple[tuple[Any, ...], str]] = {
     "actor.epsilon": (
         (None,),
@@ -111,7 +112,7 @@ class DqnConfig(AlgoConfig):
     """Deep Q-learning (Mnih et al. 2015) with the parts that proved themselves."""
 
     name: str = "dqn"
-    double: bool = True  # van Hasselt et al. 2016
+    double: bool = True  # van Hasselt et al. 2016; means nothing with munchausen
     dueling: bool = False  # Wang et al. 2016
     target_period: int = 500  # learner steps between copies into the target network
     target_tau: float | None = None  # Polyak factor at every learner step, instead of a period
@@ -119,23 +120,29 @@ class DqnConfig(AlgoConfig):
     atoms: int = 51  # categorical: values of a return that are told apart
     value_min: float = -10.0  # categorical: the smallest of them
     value_max: float = 10.0  # and the largest
-    quantiles: int = 32  # quantiles: learned for each action; implicit: drawn for each loss
+    quantiles: int = 32  # quantiles: learned for each action; implicit: asked for at a time
     noisy: bool = False  # noise in the weights instead of random actions (Fortunato et al. 2018)
     noise: float = 0.5  # noisy: its deviation at the start
     munchausen: bool = False  # rewards likely actions (Vieillard et al. 2020)
-    munchausen_scale: float = 0.9  # munchausen: share of the log-probability that is added
     temperature: float = 0.03  # munchausen: of the policy; higher is closer to random
-    munchausen_clip: float = -1.0  # munchausen: the log-probability's lower bound
+    munchausen_scale: float = 0.9  # munchausen: share of temperature * log-probability in rewards
+    munchausen_clip: float = -1.0  # munchausen: lower bound of temperature * log-probability
 
     @property
     def explores(self) -> bool:
         return self.noisy
+
+    @property
+    def takes(self) -> Taken:
+        return Taken(DIVERGENCES if self.values is Values.CATEGORICAL else {})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("target_period", "atoms", "quantiles", "temperature"):
             positive(f"algo.{name}", getattr(self, name))
         at_least_0("algo.noise", self.noise)
+        within("algo.munchausen_scale", self.munchausen_scale, 0.0, 1.0)
+        within("algo.munchausen_clip", self.munchausen_clip, -math.inf, 0.0)
         if self.target_tau is not None:
             within("algo.target_tau", self.target_tau, 0.0, 1.0)
         if self.atoms < 2 or self.value_min >= self.value_max:
@@ -242,6 +249,7 @@ class R2d2Config(AlgoConfig):
     eta: float = 0.9  # a sequence's priority: eta of its largest error, the rest of their mean
 
     takes = Taken(SEQUENCES)
+    remembers = True
 
     @property
     def sequence(self) -> int:
@@ -249,7 +257,6 @@ class R2d2Config(AlgoConfig):
 
     @property
     def stride(self) -> int:
-    remembers = True
         return self.length - self.overlap
 
     @property
@@ -406,6 +413,9 @@ ALGORITHMS: dict[str, Entry] = {
     "ddpg": Entry(
         DdpgConfig, "rookery.algos.ddpg:Ddpg", "deep deterministic policy gradients; continuous"
     ),
+    "r2d2": Entry(
+        R2d2Config, "rookery.algos.r2d2:R2d2", "recurrent DQN, from sequences; discrete actions"
+    ),
     "ppo": Entry(
         PpoConfig,
         "rookery.algos.ppo:Ppo",
@@ -413,9 +423,6 @@ ALGORITHMS: dict[str, Entry] = {
     ),
     "a2c": Entry(
         A2cConfig,
-    "r2d2": Entry(
-        R2d2Config, "rookery.algos.r2d2:R2d2", "recurrent DQN, from sequences; discrete actions"
-    ),
         "rookery.algos.a2c:A2c",
         "advantage actor-critic, on-policy (single, sync); all kinds of actions",
     ),

@@ -522,9 +522,9 @@ class Config:
         self._refuse_two_scales()
         self._refuse_disk_in_a_pool()
         self._refuse_a_far_guard()
+        self._refuse_what_nobody_remembers()
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
         if self.replay.hindsight > 0:
-        self._refuse_what_nobody_remembers()
             self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
         if self.algo.on_policy:
             positive("replay.batch", self.replay.batch)
@@ -573,8 +573,6 @@ class Config:
                 "they are borrowed on other hosts; leave it out, or use another engine"
             )
 
-    def _refuse_disk_in_a_pool(self) -> None:
-        if self.sharing.pool is not None and self.replay.storage is Storage.DISK:
     def _refuse_what_nobody_remembers(self) -> None:
         if self.net.recurrent is not Recurrent.NONE and not self.algo.remembers:
             raise ConfigError(
@@ -582,6 +580,8 @@ class Config:
                 "memory and takes none only; use algo.name=r2d2, or leave net.recurrent out"
             )
 
+    def _refuse_disk_in_a_pool(self) -> None:
+        if self.sharing.pool is not None and self.replay.storage is Storage.DISK:
             raise ConfigError(
                 "replay.storage is disk, but a run that shares keeps its replay in the folder of "
                 f"its pool, {self.sharing.pool}; set sharing.pool to a folder on that disk, and "
@@ -589,7 +589,7 @@ class Config:
             )
 
     def _refuse_what_only_sb3_has(self) -> None:
-        wanted = (self.sb3.algorithm or self.algo.name).lower()
+        wanted = self.sb3.algorithm.lower() if self.sb3.algorithm else self.algo.name
         if wanted != self.algo.name:
             raise ConfigError(
                 f"the settings are those of SB3's {self.sb3.algorithm}, and algo.name is "

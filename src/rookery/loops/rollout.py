@@ -88,7 +88,7 @@ class InferencePolicy:
     def act(self, obs: Any, epsilon: float = 0.0) -> Any:
         """Returns the action for one observation; random with probability `epsilon`.
 
-        With a frame stack it remembers what it was shown: `reset()` where an episode begins.
+        With a frame stack, or a recurrent network, it remembers: `reset()` where an episode begins.
         """
         leaves = self.spec.unpack(self.codec.encode_one(obs))
         if self.spec.frame_stack > 1:

@@ -303,7 +303,7 @@ class Pool:
 
     def _shape(self) -> dict[str, int]:
         """What rows and priorities on disk depend on."""
-        return {
+        shape = {
             "capacity": self.ring.capacity,
             "envs": self.chains.envs,
             "window": self.chains.window,
