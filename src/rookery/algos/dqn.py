@@ -1,43 +1,56 @@
-"""Deep Q-learning: double, dueling, n-step, importance-weighted.
+"""Deep Q-learning and its parts: each is a setting, and they go together.
 
 Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling);
-Schaul et al. 2016 (prioritised replay, through `batch.weight` and the returned TD errors).
+Schaul et al. 2016 (prioritised replay, through `batch.weight` and the returned TD errors);
+Fortunato et al. 2018 (noisy); Vieillard et al. 2020 (Munchausen); Hessel et al. 2018 (Rainbow:
+most of them at once). What is learned of a return, its mean or more, is in `distributions.py`.
 """
 
-import copy
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rookery.algos.chance import some_other
+from rookery.algos.distributions import VALUES
 from rookery.algos.interface import Acted, Algorithm, Loss, require
 from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import EnvConfig, NetConfig
-from rookery.nets.build import build
-from rookery.nets.features import Normalize
-from rookery.nets.quick import Quick
+from rookery.nets.ask import Ask
+from rookery.nets.follow import Follower
+from rookery.nets.noisy import quiet, shake
 from rookery.types import Array, Batch, EnvSpec, Floats, Obs
 
 
 class QNetwork(nn.Module):
-    """Obs → [B, A] action values; dueling: a state value plus centred advantages."""
+    """Obs → [B, A] action values, or [B, A, K]; dueling: a state's plus centred advantages."""
 
     def __init__(self, config: DqnConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         super().__init__()
-        self.dueling = config.dueling
-        self.body = build(net, spec, spec.action.n + config.dueling, normalize=env.normalize_obs)
+        self.dueling, self.rows = config.dueling, spec.action.n + config.dueling
+        self.kind = VALUES[config.values](config)
+        self.body = self.kind.body(
+            net,
+            spec,
+            self.rows,
+            normalize=env.normalize_obs,
+            noisy=config.noisy,
+            sigma0=config.noise,
+        )
 
-    def forward(self, obs: Any) -> Tensor:
-        return self.values(self.body(obs))
+    def forward(self, obs: Any, at: Tensor | None = None) -> Tensor:
+        return self.values(self.body(obs) if at is None else self.body(obs, at))
 
     def values(self, out: Tensor) -> Tensor:
         """Puts the body's outputs together."""
+        if self.kind.spread:
+            out = out.reshape(len(out), self.rows, -1)  # [B, A or 1 + A, K]
         if not self.dueling:
             return out
-        value, advantage = out[:, :1], out[:, 1:]  # [B, 1], [B, A]
+        value, advantage = out[:, :1], out[:, 1:]  # [B, 1, ...], [B, A, ...]
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
@@ -47,39 +60,74 @@ class Dqn(Algorithm):
     def __init__(self, config: DqnConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         require(spec.action.discrete, "dqn", "Discrete actions", spec, "use sac or ppo")
         self.config, self.spec = config, spec
-        online = QNetwork(config, net, env, spec)
-        target = copy.deepcopy(online).requires_grad_(False)
-        _share_statistics(online, target)
-        self.networks = nn.ModuleDict({"online": online, "target": target})
-        self.acting: nn.Module = online
-        self._online = online
-        self._quick: Quick | Literal[False] | None = None  # None: not looked for yet
-        self._target = target
-        self._followers: list[Tensor] = list(target.parameters())
-        self._leaders: list[Tensor] = list(online.parameters())
+        self.online = QNetwork(config, net, env, spec)
+        self.kind = self.online.kind
+        self.target = Follower(self.online)
+        self.networks = nn.ModuleDict({"online": self.online, "target": self.target.network})
+        self.acting: nn.Module = self.online
+        self._ask = Ask(self.online.body)
+        self._by_advantage = config.dueling and not self.kind.spread
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        self._quick = False  # an optimizer relies on weights to stay where they are in memory
-        return {"q": list(self.acting.parameters())}
+        return {"q": list(self.online.parameters())}
 
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
-        q = self.acting(batch.obs).gather(1, batch.action[:, None]).squeeze(1)  # [B]
+        if self.config.noisy:
+            shake(self.networks, rng)
+        at = self.kind.draw(len(batch.action), rng)
+        said = self.kind.of(self.online(batch.obs, at), batch.action)  # [B] or [B, K]
         with torch.no_grad():
-            next_q = self._target(batch.next_obs)  # [B, A]
-            choosing = self.acting(batch.next_obs) if self.config.double else next_q
-            best = choosing.argmax(1, keepdim=True)  # [B, 1]
-            wanted = batch.reward + batch.discount * next_q.gather(1, best).squeeze(1)  # [B]
-        loss = F.smooth_l1_loss(q, wanted, reduction="none") @ batch.weight / len(q)
-        said = q.detach()
-        yield Loss("q", loss, wanted - said, {"q_mean": said.mean()})
+            wanted = self._wanted(batch, rng)
+        judged = self.kind.judge(said, wanted, at)
+        loss = judged.loss @ batch.weight / len(said)
+        yield Loss("q", loss, judged.error, {"q_mean": self.kind.mean(said.detach()).mean()})
 
-    @torch.no_grad()  # or every Polyak step would be remembered as part of one long graph
+    def _wanted(self, batch: Batch, rng: torch.Generator) -> Tensor:
+        """Returns what should have been said, [B] or [B, K]."""
+        at = self.kind.draw(len(batch.action), rng)
+        said = self.target.network(batch.next_obs, at)  # [B, A] or [B, A, K]
+        if self.config.munchausen:
+            return self._softly(batch, said, at)
+        best = self.kind.of(said, self._best(batch, said, at, rng))
+        return self.kind.backed_up(best, batch.reward, batch.discount)
+
+    def _best(self, batch: Batch, said: Tensor, at: Tensor | None, rng: torch.Generator) -> Tensor:
+        """Chooses the [B] actions to bootstrap from."""
+        if not self.config.double:
+            return self._means(batch.next_obs, said, at).argmax(1)
+        if self.config.noisy:
+            shake(self.online, rng)  # or it would choose by the noise it is trained with
+        return self.kind.mean(self.online(batch.next_obs)).argmax(1)
+
+    def _means(self, obs: Any, said: Tensor, at: Tensor | None) -> Tensor:
+        """Returns the target's [B, A] values: of all it can say, where `said` is a sample."""
+        return self.kind.mean(said if at is None else self.target.network(obs))
+
+    def _softly(self, batch: Batch, said: Tensor, at: Tensor | None) -> Tensor:
+        """Munchausen (eq. 1 of Vieillard et al. 2020): a soft policy, paid for being sure.
+
+        Of n steps the first alone is paid: the others' observations are not in the batch.
+        """
+        config = self.config
+        before = self._log_policy(self.kind.mean(self.target.network(batch.obs)))  # [B, A]
+        taken = before.gather(1, batch.action[:, None]).squeeze(1)
+        reward = batch.reward + config.munchausen_scale * taken.clamp(config.munchausen_clip, 0.0)
+        after = self._log_policy(self._means(batch.next_obs, said, at))  # [B, A]
+        log = after if said.dim() == 2 else after[:, :, None]
+        prob = (log / config.temperature).exp()
+        return self.kind.backed_up((prob * (said - log)).sum(1), reward, batch.discount)
+
+    def _log_policy(self, q: Tensor) -> Tensor:
+        """Returns the softmax policy's log-probabilities, times the temperature."""
+        temperature = self.config.temperature
+        return temperature * F.log_softmax(q / temperature, 1)
+
     def settle(self, step: int) -> None:
         """Copies the trained network into the target: now and then, or a little every time."""
         if self.config.target_tau is not None and step > 0:
-            torch._foreach_lerp_(self._followers, self._leaders, self.config.target_tau)
+            self.target.follow(self.config.target_tau)
         elif step % self.config.target_period == 0:
-            self._target.load_state_dict(self.acting.state_dict())
+            self.target.copy()
 
     def act(
         self,
@@ -91,40 +139,30 @@ class Dqn(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Chooses [E] actions, each of them random with probability `epsilon`."""
+        """Chooses [E] actions, each of them random with probability `epsilon`.
+
+        Noisy layers draw once for all environments, at every call.
+        """
+        if self.config.noisy:
+            self._listen(rng if noise else None)
         q = self._compared(obs, exact=values)
-        action: Array = q.argmax(1)
-        if epsilon > 0:
-            chance = rng.random(len(action))
-            explore = np.flatnonzero(chance < epsilon)  # below it, `chance` is still uniform
-            action[explore] = chance[explore] / epsilon * self.spec.action.n
+        action = some_other(q.argmax(1), self.spec.action.n, epsilon, rng)
         return Acted(action, q[np.arange(len(q)), action], q.max(1)) if values else Acted(action)
+
+    def _listen(self, rng: np.random.Generator | None) -> None:
+        """Gives the layers new noise; none without a generator."""
+        if rng is None:
+            quiet(self.online)
+        else:
+            seed = int(rng.integers(2**63))
+            shake(self.online, torch.Generator().manual_seed(seed))
 
     def _compared(self, obs: Obs, *, exact: bool) -> Array:
         """Returns [E, A] action values; where they need not be exact, perhaps advantages."""
-        if self._quick is None:
-            self._quick = Quick.of(self._online.body) or False
-        if not (self._quick and self._quick.fits(obs)):
-            with torch.inference_mode():
-                seen = tensors(obs, self._leaders[0].device)
-                return self.acting(seen).cpu().numpy()  # type: ignore[no-any-return]
-        out = self._quick(obs)  # type: ignore[arg-type]
-        if not exact:
-            return out[:, self.config.dueling :]  # a state's value favours no action
-        return self._online.values(torch.from_numpy(out)).numpy()
-
-
-def tensors(obs: Obs, device: torch.device) -> Any:
-    """Gives an observation's arrays to torch, on the CPU without copying."""
-    if isinstance(obs, dict):
-        return {name: torch.from_numpy(leaf).to(device) for name, leaf in obs.items()}
-    return torch.from_numpy(obs).to(device)
-
-
-def _share_statistics(online: nn.Module, target: nn.Module) -> None:
-    """Makes the target see observations exactly as the trained network does."""
-    ours = dict(online.named_modules())
-    for name, module in list(target.named_modules()):
-        if isinstance(module, Normalize):
-            parent, _, child = name.rpartition(".")
-            setattr(target.get_submodule(parent), child, ours[name])
+        out = self._ask(obs)
+        if self._by_advantage and not exact:
+            return out[:, 1:]  # a state's value favours no action
+        if not (self.kind.spread or self.config.dueling):
+            return out
+        said = self.online.values(torch.from_numpy(out))
+        return self.kind.mean(said).numpy()
