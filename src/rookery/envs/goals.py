@@ -139,7 +139,7 @@ def _alike(achieved: Any, desired: Any) -> bool:
     """May one stand for the other? Bounds of floats may differ: fewer things may be desired."""
     both = (achieved, desired)
     if all(isinstance(space, spaces.Box) and space.dtype.kind == "f" for space in both):
-        return achieved.shape == desired.shape and achieved.dtype == desired.dtype
+        return bool(achieved.shape == desired.shape and achieved.dtype == desired.dtype)
     return not isinstance(achieved, spaces.Dict) and bool(achieved == desired)
 
 
