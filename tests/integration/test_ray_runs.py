@@ -1,6 +1,5 @@
 """Whole runs on real Rays: the weights of inline, resumed anywhere, and nothing left behind."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,11 +15,11 @@ import psutil
 import pytest
 
 from eventually import eventually
-from hosts import QUICK
+from nodes import Nodes, two_nodes
 from rookery.actor import CHUNKS
 from rookery.config.load import RUN_FILE
 from rookery.manage import checkpoint
-from running import ALONE, SMALL, TESTS, Nursery, Started, clock, record, shared, words
+from running import ALONE, SMALL, Nursery, Started, clock, record, shared, words
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -129,6 +128,15 @@ ALIKE: dict[str, tuple[int, dict[str, Any]]] = {
         {"replay.draw": "prioritized", "algo.n_step": 3, "env.normalize_obs": "true"},
     ),
     "two shards": (2, {"actor.chunk_episodes": 2}),
+    "goals in hindsight": (
+        1,
+        {
+            "env.id": "rookery.envs.bitflip:BitFlip",
+            "env.kwargs": "{bits: 6}",
+            "replay.hindsight": 0.8,
+            "algo.n_step": 1,
+        },
+    ),
 }
 
 
@@ -367,50 +375,10 @@ def test_a_class_of_a_script_on_standard_input_is_played_on_ray(tmp_path):
 # A cluster of two nodes that is joined.
 
 
-class Nodes:
-    """A cluster in a process of its own, which adds and removes nodes when it is told to."""
-
-    def __init__(self, folder: Path):
-        self.token = folder / "token"
-        self.token.touch(0o600)
-        self.token.write_text("d" * 64)
-        bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        self._process = subprocess.Popen(
-            [sys.executable, str(TESTS / "two_nodes.py"), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=bare
-            | QUICK
-            | {
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN_PATH": str(self.token),
-                "RAY_USAGE_STATS_ENABLED": "0",
-            },
-        )
-        self.address: str = self._says()
-
-    def ask(self, what: str) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        return self._says()
-
-    def _says(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate(timeout=60.0)
-
-
 @pytest.fixture
 def nodes(place: Place) -> Iterator[Nodes]:
-    folder = Path(tempfile.mkdtemp(prefix="c-", dir="/tmp"))
-    cluster = Nodes(folder)
-    yield cluster
-    cluster.close()
-    shutil.rmtree(folder)
+    with two_nodes() as cluster:
+        yield cluster
 
 
 def test_a_run_on_two_nodes_goes_on_without_one_and_uses_a_new_one(nodes, place):

@@ -75,7 +75,7 @@ def test_the_scenarios_of_sb3_are_there_for_both_backends(name):
 
 
 def test_settings_of_sb3s_algorithm_do_not_become_another_one_of_ours():
-    with pytest.raises(ConfigError, match="those of SB3's SAC, and algo.name is 'dqn'"):
+    with pytest.raises(ConfigError, match=r"those of SB3's SAC, and algo\.name is 'dqn'"):
         load("sac", changes={"backend": "rookery", "algo.name": "dqn"})
 
 

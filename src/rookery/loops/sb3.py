@@ -27,7 +27,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import nn
 
-from rookery.algos import Acted
+from rookery.algos import Acted, Algorithm
 from rookery.config.schema import SB3_OFF_POLICY, Config
 from rookery.envs.entry import Env, find
 from rookery.envs.spaces import Codec
@@ -189,7 +189,7 @@ def fill(model: BaseAlgorithm) -> float:
     return model.replay_buffer.size() / model.replay_buffer.buffer_size
 
 
-class Player:
+class Player(Algorithm):
     """A policy of SB3 as the evaluator wants one: stored observations in, stored actions out."""
 
     def __init__(self, config: Config, codec: Codec, factory: Factory | None):
@@ -202,9 +202,7 @@ class Player:
         self.acting: nn.Module = model.policy
         envs.close()
 
-    def act(
-        self, obs: Obs, epsilon: float, rng: np.random.Generator, *, values: bool = False
-    ) -> Acted:
+    def act(self, obs: Obs, rng: np.random.Generator, **_: Any) -> Acted:
         """Chooses greedily for [E] observations."""
         action, _ = self._policy.predict(self._codec.decode(obs), deterministic=True)
         if isinstance(self._space, spaces.Box):

@@ -1,0 +1,199 @@
+"""The shelf: every algorithm in every loop on every engine, saved and resumed; and one of yours."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inline import begin, finish, inline, resume, stop_at
+from nodes import Nodes, two_nodes
+from rookery.config.algorithms import ALGORITHMS, GROUP, known
+from rookery.config.load import load
+from rookery.config.schema import Config, Engine, Mode
+from rookery.errors import ConfigError
+from rookery.event import Learned
+from rookery.loops import LOOPS
+from rookery.loops.wiring import wire
+from running import TESTS
+
+__all__ = ["inline"]  # a fixture
+
+pytestmark = pytest.mark.timeout(120)
+STEPS = 4  # learner steps of each pair
+DISCRETE: dict[str, Any] = {"env.id": "rookery.envs.toy:Corridor"}
+CONTINUOUS: dict[str, Any] = {"env.id": "Pendulum-v1"}
+TASKS: dict[str, tuple[dict[str, Any], ...]] = {
+    "sac": (DISCRETE, CONTINUOUS),
+    "tqc": (CONTINUOUS,),
+    "td3": (CONTINUOUS,),
+    "ddpg": (CONTINUOUS,),
+    "ppo": (DISCRETE, CONTINUOUS, {"env.id": "rookery.envs.toy:Dials"}),
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "r2d2": {"algo.length": 4, "algo.burn_in": 2, "algo.overlap": 2, "net.memory": 8},
+    "impala": {"algo.length": 4},
+}
+HERE = [(mode, Engine.INLINE) for mode in Mode]
+BESIDE, AFAR = (
+    [(mode, engine) for mode in (Mode.SYNC, Mode.ASYNC)]
+    for engine in (Engine.PROCESSES, Engine.RAY)
+)
+PAIRS = [(name, task) for name in ALGORITHMS for task in TASKS.get(name, (DISCRETE,))]
+NAMES = [f"{name}-{task['env.id'].rpartition(':')[2]}" for name, task in PAIRS]
+
+
+def settings(name: str, task: dict[str, Any], mode: Mode, engine: Engine) -> dict[str, Any]:
+    return {
+        **task,
+        "algo.name": name,
+        "run.mode": mode.value,
+        "run.engine": engine.value,
+        "actor.num": 1 if mode is Mode.SINGLE else 2,
+        "actor.envs": 2,
+        "actor.chunk": 16,
+        "net.hidden": [8],
+        "replay.capacity": 1_000,
+        "replay.warmup": 64,
+        "replay.batch": 8,
+        "replay.samples_per_insert": 4.0,
+        "learner.device": "cpu",
+        **SMALL.get(name, {}),
+    }
+
+
+def on_policy(name: str) -> bool:
+    return ALGORITHMS[name].settings.on_policy
+
+
+def learns(config: Config) -> None:
+    """Goes on until there were a few learner steps."""
+    with closing(wire(config)) as parts:
+        before = parts.learner.weights_sha256()
+        events = (e for e in LOOPS[config.run.mode](parts) if isinstance(e, Learned))
+        learned = list(itertools.islice(events, STEPS))
+
+        assert all(event.facts.metrics for event in learned), "a step was skipped"
+        assert parts.learner.weights_sha256() != before
+
+
+def task_of(name: str) -> dict[str, Any]:
+    return TASKS.get(name, (DISCRETE,))[0]
+
+
+@pytest.mark.parametrize(("mode", "engine"), HERE)
+@pytest.mark.parametrize(("name", "task"), PAIRS, ids=NAMES)
+def test_every_algorithm_learns_in_every_loop(name, task, mode, engine):
+    if on_policy(name) and mode is Mode.ASYNC:
+        with pytest.raises(ConfigError, match=r"run\.mode single or sync only, got async.*impala"):
+            load(changes=settings(name, task, mode, engine))
+    else:
+        learns(load(changes=settings(name, task, mode, engine)))
+
+
+@pytest.mark.parametrize(("mode", "engine"), BESIDE)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_learns_from_actors_in_processes(name, mode, engine):
+    if on_policy(name) and mode is Mode.ASYNC:
+        pytest.skip("refused: see above")
+    learns(load(changes=settings(name, task_of(name), mode, engine)))
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    pytest.importorskip("ray")
+    with two_nodes() as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "engine"), AFAR)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_learns_on_a_cluster(name, mode, engine, nodes):
+    if on_policy(name) and mode is Mode.ASYNC:
+        pytest.skip("refused: see above")
+    cluster = {
+        "cluster.address": nodes.address,
+        "cluster.token_path": str(nodes.token),
+        "actor.num": 1,  # one station: starting it is nearly all of the time
+    }
+    learns(load(changes=settings(name, task_of(name), mode, engine) | cluster))
+
+
+# Saved and resumed. What an interrupt leaves is exact where environments export their state.
+
+
+def interrupted(name: str, task: dict[str, Any], where: Path) -> tuple[dict[str, Any], ...]:
+    """Returns the answers of a run that was not interrupted, and of one that was."""
+    changes = settings(name, task, Mode.SINGLE, Engine.INLINE)
+    changes |= {"run.env_steps": 320, "checkpoint.period": 96}
+    with begin(where / "whole", changes) as driver:
+        whole = finish(driver)
+    with begin(where / "halves", changes) as driver:
+        finish(driver, stop_at(29))
+    with resume(where / "halves", exact="Corridor" not in task["env.id"]) as driver:
+        return whole, finish(driver)
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize(("name", "task"), PAIRS, ids=NAMES)
+def test_every_algorithm_resumes_exactly(name, task, tmp_path):
+    whole, halves = interrupted(name, task, tmp_path)
+
+    assert whole["learner_steps"] > 10
+    assert halves["learner_steps"] == whole["learner_steps"]
+    assert halves["weights_sha256"] == whole["weights_sha256"]
+
+
+# One from outside the package: a file, and nothing else.
+
+
+@pytest.mark.parametrize(("mode", "engine"), [*HERE, *BESIDE])
+def test_an_algorithm_of_yours_goes_wherever_ours_go(mode, engine, monkeypatch):
+    monkeypatch.syspath_prepend(str(TESTS))
+    changes = settings("own_algorithm:Rewarded", DISCRETE, mode, engine)
+
+    learns(load(changes=changes | {"algo.slowness": 2.0, "replay.draw": "prioritized"}))
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_algorithm_of_yours_resumes_exactly(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(TESTS))
+
+    whole, halves = interrupted("own_algorithm:Rewarded", DISCRETE, tmp_path)
+
+    assert halves["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_a_package_may_give_its_algorithm_a_name(tmp_path, monkeypatch):
+    about = tmp_path / "own_algorithm-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-algorithm\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{GROUP}]\nrewarded = own_algorithm:Rewarded\n")
+    for folder in (TESTS, tmp_path):
+        monkeypatch.syspath_prepend(str(folder))
+    known.cache_clear()
+    try:
+        learns(load(changes=settings("rewarded", DISCRETE, Mode.SINGLE, Engine.INLINE)))
+        assert known()["rewarded"].about == "Learns what is paid at once"
+    finally:
+        known.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own_algorithm:Nobody", "cannot be imported"),
+        ("no_such_module:Algorithm", "cannot be imported"),
+        ("own_algorithm:Confused", "must be a frozen dataclass derived from"),
+        ("sacc", "did you mean 'sac'?"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused_with_what_to_do(name, said, monkeypatch):
+    monkeypatch.syspath_prepend(str(TESTS))
+
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load(changes={"algo.name": name})
