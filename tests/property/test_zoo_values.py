@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.config import algorithms, translate, zoo
+from rookery.config import translate, zoo
 from rookery.config.schema import Backend
 from rookery.errors import ConfigError
 
@@ -15,7 +15,7 @@ VALUE = st.recursive(
     ),
     max_leaves=3,
 )
-NAMES = [name for name, row in translate.ALGORITHMS.items() if row.name in algorithms.ALGORITHMS]
+NAMES = list(translate.ALGORITHMS)
 ROWS = {key for row in translate.ALGORITHMS.values() for key in row.table} | set(zoo.SB3)
 ENTRY = st.dictionaries(st.sampled_from(sorted(ROWS | {"other"})), VALUE, max_size=3)
 

@@ -144,10 +144,12 @@ def test_what_has_no_place_is_told_and_stands_in_the_file(dqn):
         assert f"#   {note}\n" in imported.text()
 
 
-def test_nothing_is_told_of_what_is_switched_off(file):
-    path = file("dqn.yml", "A-v0: {n_timesteps: 500, use_sde: false, callback: null}")
+def test_nothing_is_told_of_what_is_switched_off_by_itself_too(file):
+    off = "use_sde: false, callback: null, policy_kwargs: {ortho_init: false}"
 
-    assert zoo.read(path, "A-v0").notes == []
+    notes = zoo.read(file("dqn.yml", f"A-v0: {{n_timesteps: 500, {off}}}"), "A-v0").notes
+
+    assert notes == ["policy_kwargs.ortho_init: false is left out: nothing here does that"]
 
 
 @pytest.mark.parametrize(
@@ -181,10 +183,11 @@ def test_games_are_prepared_by_gymnasiums_wrapper_with_one_frame_skip(dqn, tmp_p
     assert (config.eval.period, config.checkpoint.period) == (75_000, 300_000)
 
 
-KNOWN = [name for name, row in translate.ALGORITHMS.items() if row.name in algorithms.ALGORITHMS]
+def test_every_algorithm_of_the_zoo_is_one_of_ours():
+    assert {row.name for row in translate.ALGORITHMS.values()} <= set(algorithms.ALGORITHMS)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", translate.ALGORITHMS)
 def test_every_algorithm_takes_the_defaults_of_its_zoo(file, name, tmp_path):
     imported = zoo.read(file(f"{name}.yml", "Pendulum-v1: {n_timesteps: 200000}"), "Pendulum-v1")
 
@@ -236,6 +239,86 @@ def test_steps_of_a_replay_are_summed(file):
     path = file("dqn.yml", "A-v0: {n_timesteps: 2000, n_steps: 3}")
 
     assert zoo.read(path, "A-v0").settings["algo"]["n_step"] == 3
+
+
+PPO = """
+CartPole-v1:
+  n_timesteps: !!float 1e5
+  n_envs: 4
+  n_steps: 64
+  batch_size: 128
+  n_epochs: 7
+  gae_lambda: 0.9
+  ent_coef: 0.01
+  vf_coef: 0.6
+  clip_range: lin_0.3
+  max_grad_norm: 0.7
+  target_kl: 0.02
+  policy_kwargs: "dict(net_arch=[dict(pi=[32, 16], vf=[32, 16])], ortho_init=False)"
+"""
+
+
+def test_a_rollout_is_all_steps_of_all_environments(file, tmp_path):
+    imported = zoo.read(file("ppo.yml", PPO), "CartPole-v1")
+    config = _config(imported, tmp_path)
+
+    assert (config.actor.envs, config.actor.chunk, config.actor.pull_period) == (4, 256, 256)
+    assert (config.replay.batch, config.algo.epochs, config.algo.gae_lambda) == (128, 7, 0.9)
+    assert (config.algo.entropy_bonus, config.algo.value_weight) == (0.01, 0.6)
+    assert (config.algo.clip, config.learner.max_grad_norm) == (0.3, 0.7)
+    assert (config.net.hidden, config.net.activation) == ((32, 16), "tanh")
+    assert [note.partition(":")[0] for note in imported.notes] == [
+        "clip_range",
+        "target_kl",
+        "policy_kwargs.ortho_init",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "optimizer", "kwargs"),
+    [
+        ("", "rmsprop", {"alpha": 0.99, "eps": 1e-5}),
+        (", rms_prop_eps: 1e-4", "rmsprop", {"alpha": 0.99, "eps": 1e-4}),
+        (", use_rms_prop: false", "adam", {}),
+    ],
+)
+def test_a2c_has_its_own_optimizer(file, tmp_path, said, optimizer, kwargs):
+    path = file("a2c.yml", f"A-v0: {{n_timesteps: 20000{said}}}")
+
+    learner = _config(zoo.read(path, "A-v0"), tmp_path).learner
+
+    assert (learner.optimizer, learner.optimizer_kwargs) == (optimizer, kwargs)
+
+
+def test_deterministic_policies_have_their_noise_and_their_delay(file, tmp_path):
+    text = (
+        "A-v0: {n_timesteps: 20000, noise_type: ornstein-uhlenbeck, noise_std: 0.3,"
+        " policy_delay: 3, target_policy_noise: 0.1, target_noise_clip: 0.4}"
+    )
+    imported = zoo.read(file("td3.yml", text), "A-v0")
+    algo = _config(imported, tmp_path).algo
+
+    assert (algo.noise, algo.policy_period) == (0.3, 3)
+    assert (algo.target_noise, algo.target_noise_clip) == (0.1, 0.4)
+    assert imported.notes == ["noise_type: ornstein-uhlenbeck is changed: the noise is normal"]
+    assert zoo.read(file("ddpg.yml", text), "A-v0").notes[1:] == [
+        "policy_delay: 3 is left out: ddpg has no such setting here",
+        "target_policy_noise: 0.1 is left out: ddpg has no such setting here",
+        "target_noise_clip: 0.4 is left out: ddpg has no such setting here",
+    ]
+
+
+def test_quantiles_are_counted_by_their_own_names(file, tmp_path):
+    text = (
+        "A-v0: {n_timesteps: 20000, top_quantiles_to_drop_per_net: 3,"
+        " policy_kwargs: 'dict(n_quantiles=20, n_critics=4)'}"
+    )
+    tqc = _config(zoo.read(file("tqc.yml", text), "A-v0"), tmp_path).algo
+    plain = file("qrdqn.yml", "A-v0: {n_timesteps: 20000, policy_kwargs: 'dict(n_quantiles=50)'}")
+    qrdqn = _config(zoo.read(plain, "A-v0"), tmp_path).algo
+
+    assert (tqc.dropped, tqc.quantiles, tqc.critics) == (3, 20, 4)
+    assert (qrdqn.values, qrdqn.quantiles, qrdqn.double) == ("quantiles", 50, False)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ EVALUATIONS, CHECKPOINTS = 40, 10  # in a run, unless that makes them denser tha
 POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 CNN_FEATURES = 512  # outputs of SB3's convolutions, before `net_arch`
 NOTHING = "nothing here does that"
+OFF = ("use_sde", "use_sde_at_warmup", "optimize_memory_usage", "normalize", "callback")
 GOALS, LATER_GOALS = "n_sampled_goal", ("goal_selection_strategy", "future")
 
 ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "GELU": "gelu", "SiLU": "silu"}
@@ -51,8 +52,8 @@ def translate(draft: Draft, table: Table, otherwise: Mapper) -> None:
 
 
 def lost(draft: Draft, name: str, value: Any) -> None:
-    """Notes a setting that has no place here, unless it is switched off."""
-    if value not in (None, False):
+    """Notes a setting that has no place here, unless it is switched off as it is without a word."""
+    if value is not None and not (value is False and name in OFF):
         draft.lose(name, value, NOTHING)
 
 
@@ -62,14 +63,6 @@ def _to(key: str) -> Mapper:
 
 def _whole(key: str) -> Mapper:
     return lambda draft, name, value: draft.put(key, draft.whole(name, value), name)
-
-
-def _left_out(why: str) -> Mapper:
-    def leave(draft: Draft, name: str, value: Any) -> None:
-        if value not in (None, False):
-            draft.lose(name, value, why)
-
-    return leave
 
 
 def _elsewhere(draft: Draft, name: str, value: Any) -> None:
@@ -369,7 +362,6 @@ OFF_POLICY: Table = {
     "n_steps": _whole("algo.n_step"),
     "replay_buffer_class": _hindsight,
     "replay_buffer_kwargs": _replay_kwargs,
-    "optimize_memory_usage": _left_out("every observation is stored once"),
 }
 VALUES: Table = {
     **OFF_POLICY,
