@@ -290,6 +290,17 @@ def test_a2c_has_its_own_optimizer(file, tmp_path, said, optimizer, kwargs):
     assert (learner.optimizer, learner.optimizer_kwargs) == (optimizer, kwargs)
 
 
+def test_an_optimizer_of_the_policy_comes_before_that_of_the_algorithm(file, tmp_path):
+    kwargs = "'dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=0.5))'"
+    path = file("a2c.yml", f"A-v0: {{n_timesteps: 20000, policy_kwargs: {kwargs}}}")
+
+    imported = zoo.read(path, "A-v0")
+    learner = _config(imported, tmp_path).learner
+
+    assert (learner.optimizer, learner.optimizer_kwargs) == ("rmsprop", {"eps": 0.5})
+    assert [note.partition(":")[0] for note in imported.notes] == ["policy_kwargs.optimizer_class"]
+
+
 def test_deterministic_policies_have_their_noise_and_their_delay(file, tmp_path):
     text = (
         "A-v0: {n_timesteps: 20000, noise_type: ornstein-uhlenbeck, noise_std: 0.3,"

@@ -199,6 +199,8 @@ def _activation(draft: Draft, name: str, value: Any) -> None:
 
 def _optimizer(draft: Draft, name: str, value: Any) -> None:
     draft.put("learner.optimizer", OPTIMIZERS[str(value).rpartition(".")[2]], name)
+    if value == "RMSpropTFLike":
+        draft.change(name, value, "it is torch's, which adds eps outside the root")
 
 
 NETWORK: Table = {
