@@ -29,7 +29,7 @@ from rookery.board import Board
 from rookery.config.load import as_dict, load
 from rookery.config.schema import Config
 from rookery.envs.spaces import Codec
-from rookery.errors import CheckpointError
+from rookery.errors import CheckpointError, ConfigError
 from rookery.event import Episode
 from rookery.loops.hops import count, learn, take_in
 from rookery.loops.rollout import NONE, InferencePolicy, Recipe, checked, recipe
@@ -143,6 +143,7 @@ class DqnAgent:
     def add_trajectory_to_buffer(self, trajectory: Trajectory | Mapping[str, Any]) -> None:
         """Puts one episode into replay. A mapping needs the names of `Trajectory`."""
         given = as_trajectory(trajectory)
+        self._refuse_what_actors_add()
         rows = rows_of(given, self._parts.spec, self.codec, self.config.env)
         common = {"env": 0, "episode": self._episodes, "version": self._parts.board.version}
         for first in range(0, given.env_steps + 1, self._ring.capacity):
@@ -153,6 +154,13 @@ class DqnAgent:
         self.returns.append(given.score)
         ended = [Episode(given.score, given.env_steps)]
         count(self._parts, given.env_steps, ended, epsilon=0.0, version=0)
+
+    def _refuse_what_actors_add(self) -> None:
+        if extras := self._parts.spec.extras:
+            raise ConfigError(
+                f"trajectories have no {', '.join(extra.name for extra in extras)}, which actors "
+                f"write for algo.name {self.config.algo.name}; use dqn here, or rookery.train"
+            )
 
     @checked
     def learn(self, learner_steps: int = 1) -> float:

@@ -19,7 +19,7 @@ from beartype import BeartypeConf, beartype
 from rookery.actor import Actor
 from rookery.algos import build_algorithm
 from rookery.config.load import load
-from rookery.config.schema import ActorConfig, Config
+from rookery.config.schema import ActorConfig, Config, Recurrent
 from rookery.envs.entry import name_of
 from rookery.envs.frames import remember
 from rookery.envs.make import make
@@ -161,9 +161,18 @@ def _network(weights: Mapping[str, Any], spec: EnvSpec) -> dict[str, Any]:
     """Returns the settings of the perceptron that has these weights."""
     layers = takewhile(weights.__contains__, (f"body.hidden.{i}.weight" for i in count()))
     widths = [len(weights[layer]) for layer in layers]
-    out = weights.get("body.out.bias")
-    return {
+    remembers = "core.layer.weight_hh_l0" in weights
+    out = weights.get("head.bias" if remembers else "body.out.bias")
+    found = {
         "net.hidden": widths,
         "algo.dueling": out is not None and len(out) == spec.action.n + 1,
         "env.normalize_obs": any(name.endswith(".norm.mean") for name in weights),
     }
+    return found | (_recurrent(weights["core.layer.weight_hh_l0"]) if remembers else {})
+
+
+def _recurrent(weight: Array) -> dict[str, Any]:
+    """Returns the settings of the recurrent layer with these weights: an LSTM has four gates."""
+    gates, width = len(weight) // weight.shape[1], weight.shape[1]
+    kind = Recurrent.LSTM if gates == 4 else Recurrent.GRU
+    return {"algo.name": "r2d2", "net.recurrent": kind.value, "net.memory": width}
