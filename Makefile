@@ -6,6 +6,7 @@
 # make format   mends what can be mended: format and lint
 # make bench    compares with the peers     BENCH='replay learn' chooses
 # make study    returns of one, two and eight actors at equal env steps; of runs that share
+# make shelf    the table of algorithms and tasks, beside SB3 with its zoo's settings (hours on 2 cores)
 # make soak     private memory of a run with eight actors over ten minutes
 # make clean    removes build products and caches; .venv and runs stay
 
@@ -27,7 +28,7 @@ VENV_MADE := $(VENV)/.made
 USER_READY := $(VENV)/.user
 DEV_READY := $(VENV)/.dev
 
-.PHONY: help train setup test check format bench study soak clean
+.PHONY: help train setup test check format bench study shelf soak clean
 .NOTPARALLEL: # two pips in one .venv tread on each other
 .DEFAULT_GOAL := help
 
@@ -67,6 +68,9 @@ bench: $(DEV_READY)
 study: $(DEV_READY)
 	$(BIN)/python benchmarks/study/rookery_actors.py cartpole
 	$(BIN)/python benchmarks/study/rookery_sharing.py --out runs/study
+
+shelf: $(DEV_READY)
+	$(BIN)/python benchmarks/shelf/rookery_shelf.py --out runs/shelf
 
 soak: $(DEV_READY)
 	$(BIN)/python benchmarks/soak/rookery_memory.py

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rookery import seeding
 from rookery.algos import Algorithm
@@ -51,6 +51,8 @@ class Learner:
         algorithm.networks["return_scale"] = self.scale
         algorithm.networks.to(device)
         self._on_cpu = device.type == "cpu"
+        if config.compile:
+            _compile(algorithm.networks)
         self._flat = {name: Flat(group) for name, group in algorithm.groups().items()}
         self._views = arrays_of(algorithm.acting) if self._on_cpu else None  # updated in place
         self.learner_steps = 0
@@ -187,6 +189,15 @@ class Learner:
             optimizer.load_state_dict(state)
         if "rng" in arrays:
             self.rng.set_state(torch.from_numpy(arrays["rng"].copy()))
+
+
+def _compile(networks: nn.Module) -> None:
+    """Compiles, in place, whatever is called as a whole; lists and dicts of modules never are."""
+    for module in networks.children():
+        if isinstance(module, nn.ModuleDict | nn.ModuleList):
+            _compile(module)
+        else:
+            module.compile()
 
 
 def pick_device(wanted: str, setting: str = "learner.device") -> torch.device:

@@ -265,6 +265,7 @@ class LearnerConfig:
     publish_min_interval_s: float = 0.002  # and, in async, at least this long
     device: str = "auto"  # auto | cpu | cuda:N
     threads: int = 1  # torch threads; more than one may change results in the last bit
+    compile: bool = False  # torch.compile of the networks that learn: first steps take far longer
     max_bad_steps: int = 10  # learner steps in a row whose loss is not finite before giving up
 
     def __post_init__(self) -> None:

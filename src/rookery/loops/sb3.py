@@ -202,7 +202,7 @@ class Player(Algorithm):
         self.acting: nn.Module = model.policy
         envs.close()
 
-    def act(self, obs: Obs, rng: np.random.Generator, **_: Any) -> Acted:
+    def act(self, obs: Obs, rng: np.random.Generator, **how: Any) -> Acted:
         """Chooses greedily for [E] observations."""
         action, _ = self._policy.predict(self._codec.decode(obs), deterministic=True)
         if isinstance(self._space, spaces.Box):
