@@ -279,7 +279,7 @@ def test_a_python_tag_runs_nothing(file, tmp_path):
         ("cartpol", ["'cartpol'", "did you mean 'cartpole'?", "mountaincar"]),
         (
             "zzz",
-            ["'zzz'", "Packaged: acrobot", "cartpole, cartpole-48core,", "corridor, ddpg", ".yaml"],
+            ["'zzz'", " acrobot, ", "cartpole, cartpole-48core,", "corridor, ddpg", ".yaml"],
         ),
         ("no/such.yaml", ["no/such.yaml", "No such file"]),
         (Path("nothing"), ["nothing", "No such file"]),
