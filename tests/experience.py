@@ -4,6 +4,7 @@ A `Step` is what an actor would write in one row. `Told` knows a list of them, i
 their arrival, and answers in plain Python what the compiled walks must answer.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -85,6 +86,9 @@ def columns(spec: EnvSpec, steps: Sequence[Step], first: int) -> dict[str, Array
     table = {name: np.array([getattr(s, name) for s in steps]) for name in Step._fields}
     for leaf in spec.obs:
         table[obs_column(leaf.name)] = observed(leaf, rows)
+    for extra in spec.extras:
+        inside = np.arange(math.prod(extra.shape)).reshape(extra.shape)
+        table[extra.name] = np.add.outer(rows, inside)
     return table | valued(steps, rows) | {"action": acted(spec, rows), "version": rows}
 
 
@@ -153,12 +157,13 @@ class Told:
             found.append(self.after[found[-1]])
         return found
 
-    def may_begin(self, row: int, window: int, stride: int = 1) -> bool:
+    def may_begin(self, row: int, window: int, stride: int = 1, burn_in: int = 0) -> bool:
         step = self.steps[row]
         if row < self.oldest or step.end is not End.RUNNING or step.t % stride:
             return False
         walked = self.walk(row, window)
-        return len(walked) == window + 1 or self.steps[walked[-1]].end is not End.RUNNING
+        known = len(walked) == window + 1 or self.steps[walked[-1]].end is not End.RUNNING
+        return known and (step.t == 0 or len(walked) - 1 > burn_in)
 
     def transition(self, row: int, n: int, gamma: float) -> tuple[float, float, int]:
         """Returns n-step reward, discount and the row that is bootstrapped from."""

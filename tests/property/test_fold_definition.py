@@ -3,6 +3,7 @@ what the definition says, and a row may be drawn exactly when its window is know
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from imagined import ACTORS, CAPACITIES, ENVS, EXPERIENCE, GAMMA, SIZES, WINDOWS
 from rookery.replay import fold
 from rookery.replay.fold import Chains
 from rookery.replay.ring import Ring, schema_of
-from rookery.types import Array, EnvSpec
+from rookery.types import Array, End, EnvSpec, Extra
 
 
 @contextmanager
@@ -27,31 +28,60 @@ def told(
     *,
     window: int,
     stride: int = 1,
+    burn_in: int = 0,
 ) -> Iterator[tuple[Ring, Chains, Told]]:
     """Gives the same steps to a ring and to the definition."""
     with closing(Ring.create(schema_of(spec), capacity)) as ring:
         lanes = ACTORS * ENVS
-        chains = Chains(lanes, ENVS, window=window, stride=stride, capacity=capacity)
+        chains = Chains(
+            lanes, ENVS, window=window, stride=stride, capacity=capacity, burn_in=burn_in
+        )
         feed(ring, chains, spec, steps, sizes)
         yield ring, chains, Told(steps, capacity)
 
 
-@given(EXPERIENCE, CAPACITIES, SIZES, WINDOWS, st.integers(1, 3))
+@given(EXPERIENCE, CAPACITIES, SIZES, WINDOWS, st.integers(1, 3), st.integers(0, 3))
 def test_a_row_is_closed_exactly_when_its_window_is_known(
-    steps: list[Step], capacity: int, sizes: list[int], window: int, stride: int
+    steps: list[Step], capacity: int, sizes: list[int], window: int, stride: int, burn_in: int
 ) -> None:
-    with told(VECTOR, steps, capacity, sizes, window=window, stride=stride) as (
+    """And when there is more of its episode than burning in takes, or all of it."""
+    burn_in = min(burn_in, window - 1)
+    with told(VECTOR, steps, capacity, sizes, window=window, stride=stride, burn_in=burn_in) as (
         ring,
         chains,
         plain,
     ):
         rows = np.array(plain.rows(), dtype=np.int64)
 
-        expected = [plain.may_begin(row, window, stride) for row in plain.rows()]
+        expected = [plain.may_begin(row, window, stride, burn_in) for row in plain.rows()]
         assert chains.closed[rows % capacity].tolist() == expected
 
-        expected = [plain.may_begin(row, window) for row in plain.rows()]
-        assert fold.is_closed(ring, rows, window).tolist() == expected
+        expected = [plain.may_begin(row, window, 1, burn_in) for row in plain.rows()]
+        assert fold.is_closed(ring, rows, window, burn_in).tolist() == expected
+
+
+@given(EXPERIENCE, SIZES, st.integers(1, 4), st.integers(0, 3), st.integers(0, 3))
+def test_every_step_that_has_ended_is_learned_from(
+    steps: list[Step], sizes: list[int], length: int, burn_in: int, overlap: int
+) -> None:
+    """By a sequence that is burnt in before it, or begins its episode."""
+    stride, capacity = length - min(overlap, length - 1), max(1, len(steps))
+    window = burn_in + length
+    with told(VECTOR, steps, capacity, sizes, window=window, stride=stride, burn_in=burn_in) as (
+        _,
+        chains,
+        plain,
+    ):
+        learned: set[int] = set()
+        for row in np.flatnonzero(chains.closed).tolist():
+            skipped = burn_in if plain.steps[row].t else 0
+            learned.update(taught := plain.walk(row, window)[skipped:-1])
+            assert taught
+
+    for row, step in enumerate(plain.steps):
+        last = plain.walk(row, len(steps))[-1]
+        if step.end is End.RUNNING and plain.steps[last].end is not End.RUNNING:
+            assert row in learned
 
 
 @given(EXPERIENCE, SIZES, WINDOWS)
@@ -160,6 +190,7 @@ def test_a_batch_holds_what_the_policy_saw_and_did(
 def test_a_batch_of_sequences_holds_what_the_policy_saw_and_did(
     spec: EnvSpec, steps: list[Step], capacity: int, length: int
 ) -> None:
+    spec = replace(spec, extras=(Extra("all"), Extra("first", (2,), each=False)))
     with told(spec, steps, capacity, [], window=length) as (ring, _, plain):
         rows = drawable(plain, spec, length)
         if rows.size == 0:
@@ -175,9 +206,12 @@ def test_a_batch_of_sequences_holds_what_the_policy_saw_and_did(
             oldest=plain.oldest,
         )
 
+    assert batch.extras["all"].shape == (rows.size, length)
+    assert batch.extras["first"].tolist() == [[row, row + 1] for row in rows.tolist()]
     for b, row in enumerate(rows.tolist()):
         walked = plain.walk(row, length)
         taken = len(walked) - 1
+        assert batch.extras["all"][b, :taken].tolist() == walked[:-1]
         seen = [plain.seen(spec, r) for r in walked + [walked[-1]] * (length - taken)]
         obs = {name: leaf[b] for name, leaf in spec.unpack(batch.obs).items()}
         assert_seen(spec, spec.pack(obs), seen)
