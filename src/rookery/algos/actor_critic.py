@@ -78,6 +78,9 @@ class ActorCritic(Algorithm):
         value = self._asks[1](obs)[:, 0] if value is None else value
         return Acted(action, value, value, extras)
 
+    def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return self.nets[0](obs)[:, : self.policy.width], None
+
 
 class OnPolicy(ActorCritic):
     """Learns from rollouts, whose rows have advantages and returns."""

@@ -82,6 +82,9 @@ class ActorCritic(Algorithm):
         best = self.chosen(out, rng, noise=False)
         return Acted(shaped, self._value(obs, action), self._value(obs, best))
 
+    def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return torch.tanh(self.policy(obs)[:, : self.width]), None  # deviations come after means
+
     @torch.inference_mode()
     def _value(self, obs: Obs, action: Floats) -> Floats:
         device = next(self.critic.parameters()).device

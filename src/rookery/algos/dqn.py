@@ -47,7 +47,7 @@ class QNetwork(nn.Module):
     def values(self, out: Tensor) -> Tensor:
         """Puts the body's outputs together."""
         if self.kind.spread:
-            out = out.reshape(len(out), self.rows, -1)  # [B, A or 1 + A, K]
+            out = out.reshape(out.shape[0], self.rows, -1)  # [B, A or 1 + A, K]
         if not self.dueling:
             return out
         value, advantage = out[:, :1], out[:, 1:]  # [B, 1, ...], [B, A, ...]
@@ -148,6 +148,10 @@ class Dqn(Algorithm):
         q = self._compared(obs, exact=values)
         action = some_other(q.argmax(1), self.spec.action.n, epsilon, rng)
         return Acted(action, q[np.arange(len(q)), action], q.max(1)) if values else Acted(action)
+
+    def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        quiet(self.online)
+        return self.kind.mean(self.online(obs)), None
 
     def _listen(self, rng: np.random.Generator | None) -> None:
         """Gives the layers new noise; none without a generator."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rookery.config.algorithms import AlgoConfig
 from rookery.config.schema import EnvConfig, NetConfig
 from rookery.errors import ConfigError
-from rookery.types import Array, Batch, EnvSpec, Extra, Floats, Obs, Rows
+from rookery.types import ActionSpec, Array, Batch, EnvSpec, Extra, Floats, Obs, Rows
 
 NOTHING: Mapping[str, Array] = MappingProxyType({})
 
@@ -63,6 +63,7 @@ class Algorithm:
 
     networks: nn.ModuleDict  # everything that is saved
     acting: nn.Module  # the part of it that actors need
+    spec: EnvSpec  # which `greedy` needs
     extras: tuple[Extra, ...] = ()  # what its actors write into their rows beside the action
     memory: int = 0  # numbers that its policy remembers of each environment
 
@@ -95,6 +96,33 @@ class Algorithm:
         given only where they are asked for, by algorithms that have them.
         """
         raise NotImplementedError
+
+    def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Returns what `greedy` decides by, and the memory afterwards, for stored observations.
+
+        [B, n] numbers, of which the largest is chosen; those of several choices lie side by side.
+        Of continuous actions it is the action itself, [B, A]. In torch alone and without looking
+        at values, so that it can be exported as a graph. Noisy layers are quiet in it.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} has no scores; an ONNX graph needs them; give your algorithm "
+            "the method rookery.algos.Algorithm.scores, or export it as safetensors"
+        )
+
+    def greedy(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Returns what `act` does without noise, in torch: [B, *action] as stored, and memory."""
+        scores, memory = self.scores(obs, memory)
+        return decided(scores, self.spec.action), memory
+
+
+def decided(scores: Tensor, action: ActionSpec) -> Tensor:
+    """Returns the [B, *action] actions, as stored, that scores speak for."""
+    if action.discrete:
+        return scores.argmax(1)
+    if action.several:
+        parts = torch.split(scores, list(action.sizes), 1)
+        return torch.stack([part.argmax(1) for part in parts], 1)
+    return scores.reshape(-1, *action.shape)
 
 
 def require(fits: bool, name: str, needs: str, spec: EnvSpec, instead: str) -> None:

@@ -163,6 +163,10 @@ class R2d2(Algorithm):
         raw = self._unscaled(torch.from_numpy(q)).numpy()
         return acted._replace(taken=raw[np.arange(len(raw)), action], best=raw.max(1))
 
+    def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        scores: tuple[Tensor, Tensor] = self.online(obs, memory)
+        return scores
+
     @torch.inference_mode()
     def _step(self, obs: Obs, memory: Floats) -> tuple[Array, Floats]:
         device = self.online.head.weight.device

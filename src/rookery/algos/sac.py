@@ -209,6 +209,9 @@ class DiscreteSac(Algorithm):
             q = smallest(self.critic, tensors(obs, device)).cpu().numpy()
         return Acted(action, q[np.arange(len(q)), action], q.max(1))
 
+    def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return self.policy(obs), None
+
 
 def smallest(critics: Any, obs: Any) -> Tensor:
     """Returns the smallest opinion of several critics of observations, [B, A]."""

@@ -2,6 +2,8 @@
 
 import argparse
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from rookery.errors import ConfigError
@@ -101,3 +103,25 @@ def amounts(text: str) -> dict[str, float]:
             raise argparse.ArgumentTypeError(f"needs NAME=AMOUNT,..., got {text!r}")
         found[match[1]] = float(match[2])
     return found
+
+
+def target(
+    usual: Path, out: str | None, format: str | None, formats: Sequence[str]
+) -> tuple[Path, str]:
+    """Returns the file to write and its format; the name and --format must not disagree.
+
+    `usual` is the file where none is named, without the ending; the first format is the usual one.
+    """
+    path = Path(out) if out else usual.with_name(f"{usual.name}.{format or formats[0]}")
+    ending = path.suffix.lower().removeprefix(".")
+    if ending in formats and format in (None, ending):
+        return path, ending
+    if format is not None and ending not in formats:
+        return path, format
+    if format is None:
+        endings = " or ".join(f".{known}" for known in formats)
+        raise ConfigError(
+            f"--out is {out!r}, which does not end in {endings}; rename it, or say which with "
+            "--format"
+        )
+    raise ConfigError(f"--out is {out!r} and --format {format!r}; drop one of them, or rename it")

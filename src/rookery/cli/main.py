@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "share": ("rookery.cli.share", "train several runs that learn from each other"),
     "evaluate": ("rookery.cli.evaluate", "play episodes with a trained agent and report the score"),
     "record": ("rookery.cli.record", "play episodes with a trained agent and write a film"),
+    "export": ("rookery.cli.export", "write a trained agent's policy to one file, and check it"),
     "timeline": ("rookery.cli.timeline", "draw what each process of a run did when"),
     "compare": ("rookery.cli.compare", "compare groups of runs, with intervals"),
     "import": ("rookery.cli.import_", "turn settings of the RL Baselines3 Zoo into a scenario"),

@@ -73,19 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def target(run_dir: str, out: str | None, format: str | None) -> tuple[Path, str]:
-    """Returns the file to write and its format; the name and --format must not disagree."""
-    path = Path(out) if out else Path(run_dir) / f"episode.{format or FORMATS[0]}"
-    ending = path.suffix.lower().removeprefix(".")
-    if ending in FORMATS and format in (None, ending):
-        return path, ending
-    if format is not None and ending not in FORMATS:
-        return path, format
-    if format is None:
-        raise ConfigError(
-            f"--out is {out!r}, which does not end in .gif or .mp4; rename it, or say which with "
-            "--format"
-        )
-    raise ConfigError(f"--out is {out!r} and --format {format!r}; drop one of them, or rename it")
+    """Returns the film to write and its format."""
+    return arguments.target(Path(run_dir) / "episode", out, format, FORMATS)
 
 
 def need_no_screen() -> None:

@@ -72,6 +72,7 @@ class Codec:
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
         self._parts = tuple(_parts(observation_space))
         self.leaves = tuple(part.leaf for part in self._parts)
         _refuse_odd_names(observation_space, [leaf.name for leaf in self.leaves])
@@ -266,7 +267,7 @@ def narrowed(array: Array) -> Array:
 
 
 def _image(space: spaces.Box, path: Path) -> _Part:
-    axes = _axes(space.shape)
+    axes = channel_axes(space.shape)
     stored = (1, *space.shape) if len(space.shape) == 2 else tuple(space.shape[a] for a in axes)
     batched = (0, *(axis + 1 for axis in axes))
 
@@ -282,7 +283,7 @@ def _image(space: spaces.Box, path: Path) -> _Part:
     return _Part(leaf, path, space.shape, "u", store, restore, None, "uint8")
 
 
-def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+def channel_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Guesses where the channels are: last as a camera gives them, first as a network wants them.
 
     Where neither end looks like a usual number of channels, the smaller end is taken.

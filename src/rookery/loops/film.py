@@ -14,6 +14,7 @@ from rookery.config.schema import Config, EnvConfig
 from rookery.envs.make import make
 from rookery.errors import ConfigError
 from rookery.evaluator import Evaluator, Judged
+from rookery.loops import place
 from rookery.loops.launch import read_weights
 from rookery.loops.wiring import Factory
 from rookery.nets.arrays import load_arrays
@@ -53,13 +54,13 @@ def film(
     `max_steps` cuts each episode; without `fps` the film is as fast as the environment says.
     """
     WRITERS[format].require()
-    _refuse_odd_place(out)
+    place.prepare(out, "a film")
     weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
     with _evaluator(config, weights, _cut(config.env, max_steps), factory) as evaluator:
         speed = fps or evaluator.envs.fps or USUAL_FPS
         played = [evaluator.run(seed=seed + i, record=True) for i in range(episodes)]
     frames = _frames(played, config.env.id)
-    with _reported(out):
+    with place.reported(out):
         WRITERS[format].write(out, frames, speed)
     return {
         "file": str(out),
@@ -70,24 +71,6 @@ def film(
         "fps": speed,
         "version": weights.version,
     }
-
-
-def _refuse_odd_place(out: Path) -> None:
-    """Finds out before an episode is played; what only writing can tell comes later."""
-    if out.is_dir():
-        raise ConfigError(f"{str(out)!r} is a folder; a film is a file; name one with --out")
-    with _reported(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def _reported(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {str(out)!r}: {error.strerror or error}; choose another file with --out"
-        ) from error
 
 
 def _cut(env: EnvConfig, max_steps: int | None) -> EnvConfig:

@@ -5,7 +5,7 @@ run.policy.act(obs); run.metrics; run.run_dir
 
 for event in rookery.events("cartpole"): ...          # the same run as an iterator
 
-policy = rookery.load("runs/a")
+policy = rookery.load("runs/a")                       # or a file of `rookery export`
 action, state = policy.act(obs)
 """
 
@@ -28,6 +28,7 @@ from rookery.envs.make import make
 from rookery.envs.spaces import Codec
 from rookery.errors import ConfigError
 from rookery.event import Event, Reason, Stopped
+from rookery.loops import parcel as parcels
 from rookery.loops.driver import Callback
 from rookery.loops.launch import (
     Request,
@@ -36,9 +37,11 @@ from rookery.loops.launch import (
     read_weights,
     session,
 )
+from rookery.loops.parcel import Parcel
 from rookery.nets.arrays import load_arrays
+from rookery.nets.ask import tensors
 from rookery.report import jsonl
-from rookery.types import EnvSpec, Obs
+from rookery.types import Array, EnvSpec, Floats, Obs
 
 Source = str | Path | Config
 
@@ -56,13 +59,7 @@ class Policy:
         The state holds what a policy remembers: None at an episode's start, and always None for
         policies that see single observations.
         """
-        leaves = self._spec.unpack(self._codec.encode_one(obs))
-        frames, memory = state or (None, None)
-        if self._spec.frame_stack > 1:
-            frames = leaves = remember(frames, leaves, self._spec.frame_stack)
-        if memory is None and self._algorithm.memory:
-            memory = np.zeros((1, self._algorithm.memory), dtype=np.float32)
-        seen: Obs = self._spec.pack(leaves)
+        seen, frames, memory = self._look(obs, state)
         acted = self._algorithm.act(
             seen,
             self._rng,
@@ -72,6 +69,27 @@ class Policy:
         )
         action = self._codec.decode_action(acted.action)[0]
         return action, None if frames is acted.memory else (frames, acted.memory)
+
+    def scores(self, obs: Any, state: Any = None) -> Array:
+        """Returns the numbers [n] whose largest is chosen; continuous actions as they are stored.
+
+        Those of several choices lie side by side.
+        """
+        seen, _, memory = self._look(obs, state)
+        cpu = torch.device("cpu")
+        with torch.inference_mode():
+            given = None if memory is None else torch.from_numpy(memory)
+            return self._algorithm.scores(tensors(seen, cpu), given)[0][0].numpy()
+
+    def _look(self, obs: Any, state: Any) -> tuple[Obs, Any, Floats | None]:
+        """Returns what is seen, the frames to keep, and what is remembered."""
+        leaves = self._spec.unpack(self._codec.encode_one(obs))
+        frames, memory = state or (None, None)
+        if self._spec.frame_stack > 1:
+            frames = leaves = remember(frames, leaves, self._spec.frame_stack)
+        if memory is None and self._algorithm.memory:
+            memory = np.zeros((1, self._algorithm.memory), dtype=np.float32)
+        return self._spec.pack(leaves), frames, memory
 
 
 @dataclass(frozen=True)
@@ -169,17 +187,35 @@ def events(
 
 @beartype
 def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) -> Policy:
-    """Loads a run's policy: the best one unless told `last` or a number of env steps."""
-    run_dir = Path(run)
-    weights = read_weights(run_dir, str(checkpoint))
-    config = load_run(run_dir)
-    torch.set_num_threads(config.learner.threads)
+    """Loads a run's policy: the best one unless told `last` or a number of env steps.
+
+    `run` may also be a file that `rookery export` wrote, which holds one policy and needs neither
+    the run folder nor the environment.
+    """
+    path = Path(run)
+    if path.is_file():
+        return _unpacked(path, checkpoint, env)
+    weights, config = read_weights(path, str(checkpoint)), load_run(path)
     envs = make(config.env, 1, factory=env)
-    algorithm = build_algorithm(config, envs.spec)
-    load_arrays(algorithm.acting, weights.arrays)
-    policy = Policy(algorithm, envs.codec, envs.spec, config.randomness.last)
     envs.close()
-    return policy
+    return policy_of(Parcel(config, envs.codec, envs.spec, weights.arrays))
+
+
+def policy_of(parcel: Parcel) -> Policy:
+    """Builds the policy that a parcel describes."""
+    torch.set_num_threads(parcel.config.learner.threads)
+    algorithm = build_algorithm(parcel.config, parcel.spec)
+    load_arrays(algorithm.acting, parcel.arrays)
+    return Policy(algorithm, parcel.codec, parcel.spec, parcel.config.randomness.last)
+
+
+def _unpacked(path: Path, checkpoint: str | int, env: Any) -> Policy:
+    if checkpoint != "best" or env is not None:
+        raise ConfigError(
+            f"{str(path)!r} is a file with one policy in it, and neither checkpoint nor env mean "
+            "anything to it; leave them out, or give the run folder"
+        )
+    return policy_of(parcels.read(path))
 
 
 def _config(

@@ -61,7 +61,7 @@ class Vector(nn.Module):
         flat = x.float().flatten(1)
         if self.norm is None:
             return flat
-        normal: Tensor = self.norm(flat.view(len(flat), -1, self.frame))
+        normal: Tensor = self.norm(flat.view(flat.shape[0], -1, self.frame))
         return normal.flatten(1)
 
 

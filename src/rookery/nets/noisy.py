@@ -70,7 +70,8 @@ def shake(module: nn.Module, generator: torch.Generator) -> None:
 def quiet(module: nn.Module) -> None:
     """Makes all noisy layers of a module compute with their mean weights."""
     for layer in _noisy(module):
-        layer.quiet()
+        if not layer.is_quiet:  # a graph that is being exported must not change
+            layer.quiet()
 
 
 def _noisy(module: nn.Module) -> Iterator[NoisyLinear]:
