@@ -54,9 +54,8 @@ def quantile_huber(q: Tensor, wanted: Tensor) -> Tensor:
 
     Their mean over critics and pairs: eq. 10 of Dabney et al. 2018.
     """
-    quantiles = q.shape[2]
-    level = (torch.arange(quantiles, device=q.device) + 0.5) / quantiles  # [N]
-    error = wanted[:, None] - q[..., None]  # [C, B, N, K]
-    tilt = (level[:, None] - (error < 0).float()).abs()
-    huber = F.huber_loss(error, torch.zeros_like(error), reduction="none")
+    said, asked = torch.broadcast_tensors(q[..., None], wanted[:, None])  # [C, B, N, K]
+    level = (torch.arange(q.shape[2], device=q.device)[:, None] + 0.5) / q.shape[2]  # [N, 1]
+    tilt = torch.where(said > asked, 1.0 - level, level)
+    huber = F.huber_loss(said, asked, reduction="none")
     return (tilt * huber).mean((0, 2, 3))
