@@ -82,7 +82,7 @@ def _bound(given: Any) -> Any:
 
 
 def _switches(space: spaces.MultiBinary) -> Outline:
-    return {"shape": list(space.shape)}
+    return {"n": space.n if isinstance(space.n, int) else list(space.shape)}
 
 
 def _choice(space: spaces.Discrete[Any]) -> Outline:
@@ -117,7 +117,7 @@ KINDS: dict[str, _Kind] = {
     ),
     "MultiDiscrete": _Kind(spaces.MultiDiscrete, _choices, _as_choices),
     "MultiBinary": _Kind(
-        spaces.MultiBinary, _switches, lambda given: spaces.MultiBinary(given["shape"])
+        spaces.MultiBinary, _switches, lambda given: spaces.MultiBinary(given["n"])
     ),
     "Dict": _Kind(spaces.Dict, _entries, _as_entries),
 }
