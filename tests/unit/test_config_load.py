@@ -198,7 +198,7 @@ def test_numpy_numbers_are_numbers():
         ("env.kwargs={1: 2}", ["a name in env.kwargs must be text, got 1"]),
         ("replay=3", ["replay must be a mapping, got 3"]),
         ("run.callbacks=[print]", ["module:name", "'print'"]),
-        ("algo=ppo", ["algo.name must be one of dqn", "'ppo'"]),
+        ("algo=pop", ["algo.name must be one of dqn", "'pop'", "did you mean 'ppo'?"]),
         ("learner.device=gpu", ["auto, cpu or cuda:N", "'gpu'", "rookery doctor"]),
         ("report.wandb_mode=ofline", ["did you mean 'offline'?"]),
         ("run.mode=turbo", ["one of single", "'turbo'"]),
