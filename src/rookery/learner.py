@@ -53,7 +53,8 @@ class Learner:
         self._on_cpu = device.type == "cpu"
         if config.compile:
             _compile(algorithm.networks)
-        self._flat = {name: Flat(group) for name, group in algorithm.groups().items()}
+        groups = algorithm.groups()
+        self._flat = {name: Flat(group, alone=len(groups) == 1) for name, group in groups.items()}
         self._views = arrays_of(algorithm.acting) if self._on_cpu else None  # updated in place
         self.learner_steps = 0
         self.bad_steps = 0  # in a row

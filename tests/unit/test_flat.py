@@ -21,9 +21,10 @@ def test_the_network_computes_what_it_did() -> None:
     assert torch.equal(one(x), other(x))
 
 
-def test_the_gradient_is_that_of_the_parameters_and_does_not_pile_up() -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_gradient_is_that_of_the_parameters_and_does_not_pile_up(alone: bool) -> None:
     one, other, x = network(), network(), torch.ones(5, 3)
-    flat = Flat(list(one.parameters()))
+    flat = Flat(list(one.parameters()), alone=alone)
     for _ in range(2):
         norm = flat.descend(one(x).square().sum())
     other(x).square().sum().backward()
@@ -31,6 +32,14 @@ def test_the_gradient_is_that_of_the_parameters_and_does_not_pile_up() -> None:
     theirs = torch.cat([p.grad.reshape(-1) for p in other.parameters() if p.grad is not None])
     assert torch.equal(flat.grad, theirs)
     assert norm.item() == pytest.approx(theirs.norm().item())
+
+
+def test_others_that_a_loss_goes_through_get_no_gradient() -> None:
+    ours, theirs = network(), nn.Linear(2, 1)
+
+    Flat(list(ours.parameters())).descend(theirs(ours(torch.ones(5, 3))).sum())
+
+    assert all(parameter.grad is None for parameter in theirs.parameters())
 
 
 def test_a_change_of_the_whole_is_a_change_of_its_parts() -> None:

@@ -11,14 +11,17 @@ from rookery.errors import ConfigError
 
 
 class Flat:
-    """Moves parameters, and the gradients they will get, into one piece of memory each."""
+    """Moves parameters, and the gradients they will get, into one piece of memory each.
 
-    def __init__(self, parameters: list[nn.Parameter]):
+    `alone`: no loss goes through trained parameters but these.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], *, alone: bool = False):
         _refuse_mixture(parameters)
         self.data = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
         self.grad = torch.zeros_like(self.data)
         self.data.grad = self.grad
-        self._parameters = parameters  # others that a loss goes through need no gradient
+        self._wanted = None if alone else parameters  # naming them costs 1 % of a small update
         sizes = [p.numel() for p in parameters]
         values, grads = torch.split(self.data.detach(), sizes), torch.split(self.grad, sizes)
         for parameter, value, grad in zip(parameters, values, grads, strict=True):
@@ -27,7 +30,7 @@ class Flat:
     def descend(self, loss: Tensor) -> Tensor:
         """Computes the loss's gradient; returns its norm, []."""
         self.grad.zero_()
-        loss.backward(inputs=self._parameters)  # type: ignore[no-untyped-call]
+        loss.backward(inputs=self._wanted)  # type: ignore[no-untyped-call]
         return torch.linalg.vector_norm(self.grad)  # type: ignore[no-any-return]
 
 
