@@ -270,6 +270,8 @@ class Says:
         return self.action, None
 
     def scores(self, obs: Any, state: Any = None) -> Any:
+        if not self.numbers:
+            raise ConfigError("there are none")
         return np.array(self.numbers)
 
 
@@ -280,9 +282,10 @@ def test_choices_of_equal_worth_are_counted_and_others_are_refused():
     close: Any = Says(1, [3.000001, 3.0])
     assert compare(close, Says(0, []), envs, iter(seen)).ties == 9
     assert compare(close, Says(1, []), envs, iter(seen)).ties == 0
-    apart: Any = Says(1, [3.0, 3.1])
-    with pytest.raises(CheckpointError, match="observation 1 of"):
-        compare(apart, Says(0, []), envs, iter(seen))
+    for scores, other in (([3.0, 3.1], 0), ([], 0), ([3.0, 3.0], 2)):  # there is no 2
+        apart: Any = Says(1, scores)
+        with pytest.raises(CheckpointError, match="observation 1 of"):
+            compare(apart, Says(other, []), envs, iter(seen))
 
 
 # Elsewhere.

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from rookery.algos import Algorithm, build_algorithm
 from rookery.config.load import load_run
@@ -77,7 +76,6 @@ def export(
     FORMATS[format].require()
     place.prepare(out, "an exported policy")
     weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
-    torch.set_num_threads(1)
     envs = make(config.env, 1, factory=factory)
     content = Parcel(config, envs.codec, envs.spec, weights.arrays)
     scratch = scratch_name(out)
@@ -126,7 +124,7 @@ def compare(
     own: Policy, read: Acts, envs: Envs, observations: Iterator[tuple[Any, bool]]
 ) -> Compared:
     """Asks both about each observation; raises where they answer differently."""
-    action, encode = envs.spec.action, envs.codec.encode_action
+    action = envs.spec.action
     largest, ties, number = 0.0, 0, 0
     state: Any = None
     theirs: Any = None
@@ -134,25 +132,39 @@ def compare(
         before = None if fresh else state
         wanted, state = own.act(obs, before)
         found, theirs = read.act(obs, None if fresh else theirs)
-        one, other = (encode(np.asarray(given)[None])[0] for given in (wanted, found))
+        one, other = _stored(envs, wanted), _stored(envs, found)
+        if one is None or other is None:
+            raise _different(number, wanted, found)
         if action.continuous:
-            largest = max(largest, float(np.abs(one - other).max(initial=0.0)))
+            largest = max(largest, float(np.abs(one - other).max()))
             same = largest <= CLOSE
         else:
-            ties += (tied := _tied(own, obs, before, one, other, action))
-            same = tied or np.array_equal(one, other)
+            equal = np.array_equal(one, other)
+            same = equal or _tied(_scores(own, obs, before), one, other, action)
+            ties += same and not equal
         if not same:
             raise _different(number, wanted, found)
     return Compared(number, largest, ties)
 
 
-def _tied(own: Policy, obs: Any, state: Any, one: Array, other: Array, action: ActionSpec) -> bool:
-    """Do two choices differ although their values are as good as equal?"""
-    if np.array_equal(one, other):
-        return False
+def _stored(envs: Envs, action: Any) -> Array | None:
+    """Returns an action as it is stored, where motions are all of one size; None: it is none."""
     try:
-        scores = own.scores(obs, state)
-    except ConfigError:  # an algorithm of the user's that does not give any
+        return envs.codec.encode_action(np.asarray(action)[None])[0]  # type: ignore[no-any-return]
+    except ConfigError:
+        return None
+
+
+def _scores(own: Policy, obs: Any, state: Any) -> Array | None:
+    try:
+        return own.scores(obs, state)
+    except ConfigError:  # an algorithm of the user's that has none
+        return None
+
+
+def _tied(scores: Array | None, one: Array, other: Array, action: ActionSpec) -> bool:
+    """Are the values of two choices known, and equal but for rounding?"""
+    if scores is None:
         return False
     parts = np.split(scores, np.cumsum(action.sizes)[:-1]) if action.several else [scores]
     pairs = zip(parts, np.atleast_1d(one), np.atleast_1d(other), strict=True)
