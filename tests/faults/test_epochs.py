@@ -146,6 +146,24 @@ def test_without_exact_a_run_that_cannot_be_saved_goes_on_from_the_middle_of_an_
     assert answer["env_steps"] >= 1_200
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("inline")
+def test_on_ray_a_run_goes_on_in_the_middle_of_an_epoch_as_it_does_inline(tmp_path):
+    pytest.importorskip("ray")
+    events: list[Event] = []
+    with begin(tmp_path / "whole", "two actors") as driver:
+        whole = finish(driver, lambda _, event: events.append(event))
+    place = places(events)[1]
+    with begin(tmp_path / "run", "two actors", **{"run.engine": "ray"}) as driver:
+        stopped = finish(driver, stop_at(place))
+    with resume(tmp_path / "run", exact=True) as driver:
+        answer = finish(driver)
+
+    assert stopped["reason"] == "interrupted"
+    assert result(answer) == result(whole)
+
+
 def test_a_killed_run_with_actors_in_processes_ends_like_one_that_never_was(
     nursery: Nursery, tmp_path: Path
 ) -> None:

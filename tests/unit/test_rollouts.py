@@ -1,7 +1,9 @@
 """Rollouts: what was just played is learned from for some epochs, and then never again."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,18 @@ from rookery.algos import build_algorithm, written
 from rookery.config.algorithms import A2cConfig, PpoConfig, RolloutConfig
 from rookery.config.load import load
 from rookery.config.schema import ActorConfig, Config, EnvConfig, ReplayConfig
+from rookery.errors import ConfigError
+from rookery.loops.estimate import Estimate, estimate, refuse_memory
+from rookery.loops.hops import due
+from rookery.loops.launch import _remember
+from rookery.loops.wiring import wire
+from rookery.manage import machine
+from rookery.manage.machine import Space
 from rookery.replay.kept import Stretch
 from rookery.replay.pool import Drained
-from rookery.replay.ring import Ring, schema_of
+from rookery.replay.ring import Ring, row_bytes, schema_of
 from rookery.replay.rollouts import Epochs, Rollouts
-from rookery.types import ADVANTAGE, AHEAD, RETURN, Batch, EnvSpec, Extra
+from rookery.types import ADVANTAGE, AHEAD, RETURN, Batch, EnvSpec, Extra, Learned
 
 EXTRAS = (Extra("log_prob"), Extra(AHEAD))
 SPEC = replace(VECTOR, extras=EXTRAS)
@@ -362,3 +371,46 @@ def by_hand(script: Script, begin: int, value: Any) -> list[float]:
                 break
         found.append(total)
     return found
+
+
+class TestInARun:
+    def test_capacity_is_two_rollouts_and_more_where_their_frames_reach_further_back(self):
+        few = {"actor.envs": 4, "actor.chunk": 8}
+
+        assert config(**few).capacity == 2 * (8 + 2 * 4)
+        assert config(**few, **{"env.frame_stack": 3}).capacity == 2 * (8 + 2 * 4)
+        assert config(**few, **{"env.frame_stack": 8}).capacity == (1 + 4) * (8 + 2 * 4)
+        crowd = {"run.mode": "sync", "actor.num": 3}
+        assert config(**few, **crowd).capacity == 3 * 2 * (8 + 2 * 4)
+
+    def test_memory_is_estimated_for_rollouts_and_not_for_replay(self):
+        with closing(wire(config(**{"env.check": False}))) as parts:
+            need = estimate(parts.config, parts.spec, parts.learner)
+            rows = parts.config.capacity * row_bytes(schema_of(parts.spec))
+
+            assert parts.pool.ring.capacity == parts.config.capacity
+            assert rows <= need.replay <= 1.5 * rows
+
+    def test_too_little_memory_names_the_setting_that_decides(self, monkeypatch):
+        monkeypatch.setattr(machine, "memory", lambda: Space(free=0, total=1))
+        need = Estimate(replay=1, weights=1, processes=1, checkpoints=1)
+
+        with pytest.raises(ConfigError, match=r"lower actor\.chunk \(256\)$"):
+            refuse_memory(need, config())
+
+    def test_weights_are_published_once_for_each_rollout_even_if_its_last_step_was_skipped(self):
+        limiter = SimpleNamespace(ready=lambda: False)
+        parts: Any = SimpleNamespace(config=config(), limiter=limiter)
+
+        assert due(parts, Learned(None, {}))
+        limiter.ready = lambda: True
+        assert not due(parts, Learned(None, {"loss": 1.0}))
+
+    def test_a_lost_station_is_given_no_shard_of_a_checkpoint(self):
+        """What is saved are the rollouts of the learner."""
+        crew = SimpleNamespace(recall=None)
+        parts: Any = SimpleNamespace(config=config(), crew=crew)
+
+        _remember(parts, saver=None)  # type: ignore[arg-type]
+
+        assert crew.recall is None

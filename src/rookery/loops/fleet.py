@@ -425,6 +425,8 @@ class Fleet:
         berth.recalled = self.recall(berth.place)
         kept = int(berth.recalled.numbers["committed"]) if berth.recalled is not None else 0
         lost = max(0, extent.committed - max(extent.oldest, kept))
+        if self.config.algo.on_policy:
+            lost = 0  # rollouts are brought to the learner: what it was told of it has
         self.lost_rows += lost
         self._complaints.append(
             f"{where} was lost ({trouble}); its {len(berth.actors)} actors are placed anew, "
