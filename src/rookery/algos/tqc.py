@@ -54,7 +54,8 @@ def quantile_huber(q: Tensor, wanted: Tensor) -> Tensor:
 
     Their mean over critics and pairs: eq. 10 of Dabney et al. 2018.
     """
-    said, asked = torch.broadcast_tensors(q[..., None], wanted[:, None])  # [C, B, N, K]
+    shape = (*q.shape, wanted.shape[1])  # [C, B, N, K]: each quantile with each wanted one
+    said, asked = q[..., None].expand(shape), wanted[:, None].expand(shape)
     level = (torch.arange(q.shape[2], device=q.device)[:, None] + 0.5) / q.shape[2]  # [N, 1]
     tilt = torch.where(said > asked, 1.0 - level, level)
     huber = F.huber_loss(said, asked, reduction="none")
