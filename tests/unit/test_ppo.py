@@ -12,14 +12,17 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch.nn import functional as F
 
 from experience import DIALS, IMAGE, MIXED, VECTOR
+from rookery.actor import Actor
 from rookery.algos import build_algorithm, written
 from rookery.algos.actor_critic import LOG_PROB, OnPolicy
 from rookery.algos.policies import Choice, Choices, Gaussian, policy_for
 from rookery.config.load import load
-from rookery.config.schema import Config
+from rookery.config.schema import ActorConfig, Config, EnvConfig
+from rookery.envs.make import make
 from rookery.errors import ConfigError
 from rookery.learner import Learner
 from rookery.nets.arrays import arrays_of
+from rookery.replay.ring import Ring, obs_column, schema_of
 from rookery.types import ADVANTAGE, AHEAD, RETURN, ActionSpec, Batch, EnvSpec, Extra
 
 MOTION = replace(
@@ -203,6 +206,27 @@ class TestPolicies:
 
         assert norms[0] is norms[1]
 
+    def test_rows_keep_what_was_drawn_and_environments_get_what_they_allow(self):
+        """A probability is that of the point drawn, not of the nearest one inside."""
+        envs = make(EnvConfig(id="rookery.envs.toy:Reach", check=False), 4)
+        algorithm = build_algorithm(config(), envs.spec)
+        algorithm.policy.log_std.data.fill_(1.0)
+        ring = Ring.create(schema_of(written(envs.spec, algorithm)), 256)
+        actor = Actor(
+            envs, algorithm, ActorConfig(envs=4), EnvConfig(), seed=0, ring=ring, values=True
+        )
+
+        actor.collect(40, 0.0)
+
+        kept, moved = ring.columns["action"][:40, 0], ring.columns[obs_column("")][:40, 0]
+        outside = np.abs(kept) > 1
+        assert 10 < outside.sum() < 40
+        assert np.abs(moved[4:] - moved[:-4]).max() <= 2.0 + 1e-6  # full speed
+        obs, action = (ring.columns[name][:40] for name in (obs_column(""), "action"))
+        judged, _ = algorithm.judge(torch.from_numpy(obs.copy()), torch.from_numpy(action.copy()))
+        np.testing.assert_allclose(ring.columns[LOG_PROB][:40], judged.log_prob.detach(), atol=1e-5)
+        actor.close()
+
     def test_actors_write_probabilities_and_what_they_expect_ahead(self):
         ppo = build_algorithm(config(), VECTOR)
         impala = build_algorithm(config("impala"), VECTOR)
@@ -357,9 +381,9 @@ class TestAgainstSb3:
         found = loss_of(ours, batch)
 
         terms = found.metrics
-        torch.testing.assert_close(terms["policy_loss"], policy_loss.detach())
+        torch.testing.assert_close(terms["policy_gradient_loss"], policy_loss.detach())
         torch.testing.assert_close(terms["value_loss"], value_loss.detach())
-        torch.testing.assert_close(terms["entropy"], -entropy_loss.detach())
+        torch.testing.assert_close(terms["entropy_loss"], entropy_loss.detach())
         torch.testing.assert_close(terms["approx_kl"], kl.detach())
         torch.testing.assert_close(found.value, loss)
         policy.optimizer.zero_grad()

@@ -114,9 +114,9 @@ def together(
     entropy: Tensor,
     metrics: Mapping[str, Tensor],
 ) -> Loss:
-    """Adds up what is to be lowered, and the entropy that is not."""
+    """Adds up what is to be lowered, and the entropy that is not; metrics have SB3's names."""
     loss = policy + config.value_weight * value - config.entropy_bonus * entropy
-    parts = {"policy_loss": policy, "value_loss": value, "entropy": entropy}
+    parts = {"policy_gradient_loss": policy, "value_loss": value, "entropy_loss": -entropy}
     said = {name: part.detach() for name, part in parts.items()}
     return Loss("net", loss, None, {**said, **metrics})
 
