@@ -22,11 +22,17 @@ NET = NetConfig(hidden=(8, 6))
 ROWS = 16
 
 
-def made(cls: Callable[..., Any], config: Any, spec: EnvSpec = SPEC, **env: Any) -> Any:
+def made(
+    cls: Callable[..., Any],
+    config: Any,
+    spec: EnvSpec = SPEC,
+    net: NetConfig = NET,
+    **env: Any,
+) -> Any:
     """Returns an algorithm whose targets differ from what they follow."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        algorithm = cls(config, NET, EnvConfig(**env), spec)
+        algorithm = cls(config, net, EnvConfig(**env), spec)
         with torch.no_grad():
             for parameter in algorithm.target.network.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape))
@@ -66,6 +72,19 @@ def losses(algorithm: Any, on: Batch, step: int = 2, seed: int = 0) -> dict[str,
     """Returns all losses of one step, without taking it."""
     draw = torch.Generator().manual_seed(seed)
     return {loss.group: loss for loss in algorithm.losses(on, step=step, rng=draw)}
+
+
+class Own(nn.Module):
+    """A user's own network. A critic shows it the action as one more part of the observation."""
+
+    def __init__(self, spec: EnvSpec, outputs: int):
+        super().__init__()
+        width = sum(leaf.shape[0] for leaf in spec.obs)
+        self.stack = nn.Sequential(nn.Linear(width, 8), nn.Tanh(), nn.Linear(8, outputs))
+
+    def forward(self, obs: Any) -> Any:
+        parts = list(obs.values()) if isinstance(obs, dict) else [obs]
+        return self.stack(torch.cat(parts, 1))
 
 
 class Plain:

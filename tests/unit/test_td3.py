@@ -11,6 +11,7 @@ import torch
 from continuous import (
     ROWS,
     SPEC,
+    Own,
     Plain,
     arrays,
     batch,
@@ -25,7 +26,8 @@ from continuous import (
 )
 from rookery.algos.ddpg import Ddpg
 from rookery.algos.td3 import Td3
-from rookery.config.algorithms import DdpgConfig, Td3Config
+from rookery.config.algorithms import ALGORITHMS, DdpgConfig, Td3Config, load_class
+from rookery.config.schema import NetConfig
 from rookery.errors import ConfigError
 from rookery.types import ActionSpec, EnvSpec
 from sb3_twins import (
@@ -202,3 +204,21 @@ def test_choices_are_refused(cls: Any, config: Any) -> None:
 
     with pytest.raises(ConfigError, match="needs continuous actions, but buttons has 4 discrete"):
         made(cls, config, buttons)
+
+
+@pytest.mark.parametrize("name", ["sac", "tqc", "td3", "ddpg"])
+def test_a_users_own_network_is_policy_and_critics(name: str) -> None:
+    entry = ALGORITHMS[name]
+    algorithm = made(
+        load_class(entry.where), entry.settings(), net=NetConfig(custom="continuous:Own")
+    )
+    before = weights(algorithm.acting)
+    taught = learner(algorithm)
+    for step in range(2):
+        assert np.isfinite(taught.learn(arrays(batch(step))).td_error).all()
+
+    changed = [
+        not np.array_equal(*pair) for pair in zip(before, weights(algorithm.acting), strict=True)
+    ]
+    assert all(changed)
+    assert all(isinstance(net, Own) for net in [algorithm.policy, *algorithm.critic.networks])
