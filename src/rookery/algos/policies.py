@@ -109,7 +109,8 @@ class Choices(Policy):
         return total
 
     def judge(self, out: Tensor, action: Tensor) -> Judged:
-        parts = zip(self.parts, torch.split(out, list(self.sizes), 1), action.unbind(1), strict=True)
+        outs = torch.split(out, list(self.sizes), 1)
+        parts = zip(self.parts, outs, action.unbind(1), strict=True)
         judged = [part.judge(own, chosen) for part, own, chosen in parts]
         log_probs, entropies = zip(*judged, strict=True)
         return Judged(torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0))
