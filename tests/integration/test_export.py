@@ -9,20 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 import rookery
 from inline import TINY, Inline
+from rookery.algos import build_algorithm
 from rookery.cli.main import main
 from rookery.config.algorithms import ALGORITHMS
+from rookery.config.load import load
 from rookery.config.schema import EnvConfig
 from rookery.envs import toy
 from rookery.envs.make import make
 from rookery.envs.spaces import spec_of
 from rookery.errors import CheckpointError, ConfigError
 from rookery.loops import graph, launch, parcel
-from rookery.loops.export import CHECKED, CLOSE, compare, export
+from rookery.loops.export import CHECKED, CLOSE, compare, export, wander
 from rookery.types import Array, EnvSpec
 from running import TESTS
 
@@ -286,6 +289,22 @@ def test_choices_of_equal_worth_are_counted_and_others_are_refused():
         apart: Any = Says(1, scores)
         with pytest.raises(CheckpointError, match="observation 1 of"):
             compare(apart, Says(other, []), envs, iter(seen))
+
+
+def test_what_both_are_asked_about_is_not_only_where_the_policy_goes():
+    config = load(changes={"env.id": "rookery.envs.toy:Corridor", "net.hidden": [4]})
+    envs = make(config.env, 1)
+    algorithm: Any = build_algorithm(config, envs.spec)
+    algorithm.online.body.out.weight.data.zero_()
+    algorithm.online.body.out.bias.data.copy_(torch.tensor([1.0, 0.0]))  # always to the left
+
+    walks = [list(wander(envs, algorithm, seed)) for seed in (0, 0, 1)]
+
+    places = [[int(obs.argmax()) for obs, _ in walk] for walk in walks]
+    assert places[0] == places[1] != places[2]
+    assert len(places[0]) == CHECKED >= 200
+    assert len(set(places[0])) > 3
+    assert [fresh for _, fresh in walks[0]].count(True) > 1  # episodes of at most 100 steps
 
 
 # Elsewhere.
