@@ -79,6 +79,7 @@ class TestNoise:
         loss.value.backward()  # type: ignore[no-untyped-call]
 
         assert len({tuple(noise.tolist()) for noise in heard}) == len(heard) == 3
+        assert all(bool(noise.any()) for noise in heard)
         grads = [p.grad for name, p in algorithm.online.named_parameters() if "sigma" in name]
         assert len(grads) == 4
         assert all(grad is not None and bool(grad.any()) for grad in grads)
