@@ -3,10 +3,10 @@
     python benchmarks/shelf/rookery_shelf.py --out runs/shelf --seeds 0-4     # trains
     python benchmarks/shelf/rookery_shelf.py --report runs/shelf             # the table
 
-Every training gets the same number of cores and a thread for its learner; trainings of all sides
-take turns seed by seed. Both sides stop at the first mark whose greedy episodes reach the target
-(evaluation is off the clock), and the policy of that moment plays 100 fresh episodes: its score.
-What is there already is not trained again.
+Every learner is on the CPU with one thread. A training of ours gets two cores, for its evaluator or
+its actors; one of SB3's, which evaluates in turn and off the clock, needs one. Both sides stop at the
+first mark whose greedy episodes reach the target, and the policy of that moment plays 100 fresh
+episodes: its score. What is there already is not trained again.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from rookery.report.stats import estimate, iqms, pooled, redraw
 HERE = Path(__file__).parent
 OURS, ASYNC, SB3 = "rookery", "rookery async", "sb3"
 MODES: dict[str, tuple[str, ...]] = {OURS: (), ASYNC: ("--mode", "async", "--actors", "2")}
+CPU = ("--device", "cpu")
 LAST = ("--episodes", "100", "--seed", "10000")
 DEADLINE_S = 1_500.0
 REPS = 5_000
@@ -68,7 +69,7 @@ def run(job: Job, cores: list[int]) -> dict[str, Any]:
         words = (job.row, "--seed", job.seed, *marks, "--episodes", judged.episodes)
         return _ask(cores, str(HERE / "sb3_run.py"), *words)
     with tempfile.TemporaryDirectory(prefix="rookery-shelf-") as folder:
-        where = ("--seed", job.seed, "--run-dir", f"{folder}/run", "--json", "--quiet")
+        where = ("--seed", job.seed, "--run-dir", f"{folder}/run", "--json", "--quiet", *CPU)
         trained = _ask(
             cores, "-m", "rookery", "train", ROWS[job.row].scenario, *MODES[job.side], *where
         )
@@ -99,17 +100,21 @@ def _ask(cores: list[int], *words: Any) -> dict[str, Any]:
     return answer
 
 
-def train(todo: list[Job], out: Path, cores_each: int) -> None:
-    """Trains them, as many at a time as there are groups of cores."""
-    waiting: queue.Queue[Job] = queue.Queue()
+def train(todo: list[Job], out: Path) -> None:
+    """Trains them, as many at a time as there are cores for; SB3's beside ours where there are."""
+    ours, theirs = queue.Queue[Job](), queue.Queue[Job]()
     for job in todo:
         if not (out / job.name).exists():
-            waiting.put(job)
+            (theirs if job.side == SB3 else ours).put(job)
     available = sorted(os.sched_getaffinity(0))
-    lanes = [available[at : at + cores_each] for at in range(0, len(available), cores_each)]
+    few = len(available) < 4
+    alone = 0 if few else len(available) * 3 // 8
+    lanes = [([core], theirs) for core in available[:alone]]
+    pairs = range(alone, len(available) - 1, 2)
+    lanes += [(available[at : at + 2], ours) for at in pairs] or [(available, ours)]
     began = time.monotonic()
 
-    def serve(cores: list[int]) -> None:
+    def serve(cores: list[int], waiting: queue.Queue[Job]) -> None:
         while True:
             try:
                 job = waiting.get_nowait()
@@ -124,11 +129,13 @@ def train(todo: list[Job], out: Path, cores_each: int) -> None:
             spent = time.monotonic() - began
             print(f"{spent:6.0f} s  {job.name}  {answer}", file=sys.stderr, flush=True)
 
-    threads = [threading.Thread(target=serve, args=(lane,)) for lane in lanes if lane]
+    threads = [threading.Thread(target=serve, args=lane) for lane in lanes]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if few:
+        serve(available, theirs)
 
 
 def report(out: Path) -> Iterator[str]:
@@ -168,11 +175,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds, default=[0, 1, 2, 3, 4])
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--sides", nargs="+", choices=(*MODES, SB3), default=[*MODES, SB3])
-    parser.add_argument("--cores", type=int, default=2, help="of each training")
     args = parser.parse_args()
     if args.report is None:
         args.out.mkdir(parents=True, exist_ok=True)
-        train(list(jobs(args.rows, args.seeds, args.sides)), args.out, args.cores)
+        train(list(jobs(args.rows, args.seeds, args.sides)), args.out)
     print(*report(args.report or args.out), sep="\n")
 
 

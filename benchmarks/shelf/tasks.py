@@ -148,19 +148,19 @@ ROWS: dict[str, Row] = {
         True,
         Zoo("SAC", 20_000, {"learning_rate": 1e-3}),
     ),
-    "tqc-pendulum": Row("TQC", "Pendulum-v1", "tqc-pendulum", True),
+    "tqc-pendulum": Row("TQC", "Pendulum-v1", "tqc-pendulum"),
     "td3-pendulum": Row(
         "TD3",
         "Pendulum-v1",
         "td3-pendulum",
-        True,
+        False,
         Zoo("TD3", 20_000, DETERMINISTIC, noise=0.1),
     ),
     "ddpg-pendulum": Row(
         "DDPG",
         "Pendulum-v1",
         "ddpg-pendulum",
-        True,
+        False,
         Zoo("DDPG", 20_000, DETERMINISTIC, noise=0.1),
     ),
     "mountaincar-continuous": Row(
