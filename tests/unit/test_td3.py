@@ -53,6 +53,7 @@ NAMES = ["ddpg", "td3"]
         (Ddpg, DdpgConfig(), 0.0, 0.0),
         (Td3, Td3Config(), 0.2, 0.5),
         (Td3, Td3Config(target_noise=0.8, target_noise_clip=0.3), 0.8, 0.3),
+        (Td3, Td3Config(target_noise=3.0, target_noise_clip=3.0), 3.0, 3.0),  # beyond all bounds
     ],
 )
 def test_the_critics_loss_is_the_weighted_squared_error_to_the_smallest_target(
