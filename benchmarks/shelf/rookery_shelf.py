@@ -4,8 +4,8 @@
     python benchmarks/shelf/rookery_shelf.py --report runs/shelf             # the table
 
 Every learner is on the CPU with one thread. A training of ours gets two cores, for its evaluator or
-its actors; one of SB3's, which evaluates in turn and off the clock, needs one. Both sides stop at the
-first mark whose greedy episodes reach the target, and the policy of that moment plays 100 fresh
+its actors; one of SB3's, which evaluates in turn and off the clock, needs one. Both sides stop at
+the first mark whose greedy episodes reach the target, and the policy of that moment plays 100 fresh
 episodes: its score. What is there already is not trained again.
 """
 

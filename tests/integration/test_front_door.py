@@ -289,7 +289,8 @@ def test_a_checkpoint_that_a_live_run_replaces_while_it_is_read_is_looked_for_ag
 
 
 def test_pictures_that_an_environment_cannot_give_are_missed_aloud(tmp_path):
-    run = rookery.train("corridor", overrides=[*OVERRIDES, "eval.record=true"], run_dir=tmp_path)
+    blind = [*OVERRIDES, "eval.record=true", "env.kwargs={}"]
+    run = rookery.train("corridor", env="rookery.envs.toy:Echo", overrides=blind, run_dir=tmp_path)
 
     said = [entry["message"] for entry in run.metrics if entry["event"] == "warned"]
     assert [text for text in said if "eval.record" in text] == said[:1] != []
