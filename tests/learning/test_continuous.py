@@ -1,7 +1,7 @@
 """Continuous actions: a point goes to its goal, full speed first and then onto it.
 
 The bar is the regret: what the best policy earns more, which is known for each goal. Episodes are
-played greedily for all 81 goals. Without learning the mean regret is near 40.
+played greedily for all 81 goals. Without learning the mean regret is above 40.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ REACH = BASE | {
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "sac": {"algo.first_temperature": 0.1},
-    "tqc": {"algo.first_temperature": 0.1},
+    "tqc": {"algo.first_temperature": 0.1, "algo.quantiles": 10, "algo.dropped": 1},
     "td3": {"algo.noise": 0.3},
     "ddpg": {"algo.noise": 0.3},
 }
