@@ -62,6 +62,7 @@ ARGUMENTS = {  # setting → the argument that decides about it
     "learner.device": "device",
 }
 FIXED: dict[str, Any] = {
+    "algo.name": "dqn",
     "run.mode": "sync",
     "run.env_steps": ENDLESS,
     "actor.envs": 1,
