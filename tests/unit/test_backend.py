@@ -22,6 +22,7 @@ OTHERS = {
     "replay.draw": "prioritized",
     "replay.storage": "disk",
     "replay.shards": 2,
+    "replay.hindsight": 0.5,
     "env.frame_stack": 4,
     "env.reward_scale": 0.1,
     "env.reward_clip": 1.0,
