@@ -94,17 +94,27 @@ def replay() -> Iterator[Rollouts]:
     close(made)
 
 
-def test_every_row_is_drawn_once_in_an_epoch_and_the_last_batch_is_what_is_left(replay):
-    put(replay, steps(10))
+def test_every_row_is_drawn_once_in_an_epoch(replay):
+    put(replay, steps(11))
     replay.drain()
 
     batches = drawn(replay, 6)
 
-    assert [batch.rows.size for batch in batches] == [4, 4, 2] * 2
+    assert [batch.rows.size for batch in batches] == [4, 4, 3] * 2
     first, second = (np.concatenate([b.rows for b in half]) for half in (batches[:3], batches[3:]))
-    assert sorted(first) == sorted(second) == list(range(10))
+    assert sorted(first) == sorted(second) == list(range(11))
     assert first.tolist() != second.tolist()
     assert replay.left == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(3, [3]), (4, [4]), (5, [5]), (9, [5, 4]), (13, [5, 4, 4])]
+)
+def test_a_few_rows_too_many_make_no_batch_of_their_own(replay, rows, sizes):
+    put(replay, steps(rows))
+    replay.drain()
+
+    assert [batch.rows.size for batch in drawn(replay, replay.left)] == sizes * 2
 
 
 def test_a_used_up_rollout_is_never_drawn_again(replay):
@@ -197,12 +207,12 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(before):
     put(whole, steps(8))
     whole.drain()
     drawn(whole, whole.left)
-    put(whole, steps(10))
+    put(whole, steps(11))
     whole.drain()
     drawn(whole, before)
 
     numbers, arrays = whole.state()
-    torn.restore(numbers, arrays, [(0, whole.rows_between(0, 18))])
+    torn.restore(numbers, arrays, [(0, whole.rows_between(0, 19))])
 
     assert torn.left == whole.left == 6 - before
     alike(drawn(whole, whole.left), drawn(torn, torn.left))

@@ -73,16 +73,22 @@ class Rollouts(Pool):
 
     @property
     def _batches(self) -> int:
-        """Batches of one epoch."""
+        """Batches of one epoch: as many as come nearest to the wanted size."""
         rows = self._estimated().rows.size
-        return min(1, rows) if self.algo.whole else -(-rows // self.config.batch)
+        return (
+            min(1, rows) if self.algo.whole else min(rows, max(1, round(rows / self.config.batch)))
+        )
 
     def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
-        """Returns the epoch's next rows: fewer where it ends, all where a rollout is one batch."""
+        """Returns the epoch's next rows. Its batches are of one size, near the wanted one.
+
+        A chunk may have a few rows more than it was asked for; a last batch of those few would
+        have advantages that are normalised among themselves.
+        """
         made = self._estimated()
         if not self._order.size:
             self._order = self.rng.permutation(made.rows.size)
-        size = made.rows.size if self.algo.whole else batch
+        size = -(-self._order.size // (self._batches - self._drawn % self._batches))
         some, self._order = self._order[:size], self._order[size:]
         self._drawn += 1
         return self._batch(made, some)
