@@ -75,9 +75,7 @@ class SoftQ(Algorithm):
     ) -> Acted:
         scores = self._ask(obs) / self.config.temperature
         if noise:
-            scores = scores - np.log(
-                -np.log(rng.random(scores.shape))
-            )  # a softmax
+            scores = scores - np.log(-np.log(rng.random(scores.shape)))  # a softmax
         action = scores.argmax(1)
         random = rng.random(len(action)) < epsilon
         action[random] = rng.integers(self.choices, size=int(random.sum()))

@@ -1,8 +1,8 @@
 """The floor of a SAC update: plain PyTorch on tensors that are already there.
 
 Two critics, their targets, a squashed Gaussian policy and a learned temperature, all 2x256, batch
-256, with fused Adam. The actor's step asks for no gradient of the critics' weights. Reads nothing of
-Rookery, so that a change there cannot move the floor.
+256, with fused Adam. The actor's step asks for no gradient of the critics' weights. Reads nothing
+of Rookery, so that a change there cannot move the floor.
 """
 
 import copy
