@@ -17,7 +17,7 @@ from continuous import (
     squashed,
     steps_of_each_loss,
 )
-from rookery.algos.tqc import Tqc, quantile_huber
+from rookery.algos.tqc import Tqc, regression
 from rookery.config.algorithms import TqcConfig
 from rookery.errors import ConfigError
 
@@ -74,7 +74,7 @@ def test_quantiles_that_were_learned_are_those_of_the_distribution() -> None:
     optimizer = torch.optim.SGD([q], lr=20.0)
     for _ in range(400):
         optimizer.zero_grad()
-        quantile_huber(q, wanted).sum().backward()
+        regression(q, wanted).sum().backward()
         optimizer.step()
 
     assert q.detach().flatten().tolist() == pytest.approx([12.0, 37.0, 62.0, 87.0], abs=1.0)

@@ -1,6 +1,6 @@
 """What algorithms of continuous actions share: a policy, critics that judge it, and their targets.
 
-An algorithm derives from `ActorCritic` and says how many numbers its policy and its critics give,
+An algorithm derives from `Continuous` and says how many numbers its policy and its critics give,
 what its targets follow, how it chooses, and its losses.
 """
 
@@ -21,7 +21,7 @@ from rookery.nets.critic import Critic, share
 from rookery.types import Batch, EnvSpec, Floats, Obs
 
 
-class ActorCritic(Algorithm):
+class Continuous(Algorithm):
     """A policy of actions in -1 to 1, and critics that judge them."""
 
     def __init__(

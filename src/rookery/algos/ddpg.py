@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rookery.algos.chance import normal
-from rookery.algos.continuous import ActorCritic
+from rookery.algos.continuous import Continuous
 from rookery.algos.interface import Loss
 from rookery.config.algorithms import DdpgConfig
 from rookery.config.schema import EnvConfig, NetConfig
@@ -16,7 +16,7 @@ from rookery.nets.follow import Follower
 from rookery.types import Batch, EnvSpec, Floats
 
 
-class Ddpg(ActorCritic):
+class Ddpg(Continuous):
     """A deterministic policy, explored around with Gaussian noise, and one critic."""
 
     num_critics = 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rookery.algos.chance import drawn, normal, some_other
-from rookery.algos.continuous import ActorCritic
+from rookery.algos.continuous import Continuous
 from rookery.algos.interface import Acted, Algorithm, Loss
 from rookery.config.algorithms import SacConfig
 from rookery.config.schema import EnvConfig, NetConfig
@@ -59,7 +59,7 @@ class Temperature(nn.Module):
         return {"temperature": list(self.parameters())} if self.learned else {}
 
 
-class Sac(ActorCritic):
+class Sac(Continuous):
     """Continuous actions: a Gaussian policy squashed into -1 to 1."""
 
     def __init__(

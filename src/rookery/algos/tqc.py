@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from rookery.algos.distributions import quantile_huber
 from rookery.algos.interface import Loss
 from rookery.algos.sac import Sac
 from rookery.config.algorithms import TqcConfig
@@ -43,20 +43,17 @@ class Tqc(Sac):
     def critic_loss(self, batch: Batch, wanted: Tensor, scale: float = 1.0) -> Loss:
         """Returns the quantile regression's loss of all critics for `wanted`, [B, K]."""
         q = self.critic(batch.obs, batch.action)  # [C, B, N]
-        loss = quantile_huber(q, wanted) @ batch.weight / len(wanted)
+        loss = regression(q, wanted) @ batch.weight / len(wanted)
         said = q.detach()
         error = wanted.mean(1) - said.mean((0, 2))
         return Loss("critic", loss, error, {"q_mean": said.mean()})
 
 
-def quantile_huber(q: Tensor, wanted: Tensor) -> Tensor:
+def regression(q: Tensor, wanted: Tensor) -> Tensor:
     """Returns [B] losses of quantiles [C, B, N] whose distribution should be `wanted`, [B, K].
 
-    Their mean over critics and pairs: eq. 10 of Dabney et al. 2018.
+    Their mean over critics and over pairs of a quantile and a wanted one.
     """
-    shape = (*q.shape, wanted.shape[1])  # [C, B, N, K]: each quantile with each wanted one
-    said, asked = q[..., None].expand(shape), wanted[:, None].expand(shape)
-    level = (torch.arange(q.shape[2], device=q.device)[:, None] + 0.5) / q.shape[2]  # [N, 1]
-    tilt = torch.where(said > asked, 1.0 - level, level)
-    huber = F.huber_loss(said, asked, reduction="none")
-    return (tilt * huber).mean((0, 2, 3))
+    count = q.shape[2]
+    level = (torch.arange(count, device=q.device) + 0.5) / count
+    return torch.stack([quantile_huber(said, wanted, level) for said in q]).mean(0) / count
