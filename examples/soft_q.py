@@ -62,7 +62,7 @@ class SoftQ(Algorithm):
         yield Loss("q", loss, wanted - q.detach(), {"q_mean": q.detach().mean()})
 
     def settle(self, step: int) -> None:
-        self.target.follow(self.config.tau if step else 1.0)
+        self.target.settle(step, tau=self.config.tau)
 
     def act(
         self,

@@ -51,10 +51,8 @@ class Ddpg(Continuous):
         return action
 
     def settle(self, step: int) -> None:
-        if step == 0:
-            self.target.copy()
-        elif self.moves(step):
-            self.target.follow(self.config.target_tau)
+        if self.moves(step):
+            self.target.settle(step, tau=self.config.target_tau)
 
     def chosen(self, out: Floats, rng: np.random.Generator, *, noise: bool) -> Floats:
         action: Floats = np.tanh(out)

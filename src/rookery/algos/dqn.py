@@ -123,11 +123,7 @@ class Dqn(Algorithm):
         return temperature * F.log_softmax(q / temperature, 1)
 
     def settle(self, step: int) -> None:
-        """Copies the trained network into the target: now and then, or a little every time."""
-        if self.config.target_tau is not None and step > 0:
-            self.target.follow(self.config.target_tau)
-        elif step % self.config.target_period == 0:
-            self.target.copy()
+        self.target.settle(step, tau=self.config.target_tau, period=self.config.target_period)
 
     def act(
         self,

@@ -135,10 +135,7 @@ class R2d2(Algorithm):
         return self.config.eta * error.amax(1) + (1.0 - self.config.eta) * mean
 
     def settle(self, step: int) -> None:
-        if self.config.target_tau is not None and step > 0:
-            self.target.follow(self.config.target_tau)
-        elif step % self.config.target_period == 0:
-            self.target.copy()
+        self.target.settle(step, tau=self.config.target_tau, period=self.config.target_period)
 
     def act(
         self,

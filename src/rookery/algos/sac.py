@@ -120,10 +120,7 @@ class Sac(Continuous):
         return mean, log_std.clamp(LEAST, MOST)
 
     def settle(self, step: int) -> None:
-        if step == 0:
-            self.target.copy()
-        else:
-            self.target.follow(self.config.target_tau)
+        self.target.settle(step, tau=self.config.target_tau)
 
     def chosen(self, out: Floats, rng: np.random.Generator, *, noise: bool) -> Floats:
         mean, log_std = np.split(out, 2, axis=1)

@@ -23,6 +23,16 @@ class Follower:
         self._followers: list[Tensor] = list(self.network.parameters())
         self._buffers = _own_buffers(leader, self.network)
 
+    def settle(self, step: int, *, tau: float | None, period: int = 1) -> None:
+        """Comes after the leader, after learner step `step`: a little every time, or now and then.
+
+        Before the first step it becomes equal to the leader either way.
+        """
+        if tau is not None and step > 0:
+            self.follow(tau)
+        elif step % period == 0:
+            self.copy()
+
     @torch.no_grad()  # or every step would be remembered as part of one long graph
     def follow(self, tau: float) -> None:
         """Goes the share `tau` of the way to the leader (Polyak); buffers, if any, are copied."""
