@@ -142,7 +142,7 @@ def test_without_exact_a_run_that_cannot_be_saved_goes_on_from_the_middle_of_an_
         answer = finish(driver)
 
     assert began.env_steps == stopped["env_steps"]
-    assert left == 3 * 3 - 2  # epochs of three batches each
+    assert left == 3 * 2 - 2  # epochs of two batches each
     assert answer["env_steps"] >= 1_200
 
 
