@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.error import DependencyNotInstalled
 from PIL import Image, ImageSequence
 
 import rookery
 from inline import TINY, Inline
 from rookery.cli.main import main
 from rookery.envs import toy
+from rookery.errors import ConfigError
 from rookery.loops import launch
 from rookery.loops.film import film
 from rookery.report import mp4
@@ -138,6 +140,24 @@ def test_an_environment_without_pictures_is_refused_with_what_would_help(tmp_pat
     assert "render_mode='rgb_array'" in said
     assert "rookery evaluate" in said
     assert not (run_dir / "episode.gif").exists()
+
+
+class Undrawn(toy.Corridor):
+    """Draws with a package that is not there."""
+
+    def render(self) -> Any:
+        raise DependencyNotInstalled("pygame is not installed")
+
+
+def test_a_package_that_an_environment_draws_with_is_named(tmp_path):
+    run_dir = trained(tmp_path / "run", "corridor", env=Undrawn)
+
+    said = r"pygame is not installed; pip install 'rookery\[video\]'"
+    with pytest.raises(ConfigError, match=said):
+        ConfigError, match=r"pygame is not installed; pip install 'rookery\[video\]'"
+    ):
+        film(run_dir, tmp_path / "film.gif", factory=Undrawn)
+    assert not (tmp_path / "film.gif").exists()
 
 
 class Shy(toy.Corridor):

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from gymnasium.error import DependencyNotInstalled
 
 from rookery.algos import build_algorithm
 from rookery.config.load import load_run
 from rookery.config.schema import Config, EnvConfig
 from rookery.envs.make import make
-from rookery.errors import ConfigError
+from rookery.errors import ConfigError, EnvError
 from rookery.evaluator import Evaluator, Judged
 from rookery.loops import place
 from rookery.loops.launch import read_weights
@@ -58,7 +59,8 @@ def film(
     weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
     with _evaluator(config, weights, _cut(config.env, max_steps), factory) as evaluator:
         speed = fps or evaluator.envs.fps or USUAL_FPS
-        played = [evaluator.run(seed=seed + i, record=True) for i in range(episodes)]
+        with _packages(config.env.id):
+            played = [evaluator.run(seed=seed + i, record=True) for i in range(episodes)]
     frames = _frames(played, config.env.id)
     with place.reported(out):
         WRITERS[format].write(out, frames, speed)
@@ -95,6 +97,20 @@ def _evaluator(
         yield Evaluator(lambda num: envs, algorithm, episodes=1)
     finally:
         envs.close()
+
+
+@contextmanager
+def _packages(name: str) -> Iterator[None]:
+    """Says what to install where an environment lacks what it draws with."""
+    try:
+        yield
+    except EnvError as error:
+        if not isinstance(error.__cause__, DependencyNotInstalled):
+            raise
+        raise ConfigError(
+            f"{name} cannot be drawn: {error.__cause__}; pip install 'rookery[video]', or look at "
+            "the score alone with `rookery evaluate`"
+        ) from error
 
 
 def _blind(name: str) -> ConfigError:
