@@ -154,8 +154,6 @@ def test_a_package_that_an_environment_draws_with_is_named(tmp_path):
 
     said = r"pygame is not installed; pip install 'rookery\[video\]'"
     with pytest.raises(ConfigError, match=said):
-        ConfigError, match=r"pygame is not installed; pip install 'rookery\[video\]'"
-    ):
         film(run_dir, tmp_path / "film.gif", factory=Undrawn)
     assert not (tmp_path / "film.gif").exists()
 
