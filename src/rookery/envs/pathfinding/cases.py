@@ -6,13 +6,22 @@
 A file of cases is an `.npz` with the arrays `maps`, `starts` and `goals`, as in `Cases`.
 """
 
-from typing import NamedTuple, TypeAlias
+import zipfile
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from rookery.envs.pathfinding import maps as drawing
+from rookery.errors import ConfigError
+
 Maps: TypeAlias = npt.NDArray[np.uint8]
 Places: TypeAlias = npt.NDArray[np.int16]
+
+LARGEST = 2**15 - 1  # rows, columns, agents: int16 has to hold them
+TRIES = 1000  # maps drawn for one case, before it is said to be impossible
 
 
 class Cases(NamedTuple):
@@ -21,3 +30,127 @@ class Cases(NamedTuple):
     maps: Maps  # [C, H, W] 1: blocked
     starts: Places  # [C, N, 2] row and column; -1: nobody has this number
     goals: Places  # [C, N, 2]
+
+
+def generate(
+    count: int, *, agents: int, size: int, density: float | None, rng: np.random.Generator
+) -> Cases:
+    """Draws cases on square maps, each goal within reach of its start.
+
+    Cells are blocked independently with probability `density`; None: one for each map, from the
+    triangular distribution with ends 0 and 0.5 and mode 0.33 (as in PRIMAL: Sartoretti et al.
+    2019). Starts and goals are all distinct. A map that has no room for all is drawn anew.
+    """
+    _possible(count, agents, size, density)
+    shape = (count, agents, 2)
+    cases = Cases(
+        np.empty((count, size, size), dtype=np.uint8),
+        np.empty(shape, dtype=np.int16),
+        np.empty(shape, dtype=np.int16),
+    )
+    seeds = rng.integers(2**63, size=count, dtype=np.int64)
+    room = drawing.draw(seeds, -1.0 if density is None else density, TRIES, *cases)
+    if room < agents:
+        raise ConfigError(
+            f"{agents} agents were to have starts and goals on {size} x {size} cells of density "
+            f"{density}, but in {TRIES} such maps there was room for {room} at most; take fewer "
+            "agents, a larger map or a lower density"
+        )
+    return cases
+
+
+def save(path: str | PathLike[str], cases: Cases) -> None:
+    """Writes a file of cases, compressed."""
+    with Path(path).open("wb") as file:  # numpy would add a suffix of its own to a mere name
+        np.savez_compressed(file, allow_pickle=False, **cases._asdict())
+
+
+def load(path: str | PathLike[str]) -> Cases:
+    """Reads a file of cases and checks them; whole numbers of any width will do."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in Cases._fields if name in file}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+        raise ConfigError(
+            f"{path} is not a file of cases ({type(error).__name__}: {error}); it must be an "
+            f".npz with the arrays {', '.join(Cases._fields)}: write one with cases.save"
+        ) from error
+    if missing := [name for name in Cases._fields if name not in arrays]:
+        raise ConfigError(
+            f"{path} has no {', '.join(missing)}; a file of cases has the arrays "
+            f"{', '.join(Cases._fields)}: write one with cases.save"
+        )
+    cases = Cases(*(_narrow(path, name, arrays[name]) for name in Cases._fields))
+    check(cases)
+    return cases
+
+
+def check(cases: Cases, *, reachable: bool = False) -> None:
+    """Refuses cases nobody can play; with `reachable` also goals that no way leads to."""
+    _shaped(cases)
+    case, agent, fault = drawing.fault(*cases, reachable)
+    if case >= 0:
+        where = f"case {case}" if agent < 0 else f"case {case}, agent {agent}"
+        raise ConfigError(f"{where}: {FAULTS[fault]}")
+
+
+FAULTS: dict[int, str] = {
+    drawing.CELL: "the map has cells that are neither 0 nor 1; write 0 free, 1 blocked",
+    drawing.NOBODY: "there is nobody in it; give at least one agent a start and a goal",
+    drawing.HALF: "has a start or a goal but not both; a number nobody has is -1 in all four",
+    drawing.OUTSIDE: "starts or ends outside of the map; rows and columns count from 0",
+    drawing.WALL: "starts or ends on a blocked cell; choose a free one",
+    drawing.SHARED: "starts, or ends, where a lower number does; give each a cell of its own",
+    drawing.APART: "no way leads from its start to its goal; choose cells that are connected",
+}
+
+
+def _possible(count: int, agents: int, size: int, density: float | None) -> None:
+    numbers = {"count": count, "agents": agents, "size": size}
+    for name, value in numbers.items():
+        least, most = (0, np.inf) if name == "count" else (1, LARGEST)
+        if not least <= value <= most:
+            raise ConfigError(
+                f"cases need {name} from {least} to {most}, got {value}; choose one of these"
+            )
+    if density is not None and not 0 <= density < 1:
+        raise ConfigError(
+            f"a density is a share of blocked cells, 0 <= density < 1, got {density}; "
+            "give one, or None to draw it for each map"
+        )
+
+
+def _narrow(path: str | PathLike[str], name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Gives an array its type, if its numbers survive that."""
+    wanted = np.dtype(np.uint8) if name == "maps" else np.dtype(np.int16)
+    if array.dtype.kind not in "iub":
+        raise ConfigError(
+            f"{path}: {name} must be whole numbers, got {array.dtype}; save it as {wanted}"
+        )
+    narrow = array.astype(wanted)
+    if not np.array_equal(narrow, array):
+        raise ConfigError(
+            f"{path}: {name} has numbers that {wanted} does not hold; rows, columns and agents go "
+            f"up to {LARGEST}, cells are 0 or 1"
+        )
+    return narrow
+
+
+def _shaped(cases: Cases) -> None:
+    maps, starts, goals = (np.shape(part) for part in cases)
+    fits = len(maps) == 3 and len(starts) == 3 and starts[2] == 2
+    if not fits or goals != starts or maps[0] != starts[0] or not all((*maps[1:], starts[1])):
+        raise ConfigError(
+            "cases are maps [C, H, W] with starts and goals [C, N, 2], got "
+            f"{list(maps)}, {list(starts)} and {list(goals)}; reshape them"
+        )
+    if max((*maps[1:], starts[1])) > LARGEST:
+        raise ConfigError(
+            f"cases have up to {LARGEST} rows, columns and agents, got {list(maps)} and "
+            f"{list(starts)}; make them smaller"
+        )
+    types = [str(part.dtype) for part in cases]
+    if types != ["uint8", "int16", "int16"]:
+        raise ConfigError(
+            f"maps are uint8, starts and goals int16, got {', '.join(types)}; use array.astype"
+        )

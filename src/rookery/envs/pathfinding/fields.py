@@ -1,0 +1,110 @@
+"""Fields: how far every cell is from a goal, and what an agent would see of every cell.
+
+A **code plane** uint8 [H + 2r, W + 2r] is a map with `r` cells around it, as one agent sees it when
+nobody else is there: the bits of `rules` but for AGENT. A view is a window of it.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from rookery.envs.pathfinding.cases import Maps, Places
+from rookery.envs.pathfinding.rules import BLOCKED, NEARER
+
+_WALL, _UNSEEN = -2, -1
+
+
+def distances(maps: Maps, goals: Places) -> npt.NDArray[np.int32]:
+    """Returns the steps from every cell to every goal, [C, N, H, W].
+
+    -1: blocked, or no way leads there; everywhere, where nobody has this number.
+    """
+    found = np.full((*goals.shape[:2], *maps.shape[1:]), _UNSEEN, dtype=np.int32)
+    _distances(maps, goals, found)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def draw(which, maps, goals, radius, outside, planes):  # type: ignore[no-untyped-def]
+    """Draws the code planes of some worlds: those of case k become `planes[which[k]]`.
+
+    `outside` is the code of what lies beyond the edge.
+    """
+    rows, columns = maps.shape[1:]
+    fresh = np.empty((rows + 2) * (columns + 2), dtype=np.int32)
+    field, queue = np.empty_like(fresh), np.empty_like(fresh)
+    for k in range(which.size):
+        _wall(maps[k], fresh)
+        planes[which[k]] = outside
+        for i in range(goals.shape[1]):
+            if goals[k, i, 0] >= 0:
+                field[:] = fresh
+                _spread(field, columns + 2, goals[k, i, 0], goals[k, i, 1], queue)
+                _code(field, rows, columns, radius, planes[which[k], i])
+
+
+@njit(cache=True, nogil=True)
+def _distances(maps, goals, found):  # type: ignore[no-untyped-def]
+    rows, columns = maps.shape[1:]
+    field = np.empty((rows + 2) * (columns + 2), dtype=np.int32)
+    queue = np.empty_like(field)
+    for k in range(goals.shape[0]):
+        for i in range(goals.shape[1]):
+            if goals[k, i, 0] < 0:
+                continue
+            _wall(maps[k], field)
+            _spread(field, columns + 2, goals[k, i, 0], goals[k, i, 1], queue)
+            for row in range(rows):
+                for column in range(columns):
+                    at = (row + 1) * (columns + 2) + column + 1
+                    found[k, i, row, column] = max(field[at], _UNSEEN)
+
+
+@njit(cache=True, nogil=True)
+def _wall(blocked, field):  # type: ignore[no-untyped-def]
+    """Lays out a map with a wall all around, row after row: nobody has to look for the edge."""
+    rows, columns = blocked.shape
+    field[:] = _WALL
+    for row in range(rows):
+        at = (row + 1) * (columns + 2) + 1
+        for column in range(columns):
+            if blocked[row, column] == 0:
+                field[at + column] = _UNSEEN
+
+
+@njit(cache=True, nogil=True)
+def _spread(field, width, row, column, queue):  # type: ignore[no-untyped-def]
+    """Fills in distances from one cell on, breadth first; a blocked goal leaves all unseen."""
+    start = (row + 1) * width + column + 1
+    if field[start] == _WALL:
+        return
+    field[start], queue[0] = 0, start
+    head, tail = 0, 1
+    while head < tail:
+        at = queue[head]
+        head += 1
+        further = field[at] + 1
+        for step in (-width, width, -1, 1):
+            if field[at + step] == _UNSEEN:
+                field[at + step] = further
+                queue[tail] = at + step
+                tail += 1
+
+
+@njit(cache=True, nogil=True)
+def _code(field, rows, columns, radius, plane):  # type: ignore[no-untyped-def]
+    """Writes the inside of a code plane. Neighbours differ by one step, if a way leads there."""
+    width = columns + 2
+    for row in range(rows):
+        for column in range(columns):
+            at = (row + 1) * width + column + 1
+            here, code = field[at], np.uint8(0)
+            if here == _WALL:
+                code = np.uint8(BLOCKED)
+            elif here > 0:
+                nearer = here - 1
+                code |= np.uint8(field[at - width] == nearer) * np.uint8(NEARER)
+                code |= np.uint8(field[at + width] == nearer) * np.uint8(NEARER << 1)
+                code |= np.uint8(field[at - 1] == nearer) * np.uint8(NEARER << 2)
+                code |= np.uint8(field[at + 1] == nearer) * np.uint8(NEARER << 3)
+            plane[row + radius, column + radius] = code
