@@ -26,6 +26,7 @@ class ActorCritic(Algorithm):
     """Acts by the probabilities of a policy network beside a value network, or one for both."""
 
     extras: tuple[Extra, ...] = (Extra(LOG_PROB),)
+    together = True
 
     def __init__(self, config: ActorCriticConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         self.config, self.spec = config, spec

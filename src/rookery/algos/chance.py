@@ -1,18 +1,64 @@
-"""Chance in acting: actions drawn with the actor's own generator, in numpy."""
+"""Chance in acting: actions drawn with the actor's own generator, in numpy.
+
+Where one network answers several actors at once, a `Choir` takes the generator's place: each of
+them draws for its own rows, so that nobody's actions depend on who else was asking.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rookery.errors import ProtocolError
 from rookery.types import Array, Floats
+
+
+class Voice(NamedTuple):
+    """One actor's part of a batch."""
+
+    rows: slice
+    rng: np.random.Generator
+    epsilon: float  # its own share of random actions
+
+
+class Choir:
+    """Several actors' generators. It has no numbers of its own: only this module can draw."""
+
+    def __init__(self, voices: Sequence[Voice]):
+        self.voices = voices
+
+    def __getattr__(self, name: str) -> Any:
+        raise ProtocolError(
+            f"an algorithm draws with rng.{name}, but one that answers several actors at once may "
+            "draw with the functions of rookery.algos.chance only; use them, or set "
+            "`together = False` in your class"
+        )
 
 
 def normal(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
     """Returns float32 normal numbers."""
+    if isinstance(rng, Choir):
+        return np.concatenate([normal(_own(shape, voice), voice.rng) for voice in rng.voices])
     return rng.standard_normal(shape, dtype=np.float32)
+
+
+def uniform(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+    """Returns numbers from 0 to 1."""
+    if isinstance(rng, Choir):
+        return np.concatenate([uniform(_own(shape, voice), voice.rng) for voice in rng.voices])
+    return rng.random(shape)
+
+
+def _own(shape: tuple[int, ...], voice: Voice) -> tuple[int, ...]:
+    return (voice.rows.stop - voice.rows.start, *shape[1:])
 
 
 def some_random(action: Floats, epsilon: float, rng: np.random.Generator) -> Floats:
     """Puts uniform actions in the place of a share of [E, A] continuous ones, in place."""
-    if epsilon > 0:
+    if isinstance(rng, Choir):
+        for rows, own, its_epsilon in rng.voices:
+            some_random(action[rows], its_epsilon, own)
+    elif epsilon > 0:
         who = np.flatnonzero(rng.random(len(action)) < epsilon)
         action[who] = rng.uniform(-1.0, 1.0, size=(len(who), *action.shape[1:]))
     return action
@@ -20,15 +66,31 @@ def some_random(action: Floats, epsilon: float, rng: np.random.Generator) -> Flo
 
 def some_other(action: Array, choices: int, epsilon: float, rng: np.random.Generator) -> Array:
     """Puts uniform choices in the place of a share of [E] discrete ones, in place."""
-    if epsilon > 0:
+    if isinstance(rng, Choir):
+        for rows, own, its_epsilon in rng.voices:
+            some_other(action[rows], choices, its_epsilon, own)
+    elif epsilon > 0:
         chance = rng.random(len(action))
         explore = np.flatnonzero(chance < epsilon)  # below it, `chance` is still uniform
         action[explore] = chance[explore] / epsilon * choices
     return action
 
 
+def some_others(
+    action: Array, sizes: Sequence[int], epsilon: float, rng: np.random.Generator
+) -> Array:
+    """Puts uniform choices in the place of a share of [E, k] times k discrete ones, in place."""
+    if isinstance(rng, Choir):
+        for rows, own, its_epsilon in rng.voices:
+            some_others(action[rows], sizes, its_epsilon, own)
+    elif epsilon > 0:
+        who = np.flatnonzero(rng.random(len(action)) < epsilon)
+        action[who] = rng.integers(sizes, size=(len(who), len(sizes)))
+    return action
+
+
 def drawn(logits: Floats, rng: np.random.Generator) -> Array:
     """Draws from [E, A] unnormalised log-probabilities: the largest after Gumbel noise, [E]."""
-    noise = -np.log(-np.log(rng.random(logits.shape)))
+    noise = -np.log(-np.log(uniform(logits.shape, rng)))
     action: Array = np.argmax(logits + noise, axis=1)
     return action

@@ -24,6 +24,8 @@ from rookery.types import Batch, EnvSpec, Floats, Obs
 class Continuous(Algorithm):
     """A policy of actions in -1 to 1, and critics that judge them."""
 
+    together = True
+
     def __init__(
         self,
         config: AlgoConfig,

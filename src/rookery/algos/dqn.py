@@ -65,6 +65,7 @@ class Dqn(Algorithm):
         self.target = Follower(self.online)
         self.networks = nn.ModuleDict({"online": self.online, "target": self.target.network})
         self.acting: nn.Module = self.online
+        self.together = not config.noisy  # their noise is one for all that a call answers
         self._ask = Ask(self.online.body)
         self._by_advantage = config.dueling and not self.kind.spread
 

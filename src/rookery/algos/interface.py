@@ -42,6 +42,7 @@ class Acted(NamedTuple):
     best: Floats | None = None  # [E] float32: of the best one, which is bootstrapped from
     extras: Mapping[str, Array] = NOTHING  # [E, ...] each: what the algorithm wants to find again
     memory: Floats | None = None  # [E, M] what it remembers from now on
+    version: int | None = None  # of the weights, where somebody else's chose
 
     def of(self, who: Rows) -> "Acted":
         """Returns the part of some of the environments."""
@@ -51,6 +52,7 @@ class Acted(NamedTuple):
             None if self.best is None else self.best[who],
             {name: extra[who] for name, extra in self.extras.items()},
             None if self.memory is None else self.memory[who],
+            self.version,
         )
 
 
@@ -66,6 +68,7 @@ class Algorithm:
     spec: EnvSpec  # which `greedy` needs
     extras: tuple[Extra, ...] = ()  # what its actors write into their rows beside the action
     memory: int = 0  # numbers that its policy remembers of each environment
+    together: bool = False  # one `act` may answer several actors: it draws with `chance` alone
 
     def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec): ...
 

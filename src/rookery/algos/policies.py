@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rookery.algos.chance import drawn, normal, some_other, some_random
+from rookery.algos.chance import drawn, normal, some_other, some_others, some_random
 from rookery.types import ActionSpec, Array, Floats
 
 LOG_TAU = math.log(2.0 * math.pi)
@@ -98,10 +98,7 @@ class Choices(Policy):
         return np.stack([part.argmax(1) for part in self._cut(out)], axis=1)
 
     def disturb(self, action: Array, epsilon: float, rng: np.random.Generator) -> Array:
-        if epsilon > 0:
-            who = np.flatnonzero(rng.random(len(action)) < epsilon)
-            action[who] = rng.integers(self.sizes, size=(len(who), len(self.sizes)))
-        return action
+        return some_others(action, self.sizes, epsilon, rng)
 
     def log_prob(self, out: Floats, action: Array) -> Floats:
         parts = zip(self.parts, self._cut(out), action.T, strict=True)

@@ -65,6 +65,8 @@ class RecurrentQ(nn.Module):
 class R2d2(Algorithm):
     """Learns action values from sequences; acts on what it has seen since the episode began."""
 
+    together = True
+
     def __init__(self, config: R2d2Config, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         require(spec.action.discrete, config.name, "Discrete actions", spec, "use sac or ppo")
         self.config, self.spec = config, spec

@@ -133,6 +133,8 @@ class Sac(Continuous):
 class DiscreteSac(Algorithm):
     """Discrete actions: expectations over all of them take the place of samples."""
 
+    together = True
+
     def __init__(self, config: SacConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         self.config, self.spec = config, spec
         choices, normalize = spec.action.n, env.normalize_obs
