@@ -7,6 +7,7 @@ A file of cases is an `.npz` with the arrays `maps`, `starts` and `goals`, as in
 """
 
 import zipfile
+import zlib
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -21,6 +22,7 @@ Maps: TypeAlias = npt.NDArray[np.uint8]
 Places: TypeAlias = npt.NDArray[np.int16]
 
 LARGEST = 2**15 - 1  # rows, columns, agents: int16 has to hold them
+UNREADABLE = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 TRIES = 1000  # maps drawn for one case, before it is said to be impossible
 
 
@@ -68,9 +70,10 @@ def save(path: str | PathLike[str], cases: Cases) -> None:
 def load(path: str | PathLike[str]) -> Cases:
     """Reads a file of cases and checks them; whole numbers of any width will do."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in Cases._fields if name in file}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+        # opened here: numpy forgets to close one that is torn
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in Cases._fields if name in found}
+    except UNREADABLE as error:
         raise ConfigError(
             f"{path} is not a file of cases ({type(error).__name__}: {error}); it must be an "
             f".npz with the arrays {', '.join(Cases._fields)}: write one with cases.save"
