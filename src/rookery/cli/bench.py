@@ -300,6 +300,19 @@ BENCHES: dict[str, Bench] = {
         ),
         needs="stable_baselines3",
     ),
+    "pathfinding": Bench(
+        about="32 agents on 40 x 40 cells, their views as planes [6, 9, 9], a new case for each "
+        "world every 256 steps; nobody is asked what to do",
+        unit="agent-steps/s",
+        contenders=(
+            _rate(
+                "env_cpu_1core",
+                "pathfinding/rookery_env.py:step",
+                rival="env_cpu_1core",
+                bar=1_000_000.0,
+            ),
+        ),
+    ),
 }
 
 
