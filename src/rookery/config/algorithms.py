@@ -32,6 +32,7 @@ SEQUENCES: dict[str, tuple[tuple[Any, ...], str]] = {
     "replay.hindsight": ((0.0,), "goals are exchanged in single transitions alone; leave it out"),
     "sharing.guard": ((False,), "it weighs single transitions alone; leave it out"),
 }
+AGENTS = "each agent has rewards of its own, as the rules of its world say: leave it out"
 DIVERGENCES: dict[str, tuple[tuple[Any, ...], str]] = {
     "replay.first_priority": (("largest",), "it ranks rows by divergences, which actors cannot"),
 }
@@ -278,6 +279,68 @@ class R2d2Config(AlgoConfig):
             )
 
 
+class Talk(StrEnum):
+    """Whom the agents of a team listen to."""
+
+    NEAR = "near"  # the nearest in view
+    SELECTIVE = "selective"  # those of them without whom one would do something else (DCC)
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamConfig(AlgoConfig):
+    """Recurrent DQN for agents that talk (after DHC and DCC, Ma et al. 2021); learns from all."""
+
+    name: str = "team"
+    n_step: int = 3  # env steps summed before bootstrapping
+    length: int = 16  # steps of a sequence that are learned from
+    burn_in: int = 8  # steps before them that only warm up the memory
+    double: bool = True  # van Hasselt et al. 2016
+    target_period: int = 500  # learner steps between copies into the target network
+    target_tau: float | None = 0.005  # Polyak factor at every learner step, instead of a period
+    eta: float = 0.5  # a sequence's priority: eta of its largest error, the rest of their mean
+    talk: Talk = Talk.NEAR
+    neighbours: int = 4  # others that an agent can listen to, at most
+    rounds: int = 2  # times that agents listen in a step
+    heads: int = 4  # of the attention over neighbours
+    width: int = 32  # of each head
+    explorers: int = 4  # one agent in so many takes random actions, the others do their best
+
+    takes = Taken(
+        SEQUENCES
+        | {
+            "env.frame_stack": ((1,), "agents remember by themselves: leave it out"),
+            "env.reward_scale": ((1.0,), AGENTS),
+            "env.reward_clip": ((None,), AGENTS),
+            "env.normalize_obs": ((False,), "views are bits: leave it out"),
+            "env.normalize_reward": ((False,), AGENTS),
+        }
+    )
+    remembers = True
+
+    @property
+    def sequence(self) -> int:
+        return self.burn_in + self.length
+
+    @property
+    def stride(self) -> int:
+        return self.length
+
+    @property
+    def learned(self) -> int:
+        return self.length
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positives = ("length", "target_period", "neighbours", "rounds", "heads", "width")
+        for name in (*positives, "explorers"):
+            positive(f"algo.{name}", getattr(self, name))
+        at_least_0("algo.burn_in", self.burn_in)
+        within("algo.eta", self.eta, 0.0, 1.0)
+        if self.target_tau is not None:
+            within("algo.target_tau", self.target_tau, 0.0, 1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(AlgoConfig):
     """What algorithms share that learn a policy and the value of states."""
@@ -415,6 +478,11 @@ ALGORITHMS: dict[str, Entry] = {
     ),
     "r2d2": Entry(
         R2d2Config, "rookery.algos.r2d2:R2d2", "recurrent DQN, from sequences; discrete actions"
+    ),
+    "team": Entry(
+        TeamConfig,
+        "rookery.algos.team:Team",
+        "agents that talk to those nearby; recurrent DQN, learns from all; for pathfinding",
     ),
     "ppo": Entry(
         PpoConfig,

@@ -1,0 +1,324 @@
+"""Deep Q-learning for a team whose members talk to those nearby, and learn from all of them.
+
+After DHC (Ma, Luo, Ma 2021, "Distributed heuristic multi-agent path finding with communication")
+and DCC (Ma, Luo, Pan 2021, "Learning selective communication for multi-agent path finding"), but
+for this: every agent's steps are learned from, and every step of a sequence after its burn-in,
+where both learn from the last step of one agent.
+
+An observation is a dict, for N agents of one world: `view` [N, S, S] codes of what each sees,
+`place` [N, 2] rows and columns (-1: nobody has this number), `reward` [N] what the last step earned
+each. All agents act at once, and an action is [N].
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rookery.algos.interface import Acted, Algorithm, Loss, require
+from rookery.config.algorithms import Talk, TeamConfig
+from rookery.config.schema import EnvConfig, NetConfig
+from rookery.nets.ask import tensors
+from rookery.nets.follow import Follower
+from rookery.nets.team import Links, TeamQ, neighbours
+from rookery.types import Array, Batch, EnvSpec, Extra, Floats, Obs
+
+MEMORY, FRESH, COMM, VALUES = "memory", "fresh", "comm", "q"
+VIEW, PLACE, REWARD = "view", "place", "reward"
+AGENT = 1  # the bit of a view's code that shows somebody else
+
+
+class Window(NamedTuple):
+    """T steps, and the moment after them, of S agents of however many worlds."""
+
+    view: Tensor  # [T + 1, S, sight, sight] uint8
+    links: Links  # [T + 1, S, K] each
+    action: Tensor  # [T, S] int64
+    reward: Tensor  # [T, S]
+    discount: Tensor  # [T, S] gamma, 0 after a termination
+    mask: Tensor  # [T, S] 1 where there was a step to learn from
+    memory: Tensor  # [S, M] before the first step
+    weight: Tensor  # [S]
+    fresh: Tensor | None = None  # [T + 1, S] bool: an episode begins; None: at the first step only
+
+    def at(self, t: int) -> Links:
+        return Links(*(part[t] for part in self.links))
+
+
+class Learnt(NamedTuple):
+    """What a window teaches."""
+
+    loss: Tensor  # []
+    error: Tensor  # [T, S] |TD error|, 0 where nothing is taught
+    taught: Tensor  # [T, S]
+    said: Tensor  # [T, S] what was thought of the actions
+
+
+class Team(Algorithm):
+    """Learns action values of every agent; acts on what they saw, remember and tell each other."""
+
+    def __init__(self, config: TeamConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
+        leaves = {leaf.name: leaf.shape for leaf in spec.obs}
+        fits = {VIEW, PLACE, REWARD} <= set(leaves) and spec.action.several
+        needs = "a team (view, place, reward; a choice for each agent)"
+        require(fits, config.name, needs, spec, "use rookery.envs.pathfinding.team:Team")
+        self.config, self.spec = config, spec
+        self.agents, sight, _ = leaves[VIEW]
+        self.radius, self.choices = sight // 2, spec.action.sizes[0]
+        self.online = TeamQ(
+            sight=sight,
+            actions=self.choices,
+            features=net.memory,
+            memory=net.memory,
+            heads=config.heads,
+            width=config.width,
+            rounds=0 if config.talk is Talk.NONE else config.rounds,
+        )
+        self.target = Follower(self.online)
+        self.acting: nn.Module = self.online
+        self.networks = nn.ModuleDict({"online": self.online, "target": self.target.network})
+        self.memory = self.agents * net.memory
+        self.extras = (
+            Extra(MEMORY, (self.memory,), each=False, own=True),  # before the step
+            Extra(FRESH, each=False),  # 1 where an episode begins
+            Extra(COMM, (self.agents, self.agents), "uint8"),  # 1: the row's agent hears another
+            Extra(VALUES, (self.agents, self.choices)),  # what the actor thought of all actions
+        )
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"q": list(self.online.parameters())}
+
+    def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
+        worlds = len(batch.mask)
+        fresh = batch.extras[FRESH] > 0  # [B]
+        learnt = self.teach(self._window(batch), fresh[:, None].expand(-1, self.agents).flatten())
+        taught = learnt.taught.sum().clamp(min=1.0)
+        drift = (learnt.said.detach() - self._then(batch)).abs() * learnt.taught
+        metrics = {
+            "q_mean": (learnt.said.detach() * learnt.taught).sum() / taught,
+            "q_drift": drift.sum() / taught,  # since it was played
+        }
+        yield Loss("q", learnt.loss, self.surprise(learnt, worlds), metrics)
+
+    def teach(self, window: Window, fresh: Tensor | None = None) -> Learnt:
+        """Returns the loss of a window.
+
+        Steps of the burn-in are taught too where agents, [S], are `fresh`: at the beginning of an
+        episode memories are exact. Without that word nobody is, and no gradient is kept for them.
+        """
+        q = unroll(self.online, window, 0 if fresh is not None else self.config.burn_in)
+        said = q[:-1].gather(2, window.action[..., None]).squeeze(2)  # [T, S]
+        with torch.no_grad():
+            wanted = self._wanted(window, q.detach())
+            steps = torch.arange(len(said), device=said.device)[:, None]
+            late = steps >= self.config.burn_in
+            taught = window.mask * (late if fresh is None else late | fresh)
+        error = (wanted - said) * taught
+        huber = F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
+        loss = (huber * window.weight).sum() / taught.sum().clamp(min=1.0)
+        return Learnt(loss, error.detach().abs(), taught, said)
+
+    def _wanted(self, window: Window, q: Tensor) -> Tensor:
+        """Returns what values should have been, [T, S]: backed up n times.
+
+        A step nearer than n to the window's end bootstraps there.
+        """
+        next_q = unroll(self.target.network, window, 0)
+        best = (q if self.config.double else next_q).argmax(2, keepdim=True)
+        value = next_q.gather(2, best).squeeze(2)  # [T + 1, S]
+        there, ahead = window.mask > 0, value
+        for _ in range(self.config.n_step):
+            backed_up = window.reward + window.discount * ahead[1:]
+            ahead = torch.cat([torch.where(there, backed_up, value[:-1]), value[-1:]])
+        return ahead[:-1]
+
+    def surprise(self, learnt: Learnt, worlds: int) -> Tensor:
+        """Returns the worlds' priorities, [E], from errors of agents that lie world by world."""
+        error = learnt.error.view(len(learnt.error), worlds, -1)
+        count = learnt.taught.view(error.shape).sum((0, 2)).clamp(min=1.0)
+        eta = self.config.eta
+        return eta * error.amax((0, 2)) + (1.0 - eta) * error.sum((0, 2)) / count
+
+    def settle(self, step: int) -> None:
+        self.target.settle(step, tau=self.config.target_tau, period=self.config.target_period)
+
+    def listen(self, view: Tensor, place: Tensor, memory: Tensor) -> Links:
+        """Returns whom the agents of E worlds hear: [E, N, ...] views and places, [E * N, M]."""
+        links = neighbours(place, radius=self.radius, most=self.config.neighbours)
+        if self.config.talk is not Talk.SELECTIVE:
+            return links
+        return links._replace(heard=self._matters(view.flatten(0, 1), memory, links))
+
+    def _matters(self, view: Tensor, memory: Tensor, links: Links) -> Tensor:
+        """Says whose presence changes what a listener would do by itself, [A, K] bool."""
+        agents, reach = links.who.shape
+        cells = torch.arange(view[0].numel(), device=view.device)
+        erased = (links.where[..., None] == cells) & links.heard[..., None]  # [A, K, S * S]
+        without = view.flatten(1)[:, None] & ~(erased.to(torch.uint8) * AGENT)
+        choice = self._alone(view, memory)[:, None]
+        other = self._alone(
+            without.view(-1, *view.shape[1:]), memory.repeat_interleave(reach, 0)
+        ).view(agents, reach)
+        matters = links.heard & (choice != other)
+        matters[:, 0] = True  # itself
+        return matters
+
+    def _alone(self, view: Tensor, memory: Tensor) -> Tensor:
+        """Returns what agents would do without a word, [A]."""
+        net = self.online
+        return net.values(net.remember(net.see(view), memory)).argmax(1)
+
+    def act(
+        self,
+        obs: Obs,
+        rng: np.random.Generator,
+        *,
+        epsilon: float = 0.0,
+        noise: bool = True,
+        values: bool = False,
+        memory: Floats | None = None,
+    ) -> Acted:
+        """Chooses [E, N] actions; without a memory as if every episode had just begun."""
+        assert isinstance(obs, dict)
+        worlds = len(obs[VIEW])
+        if memory is None:
+            memory = np.zeros((worlds, self.memory), dtype=np.float32)
+        q, after, comm = self._step(obs, memory)
+        best = q.argmax(2)
+        action = some_others(best, self.choices, epsilon, self.config.explorers, rng)
+        extras = {MEMORY: memory, FRESH: np.asarray(~memory.any(1)), COMM: comm, VALUES: q}
+        acted = Acted(action, extras=extras, memory=after)
+        if not values:
+            return acted
+        taken = np.take_along_axis(q, action[..., None], 2)[..., 0]
+        return acted._replace(taken=taken.mean(1), best=q.max(2).mean(1))
+
+    def links(self, obs: Obs, memory: Floats | None = None) -> Array:
+        """Returns whom each agent hears, [E, N, K] numbers, itself first; -1: nobody."""
+        assert isinstance(obs, dict)
+        worlds = len(obs[VIEW])
+        if memory is None:
+            memory = np.zeros((worlds, self.memory), dtype=np.float32)
+        with torch.inference_mode():
+            links = self._listen(obs, memory)[1]
+        who = links.who.view(worlds, self.agents, -1) % self.agents
+        return who.masked_fill(~links.heard.view_as(who), -1).cpu().numpy()
+
+    def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        view = obs[VIEW]
+        if memory is None:
+            memory = torch.zeros(len(view), self.memory, device=view.device)
+        h = memory.view(-1, self.online.memory)
+        links = self.listen(view, obs[PLACE], h)
+        q, after = self.online(view.flatten(0, 1), h, links)
+        return q.view(len(view), -1), after.view(memory.shape)
+
+    @torch.inference_mode()
+    def _step(self, obs: dict[str, Array], memory: Floats) -> tuple[Array, Floats, Array]:
+        """Returns [E, N, A] values, the memory after, and who hears whom [E, N, N]."""
+        seen, links, h = self._listen(obs, memory)
+        q, after = self.online(seen[VIEW].flatten(0, 1), h, links)
+        worlds = len(memory)
+        return (
+            q.view(worlds, self.agents, -1).cpu().numpy(),
+            after.view(worlds, -1).cpu().numpy(),
+            comm_mask(links, self.agents).view(worlds, self.agents, -1).cpu().numpy(),
+        )
+
+    def _listen(
+        self, obs: dict[str, Array], memory: Floats
+    ) -> tuple[dict[str, Tensor], Links, Tensor]:
+        device = self.online.head.weight.device
+        seen = tensors(obs, device)
+        h = torch.from_numpy(memory).to(device).view(-1, self.online.memory)
+        return seen, self.listen(seen[VIEW], seen[PLACE], h), h
+
+    def _window(self, batch: Batch) -> Window:
+        """Turns sequences of worlds into those of their agents, time first."""
+        place = batch.obs[PLACE].transpose(0, 1)  # [T + 1, B, N, 2]
+        moments, worlds, agents = place.shape[:3]
+        links = neighbours(place.flatten(0, 1), radius=self.radius, most=self.config.neighbours)
+        links = Links(links.who % (worlds * agents), links.heard, links.where)
+        links = Links(*(part.view(moments, worlds * agents, -1) for part in links))
+        links = links._replace(heard=_allowed(links, batch.extras[COMM].transpose(0, 1)))
+        there = (place[:-1, ..., 0] >= 0).flatten(1)
+
+        def each(leaf: Tensor) -> Tensor:  # [B, T] → [T, B * N]
+            return leaf.transpose(0, 1)[..., None].expand(-1, -1, agents).flatten(1)
+
+        return Window(
+            view=batch.obs[VIEW].transpose(0, 1).flatten(1, 2),
+            links=links,
+            action=batch.action.transpose(0, 1).flatten(1),
+            reward=batch.obs[REWARD].transpose(0, 1)[1:].flatten(1),
+            discount=each(batch.discount),
+            mask=each(batch.mask) * there,
+            memory=batch.extras[MEMORY].view(worlds * agents, -1),
+            weight=batch.weight[:, None].expand(-1, agents).flatten(),
+        )
+
+    def _then(self, batch: Batch) -> Tensor:
+        """Returns what actors thought of what they did, [T, B * N]."""
+        q: Tensor = batch.extras[VALUES].gather(3, batch.action[..., None]).squeeze(3)
+        return q.transpose(0, 1).flatten(1)
+
+
+def unroll(net: Any, window: Window, burn_in: int) -> Tensor:
+    """Returns the values of all actions, [T + 1, S, A]; no gradient reaches into the burn-in."""
+    with torch.no_grad():
+        early, h = _unrolled(net, window, range(burn_in), window.memory)
+    late, _ = _unrolled(net, window, range(burn_in, len(window.view)), h)
+    values: Tensor = net.values(torch.stack(early + late))
+    return values
+
+
+def _unrolled(net: Any, window: Window, moments: range, h: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Returns the memories after each of some moments."""
+    if not len(moments):
+        return [], h
+    part = slice(moments.start, moments.stop)
+    views = window.view[part]
+    features = net.see(views.flatten(0, 1)).view(*views.shape[:2], -1)
+    place = net.placed(Links(*(whole[part] for whole in window.links)))
+    memories = []
+    for i, t in enumerate(moments):
+        if window.fresh is not None:
+            h = h.masked_fill(window.fresh[t, :, None], 0.0)
+        h = net.step(features[i], h, window.at(t), place[i])
+        memories.append(h)
+    return memories, h
+
+
+def comm_mask(links: Links, agents: int) -> Tensor:
+    """Returns who hears whom, uint8 [A, N]: 1 at the numbers, within their world, of the heard."""
+    mask = torch.zeros(len(links.who), agents, dtype=torch.uint8, device=links.who.device)
+    return mask.scatter_reduce_(1, links.who % agents, links.heard.to(torch.uint8), "amax")
+
+
+def _allowed(links: Links, comm: Tensor) -> Tensor:
+    """Leaves of the links [T + 1, S, K] those that were used, by masks [T, B, N, N].
+
+    Nobody acted after the last step: there all neighbours are heard.
+    """
+    agents = comm.shape[-1]
+    heard = comm.flatten(1, 2).gather(2, links.who[:-1] % agents) > 0
+    return torch.cat([links.heard[:-1] & heard, links.heard[-1:]])
+
+
+def some_others(
+    action: Array, choices: int, epsilon: float, explorers: int, rng: np.random.Generator
+) -> Array:
+    """Replaces a share of the actions [E, N] of explorers: in world e, agents with (i + e) % k = 0.
+
+    The others do their best, so that a world in which many explore can still be learned from.
+    """
+    if epsilon <= 0.0:
+        return action
+    worlds, agents = action.shape
+    every = min(explorers, agents)
+    explores = (np.arange(agents) + np.arange(worlds)[:, None]) % every == 0
+    random = explores & (rng.random(action.shape) < epsilon)
+    return np.where(random, rng.integers(choices, size=action.shape), action)

@@ -1,0 +1,270 @@
+"""An arena: worlds of one team size on a device, the policy that plays them, and their replay.
+
+    arena.play(16, epsilon)                      # 16 steps of all worlds
+    window, picks = arena.draw(64, beta=0.4)     # for `Team.teach`
+    arena.rerank(picks, priority)
+
+An episode's end is a row of its own: a world that is over shows its last views once more, as a row
+without a step, and begins anew after it. So what a step led to is always the next row.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rookery.algos.team import Team, Window
+from rookery.config.algorithms import TeamConfig
+from rookery.config.schema import ReplayConfig
+from rookery.envs.pathfinding.device import DeviceWorlds, Layouts, draw_layouts
+from rookery.envs.pathfinding.rules import Rules
+from rookery.nets.team import Links
+from rookery.replay.tape import Column, Picks, Tape
+
+NOBODY = 255  # in the column of those who are heard
+MOST_FIELDS = 16_384  # agents whose ways are found at a time
+
+
+class Ended(NamedTuple):
+    """Episodes that ended while a chunk was played: K of them."""
+
+    world: np.ndarray  # [K]
+    size: np.ndarray  # [K] of the map
+    success: np.ndarray  # [K] bool
+    home: np.ndarray  # [K] share of agents on their goals at the end
+    length: np.ndarray  # [K]
+    score: np.ndarray  # [K] sum of the team's mean rewards
+
+
+class Arena:
+    """E worlds of N agents."""
+
+    def __init__(
+        self,
+        algorithm: Team,
+        agents: int,
+        *,
+        worlds: int,
+        width: int,
+        rules: Rules,
+        density: float | None,
+        rows: int,
+        replay: ReplayConfig,
+        sizes: Sequence[int],
+        rng: torch.Generator,
+    ):
+        self.algorithm, self.agents, self.count = algorithm, agents, worlds
+        self.rules, self.width, self.density, self.rng = rules, width, density, rng
+        self.config: TeamConfig = algorithm.config
+        self.device = device = rng.device
+        self.sizes = list(sizes)
+        self._stock = self._cases(worlds)
+        self._taken = torch.zeros((), dtype=torch.int64, device=device)  # cases, of the stock
+        self._filled = 0
+        self.worlds = DeviceWorlds(self._cases(worlds), rules, width=width)
+        self.tape = self._tape(rows, replay)
+        self.memory = torch.zeros(worlds, agents, algorithm.online.memory, device=device)
+        self.fresh = torch.ones(worlds, dtype=torch.bool, device=device)
+        self.over = torch.zeros(worlds, dtype=torch.bool, device=device)
+        self.score = torch.zeros(worlds, device=device)
+        number = torch.arange(agents, device=device) + torch.arange(worlds, device=device)[:, None]
+        self._explores = number % min(self.config.explorers, agents) == 0  # as on other engines
+        self._played: list[Tensor] = []
+
+    def _tape(self, rows: int, replay: ReplayConfig) -> Tape:
+        n, others, sight = self.agents, min(self.config.neighbours, self.agents - 1), self.rules.sight
+        low = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        byte = torch.uint8
+        columns = {
+            "view": Column((n, sight, sight), byte),
+            "who": Column((n, others), byte),
+            "where": Column((n, others), byte),
+            "action": Column((n,), byte),
+            "reward": Column((n,), torch.float32),
+            "q": Column((n, self.algorithm.choices), low),
+            "steps": Column((), torch.bool),  # False: an episode's end
+            "discount": Column((), torch.float32),
+            "fresh": Column((), torch.bool),
+        }
+        return Tape(
+            columns,
+            {"memory": Column((n, self.algorithm.online.memory), low)},
+            worlds=self.count,
+            rows=rows,
+            stride=self.config.stride,
+            span=self.config.sequence + 1,
+            alpha=replay.alpha,
+            device=self.device,
+        )
+
+    # Playing.
+
+    @torch.inference_mode()
+    def play(self, rows: int, epsilon: Tensor) -> Ended:
+        """Plays so many rows of all worlds, with shares [E] of random actions."""
+        self._played.clear()
+        for _ in range(rows):
+            self._row(epsilon)
+        played = torch.stack(self._played).cpu().numpy()  # the chunk's one sync point
+        self._restock()
+        return _ended(played)
+
+    def _row(self, epsilon: Tensor) -> None:
+        worlds, tape = self.worlds, self.tape
+        if tape.at_mark:
+            tape.mark({"memory": self.memory})
+        h = self.memory.masked_fill(self.fresh[:, None, None], 0.0).flatten(0, 1)
+        view = worlds.views()
+        links = self.algorithm.listen(view, worlds.place, h)
+        q, after = self.algorithm.online(view.flatten(0, 1), h, links)
+        q = q.view(self.count, self.agents, -1)
+        action = self._chosen(q, epsilon)
+        steps, fresh = ~self.over, self.fresh
+        stepped = worlds.step(action)
+        late = worlds.steps >= self.rules.steps
+        ended = steps & (stepped.finished | late)
+        self.score = (self.score * ~fresh) + stepped.reward.mean(1) * steps
+        self._played.append(self._noted(ended, stepped.finished, stepped.home))
+        row = {
+            "view": view,
+            **self._heard(links),
+            "action": action,
+            "reward": stepped.reward,
+            "q": q,
+            "steps": steps,
+            "discount": self.config.gamma * ~stepped.finished,
+            "fresh": fresh,
+        }
+        self._write(row)
+        self._renew(self.over)
+        self.memory = after.view(self.memory.shape)
+        self.fresh, self.over = self.over, ended
+
+    def _chosen(self, q: Tensor, epsilon: Tensor) -> Tensor:
+        luck = torch.rand(q.shape[:2], device=self.device, generator=self.rng)
+        any_ = torch.randint(q.shape[2], q.shape[:2], device=self.device, generator=self.rng)
+        return torch.where(self._explores & (luck < epsilon[:, None]), any_, q.argmax(2))
+
+    def _noted(self, ended: Tensor, finished: Tensor, home: Tensor) -> Tensor:
+        """Returns what the report wants of a row, [6, E]."""
+        facts = (ended, finished, home.float().mean(1), self.worlds.steps, self.worlds.layouts.size)
+        return torch.stack([*(fact.float() for fact in facts), self.score])
+
+    def _heard(self, links: Links) -> dict[str, Tensor]:
+        """Returns who is heard, but for the listener itself, in bytes."""
+        shape = (self.count, self.agents, -1)
+        who = (links.who % self.agents).masked_fill(~links.heard, NOBODY)
+        return {"who": who[:, 1:].reshape(shape), "where": links.where[:, 1:].reshape(shape)}
+
+    def _write(self, row: dict[str, Tensor]) -> None:
+        mark = self.tape.write(row)
+        if mark is not None:
+            self.tape.admit(mark, self._surprise(self.tape.window(mark)))
+
+    def _surprise(self, rows: dict[str, Tensor]) -> Tensor:
+        """Returns the first priorities of windows [E], by what the acting policy thought."""
+        best = rows["q"].float().amax(3)  # [T + 1, E, N]
+        taken = rows["q"].gather(3, rows["action"].long()[..., None]).squeeze(3).float()
+        steps = rows["steps"][:-1, :, None]
+        ahead = best
+        for _ in range(self.config.n_step):
+            backed_up = rows["reward"][:-1] + rows["discount"][:-1, :, None] * ahead[1:]
+            ahead = torch.cat([torch.where(steps, backed_up, best[:-1]), best[-1:]])
+        error = ((ahead - taken)[:-1].abs() * steps)[self.config.burn_in :]
+        eta, count = self.config.eta, steps[self.config.burn_in :].sum((0, 2)).clamp(min=1)
+        mean = error.sum((0, 2)) / (count * self.agents)
+        return eta * error.amax((0, 2)) + (1.0 - eta) * mean
+
+    # New worlds.
+
+    def _renew(self, which: Tensor) -> None:
+        """Gives worlds [E] that are over the next cases of the stock."""
+        number = self._taken + which.cumsum(0) - 1
+        self.worlds.renew(which, self._stock.pick(number.clamp(min=0) % len(self._stock)))
+        self._taken = self._taken + which.sum()
+
+    def _restock(self) -> None:
+        """Draws as many cases as were taken since, in place of those."""
+        taken = int(self._taken)  # a sync point, once a chunk
+        if taken == self._filled:
+            return
+        fresh = self._cases(min(taken - self._filled, len(self._stock)))
+        slots = torch.arange(taken - len(fresh), taken, device=self.device) % len(self._stock)
+        for name in ("field", "wall", "place", "goal", "size"):
+            getattr(self._stock, name)[slots] = getattr(fresh, name)
+        self._filled = taken
+
+    def _cases(self, count: int) -> Layouts:
+        """Draws cases of the sizes that are open."""
+        found: list[Layouts] = []
+        while sum(map(len, found)) < count:
+            several = min(count, max(1, MOST_FIELDS // self.agents))
+            which = torch.randint(
+                len(self.sizes), (several,), device=self.device, generator=self.rng
+            )
+            found.append(
+                draw_layouts(
+                    torch.tensor(self.sizes, device=self.device)[which],
+                    agents=self.agents,
+                    width=self.width,
+                    rules=self.rules,
+                    density=self.density,
+                    rng=self.rng,
+                )
+            )
+        return joined(found, count)
+
+    # Learning.
+
+    def draw(self, batch: int, *, beta: float) -> tuple[Window, Picks]:
+        """Draws `batch` windows of worlds, and returns them as windows of their agents."""
+        picks = self.tape.draw(batch, beta=beta, rng=self.rng)
+        rows, kept = self.tape.rows(picks), self.tape.remembered(picks)
+
+        def each(leaf: Tensor) -> Tensor:  # [T, B] → [T, B * N]
+            return leaf[..., None].expand(-1, -1, self.agents).flatten(1)
+
+        window = Window(
+            view=rows["view"].flatten(1, 2),
+            links=self._links(rows["who"], rows["where"]),
+            action=rows["action"][:-1].flatten(1).long(),
+            reward=rows["reward"][:-1].flatten(1),
+            discount=each(rows["discount"][:-1]),
+            mask=each(rows["steps"][:-1]).float(),
+            memory=kept["memory"].flatten(0, 1).float(),
+            weight=picks.weight[:, None].expand(-1, self.agents).flatten(),
+            fresh=each(rows["fresh"]),
+        )
+        return window, picks
+
+    def _links(self, who: Tensor, where: Tensor) -> Links:
+        """Turns numbers within a world, [T + 1, B, N, K - 1], into links among B * N agents."""
+        batch = who.shape[1]
+        number = torch.arange(batch * self.agents, device=self.device).view(1, batch, -1, 1)
+        base = number // self.agents * self.agents
+        heard = who != NOBODY
+        own = number.expand(len(who), -1, -1, 1)
+        full = torch.cat([own, torch.where(heard, who.long() + base, number)], 3)
+        middle = torch.full_like(own, self.rules.sight**2 // 2)
+        place = torch.cat([middle, torch.where(heard, where.long(), middle[..., :1])], 3)
+        all_heard = torch.cat([torch.ones_like(own, dtype=torch.bool), heard], 3)
+        return Links(full.flatten(1, 2), all_heard.flatten(1, 2), place.flatten(1, 2))
+
+    def rerank(self, picks: Picks, priority: Tensor) -> None:
+        self.tape.rerank(picks, priority)
+
+
+def joined(layouts: Sequence[Layouts], count: int) -> Layouts:
+    """Puts layouts one after another, and keeps the first `count`."""
+    names = ("field", "wall", "place", "goal", "size")
+    return Layouts(*(torch.cat([getattr(one, name) for one in layouts])[:count] for name in names))
+
+
+def _ended(played: np.ndarray) -> Ended:
+    """Finds the episodes that ended, in [rows, 6, E] facts."""
+    row, world = np.nonzero(played[:, 0])
+    facts = played[row, :, world]  # [K, 6]
+    _, success, home, length, size, score = facts.T
+    return Ended(world, size.astype(int), success > 0, home, length.astype(int), score)

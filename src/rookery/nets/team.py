@@ -1,0 +1,157 @@
+"""The network of one agent in a team: it sees, remembers, listens to those nearby, and decides.
+
+All agents have the same weights. Any number of them can be asked at once: [A] agents in a row, of
+however many worlds, and `Links` say whom each one hears. So a world's number of agents is not part
+of the network.
+
+The plan is that of DHC (Ma, Luo, Ma 2021): convolutions → recurrent cell → rounds of attention over
+neighbours, each followed by a second recurrent cell → dueling action values. Messages carry where
+their sender stands, as in DCC (Ma, Luo, Pan 2021).
+"""
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BITS = 6  # of a view's code, one channel each
+FIRST, MORE = 64, 32  # channels of the first convolution, and how many each further one adds
+
+
+class Links(NamedTuple):
+    """Whom each of A agents hears: up to K, itself first."""
+
+    who: Tensor  # [A, K] int64, among the A
+    heard: Tensor  # [A, K] bool: False is an empty place, whose `who` is the listener itself
+    where: Tensor  # [A, K] int64: row * sight + column in the listener's view
+
+
+class Sight(nn.Module):
+    """Views → features. Each convolution takes one cell off every side, until one cell is left."""
+
+    bits: Tensor
+
+    def __init__(self, sight: int, features: int):
+        super().__init__()
+        layers = sight // 2
+        widths = [BITS, *(FIRST + MORE * i for i in range(layers - 1)), features]
+        self.layers = nn.ModuleList(
+            nn.Conv2d(inputs, outputs, 3) for inputs, outputs in itertools.pairwise(widths)
+        )
+        self.register_buffer("bits", torch.arange(BITS, dtype=torch.uint8), persistent=False)
+
+    def forward(self, view: Tensor) -> Tensor:
+        """Takes codes, uint8 [A, S, S]; returns [A, F]."""
+        planes = view[..., None].bitwise_right_shift(self.bits) & 1  # [A, S, S, 6]
+        x = planes.float().permute(0, 3, 1, 2)  # channels last in memory
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return x.flatten(1)
+
+
+class Talk(nn.Module):
+    """One round: everybody asks those it hears, and makes up its mind again."""
+
+    def __init__(self, memory: int, heads: int, width: int, sight: int):
+        super().__init__()
+        self.heads, self.width, self.sight = heads, width, sight
+        inner = heads * width
+        self.ask = nn.Linear(memory, inner)
+        self.tell = nn.Linear(memory, 2 * inner)  # keys and values
+        self.stand = nn.Linear(2 * sight, 2 * inner, bias=False)  # what a place adds to them
+        self.join = nn.Linear(inner, inner)
+        self.update = nn.GRUCell(inner, memory)
+
+    def forward(self, h: Tensor, links: Links, place: Tensor) -> Tensor:
+        """Takes and returns [A, M]; `place` is what `placed` says of the links."""
+        count, reach = links.who.shape
+        told = self.tell(h).index_select(0, links.who.flatten()).view(count, reach, -1)
+        told = (told + self.stand(place)).view(count, reach, 2, self.heads, self.width)
+        key, value = told.unbind(2)  # [A, K, heads, width]
+        ask = self.ask(h).view(count, 1, self.heads, self.width)
+        score = (ask * key).sum(-1, dtype=torch.float32) / self.width**0.5  # [A, K, heads]
+        score = score.masked_fill(~links.heard[..., None], float("-inf"))
+        share = score.softmax(1).to(value.dtype)[..., None]
+        message = self.join((share * value).sum(1).flatten(1))
+        after = self.update(message, h)
+        listening = links.heard.sum(1, keepdim=True) > 1  # nobody else there: nothing new
+        return torch.where(listening, after.to(h.dtype), h)
+
+    def placed(self, links: Links) -> Tensor:
+        """Returns where those who are heard stand, [A, K, 2 S]: a 1 for the row, one the column."""
+        cells = torch.arange(self.sight, device=links.where.device)
+        row = (links.where // self.sight)[..., None] == cells
+        column = (links.where % self.sight)[..., None] == cells
+        return torch.cat([row, column], -1).to(self.stand.weight.dtype)
+
+
+class TeamQ(nn.Module):
+    """Action values of every agent, [A, actions], from its view, its memory and its neighbours."""
+
+    def __init__(
+        self,
+        *,
+        sight: int,
+        actions: int,
+        features: int = 256,
+        memory: int = 256,
+        heads: int = 4,
+        width: int = 32,
+        rounds: int = 2,
+    ):
+        super().__init__()
+        self.memory, self.rounds, self.sight = memory, rounds, sight
+        self.see = Sight(sight, features)
+        self.remember = nn.GRUCell(features, memory)
+        self.talk = Talk(memory, heads, width, sight) if rounds else None
+        self.head = nn.Linear(memory, actions + 1)
+
+    def forward(self, view: Tensor, memory: Tensor, links: Links) -> tuple[Tensor, Tensor]:
+        """Takes [A, S, S] codes and [A, M]; returns [A, actions] values and the memory after."""
+        after = self.step(self.see(view), memory, links, self.placed(links))
+        return self.values(after), after
+
+    def placed(self, links: Links) -> Tensor:
+        """Returns what `step` wants to know of the links."""
+        return links.where if self.talk is None else self.talk.placed(links)
+
+    def step(self, features: Tensor, memory: Tensor, links: Links, place: Tensor) -> Tensor:
+        """Remembers and listens: returns the memory after, [A, M]."""
+        h: Tensor = self.remember(features, memory).to(memory.dtype)
+        for _ in range(self.rounds):
+            assert self.talk is not None
+            h = self.talk(h, links, place)
+        return h
+
+    def values(self, memory: Tensor) -> Tensor:
+        """Returns a state's value plus centred advantages (Wang et al. 2016), [..., actions]."""
+        out: Tensor = self.head(memory).float()
+        value, advantage = out[..., :1], out[..., 1:]
+        return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+def neighbours(place: Tensor, *, radius: int, most: int) -> Links:
+    """Links every agent of E worlds to the nearest `most` others that it sees.
+
+    `place` is [E, N, 2], -1 where there is nobody; the links are among E * N agents. Of two that
+    are equally far the one with the lower number is nearer.
+    """
+    worlds, agents, _ = place.shape
+    place = place.long()
+    apart = place[:, None] - place[:, :, None]  # [E, N, N, 2] from the listener to the other
+    there = place[..., 0] >= 0
+    seen = (apart.abs().amax(-1) <= radius) & there[:, None] & there[:, :, None]
+    number = torch.arange(agents, device=place.device)
+    own = number[:, None] == number
+    far = 2 * (radius + 1) ** 2
+    rank = torch.where(seen, apart.square().sum(-1), far).masked_fill(own, -1) * agents + number
+    reach = min(most + 1, agents)
+    nearest = rank.topk(reach, -1, largest=False).indices  # [E, N, K], itself first
+    heard = (seen | own).gather(2, nearest)
+    who = torch.where(heard, nearest, number[:, None])
+    offset = apart.gather(2, who[..., None].expand(-1, -1, -1, 2)) + radius
+    base = torch.arange(worlds, device=place.device)[:, None, None] * agents
+    where = offset[..., 0] * (2 * radius + 1) + offset[..., 1]
+    return Links((who + base).flatten(0, 1), heard.flatten(0, 1), where.flatten(0, 1))
