@@ -43,7 +43,7 @@ def generate(
     triangular distribution with ends 0 and 0.5 and mode 0.33 (as in PRIMAL: Sartoretti et al.
     2019). Starts and goals are all distinct. A map that has no room for all is drawn anew.
     """
-    _possible(count, agents, size, density)
+    possible(count, agents, size, density)
     shape = (count, agents, 2)
     cases = Cases(
         np.empty((count, size, size), dtype=np.uint8),
@@ -59,6 +59,41 @@ def generate(
             "agents, a larger map or a lower density"
         )
     return cases
+
+
+def pad(cases: Cases, agents: int, size: int) -> Cases:
+    """Returns the same cases with room for more agents, who are not there, on a larger map.
+
+    The old map is in the upper left corner, the rest of the new one is blocked.
+    """
+    count, present = cases.starts.shape[:2]
+    rows, columns = cases.maps.shape[1:]
+    if agents < present or size < max(rows, columns):
+        raise ConfigError(
+            f"cases of {present} agents on {rows} x {columns} cells do not fit into {agents} "
+            f"agents on {size} x {size}; ask for more"
+        )
+    maps = np.ones((count, size, size), dtype=np.uint8)
+    maps[:, :rows, :columns] = cases.maps
+    places = np.full((2, count, agents, 2), -1, dtype=np.int16)
+    places[0, :, :present], places[1, :, :present] = cases.starts, cases.goals
+    return Cases(maps, *places)
+
+
+def possible(count: int, agents: int, size: int, density: float | None) -> None:
+    """Refuses what no case could be drawn for, whatever the map."""
+    numbers = {"count": count, "agents": agents, "size": size}
+    for name, value in numbers.items():
+        least, most = (0, np.inf) if name == "count" else (1, LARGEST)
+        if not least <= value <= most:
+            raise ConfigError(
+                f"cases need {name} from {least} to {most}, got {value}; choose one of these"
+            )
+    if density is not None and not 0 <= density < 1:
+        raise ConfigError(
+            f"a density is a share of blocked cells, 0 <= density < 1, got {density}; "
+            "give one, or None to draw it for each map"
+        )
 
 
 def save(path: str | PathLike[str], cases: Cases) -> None:
@@ -106,21 +141,6 @@ FAULTS: dict[int, str] = {
     drawing.SHARED: "starts, or ends, where a lower number does; give each a cell of its own",
     drawing.APART: "no way leads from its start to its goal; choose cells that are connected",
 }
-
-
-def _possible(count: int, agents: int, size: int, density: float | None) -> None:
-    numbers = {"count": count, "agents": agents, "size": size}
-    for name, value in numbers.items():
-        least, most = (0, np.inf) if name == "count" else (1, LARGEST)
-        if not least <= value <= most:
-            raise ConfigError(
-                f"cases need {name} from {least} to {most}, got {value}; choose one of these"
-            )
-    if density is not None and not 0 <= density < 1:
-        raise ConfigError(
-            f"a density is a share of blocked cells, 0 <= density < 1, got {density}; "
-            "give one, or None to draw it for each map"
-        )
 
 
 def _narrow(path: str | PathLike[str], name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,0 +1,170 @@
+"""Path finding as one Gymnasium environment: what all agents see, what all of them do.
+
+rookery train rookery.envs.pathfinding.team:Team --algo team
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rookery.envs.pathfinding.cases import Cases, generate, pad, possible
+from rookery.envs.pathfinding.curriculum import Curriculum, Lesson, syllabus
+from rookery.envs.pathfinding.picture import picture
+from rookery.envs.pathfinding.rules import CHANNELS, MOVES, Collision, Outside
+from rookery.envs.pathfinding.settings import ruled
+from rookery.envs.pathfinding.worlds import Stepped, Worlds
+from rookery.errors import ConfigError
+from rookery.types import Array, Floats
+
+Observed: TypeAlias = dict[str, Array]
+AGENTS, SIZE = 8, 20  # where neither these nor a curriculum are given
+
+
+class Team(gym.Env[Observed, Array]):
+    """N agents on a square map, each with a goal; all arrive at once, or the steps run out.
+
+    Observes `view` [N, S, S], what each one sees as codes (`rules`), `place` [N, 2], and `reward`
+    [N], what each one earned by the last step. An action is one of 0 stay, 1 up, 2 down, 3 left,
+    4 right for each. The reward is the mean over the agents. Terminates when all are on their
+    goals at once, is truncated after `steps`; the info of the last step has `is_success`,
+    `individual_success` (share of the agents that are on their goals), `agents` and `size`.
+
+    Every episode has a case of its own, drawn as by `cases.generate`. With a `curriculum` (settings
+    of `curriculum.Syllabus`; {} for its defaults) its lessons say how many agents play on how large
+    a map: then N and the map are those of the largest, smaller maps lie in the upper left corner
+    with obstacles around, and a number that nobody has is at -1, sees, earns and does nothing.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(
+        self,
+        *,
+        agents: int | None = None,
+        size: int | None = None,
+        density: float | None = None,
+        curriculum: Mapping[str, Any] | None = None,
+        radius: int = 4,
+        steps: int = 256,
+        collision: str = Collision.REFERENCE,
+        outside: str = Outside.BLOCKED,
+        rewards: Mapping[str, float] | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.rules = ruled(
+            radius=radius, steps=steps, collision=collision, outside=outside, rewards=rewards
+        )
+        self.curriculum = _begun(curriculum, density)
+        self.largest = _largest(self.curriculum, agents, size)
+        self.density = self.curriculum.syllabus.density if self.curriculum else density
+        possible(1, *self.largest, self.density)
+        self.lesson, self.render_mode = self.largest, render_mode
+        self.observation_space: spaces.Space[Any] = self._observation_space()
+        self.action_space = spaces.MultiDiscrete([len(MOVES)] * self.largest.agents)
+        self._worlds: Worlds | None = None
+        self._reward: Floats = np.zeros(self.largest.agents, dtype=np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observed, dict[str, Any]]:
+        super().reset(seed=seed)
+        lesson = self.curriculum.choose(self.np_random) if self.curriculum else self.largest
+        agents, size = lesson
+        cases = generate(1, agents=agents, size=size, density=self.density, rng=self.np_random)
+        self.lesson = lesson
+        self._reward[:] = 0
+        return self._observed(self._load(pad(cases, *self.largest))), {}
+
+    def step(self, action: Any) -> tuple[Observed, float, bool, bool, dict[str, Any]]:
+        assert self._worlds is not None, "gymnasium's order: reset comes first"
+        stepped = self._worlds.step(np.asarray(action)[None])
+        self._reward[:] = stepped.reward[0]
+        reward = float(self._reward.sum(dtype=np.float64)) / self.lesson.agents
+        terminated = bool(stepped.finished[0])
+        truncated = not terminated and bool(self._worlds.steps[0] >= self.rules.steps)
+        info = self._ended(stepped) if terminated or truncated else {}
+        return self._observed(self._worlds), reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        """Returns the world as a picture, if the environment was made with rgb_array."""
+        if self.render_mode is None or self._worlds is None:
+            return None
+        return picture(self._worlds.maps[0], self._worlds.place[0], self._worlds.goals[0])
+
+    def export_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"lesson": list(self.lesson), "reward": self._reward.tolist()}
+        if self.curriculum is not None:
+            state["curriculum"] = self.curriculum.state()
+        if self._worlds is not None:
+            now = Cases(self._worlds.maps, self._worlds.place, self._worlds.goals)
+            state["case"] = {name: part.tolist() for name, part in now._asdict().items()}
+            state["steps"] = int(self._worlds.steps[0])
+        return state
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        self.lesson, self._reward[:] = Lesson(*state["lesson"]), state["reward"]
+        if self.curriculum is not None:
+            self.curriculum.restore(state["curriculum"])
+        if "case" in state:
+            maps, starts, goals = (state["case"][name] for name in Cases._fields)
+            places = (np.array(part, dtype=np.int16) for part in (starts, goals))
+            self._load(Cases(np.array(maps, dtype=np.uint8), *places)).steps[0] = state["steps"]
+
+    def _observation_space(self) -> spaces.Dict:
+        agents, size = self.largest
+        view, rewards = (agents, self.rules.sight, self.rules.sight), self.rules.rewards
+        earned = [0.0, *(getattr(rewards, name) for name in rewards.__dataclass_fields__)]
+        return spaces.Dict(
+            {
+                "view": spaces.Box(0, 2**CHANNELS - 1, view, np.uint8),
+                "place": spaces.Box(-1, size - 1, (agents, 2), np.int16),
+                "reward": spaces.Box(min(earned), max(earned), (agents,), np.float32),
+            }
+        )
+
+    def _load(self, cases: Cases) -> Worlds:
+        if self._worlds is None:
+            self._worlds = Worlds(cases, self.rules)
+        else:
+            self._worlds.load([0], cases)
+        return self._worlds
+
+    def _observed(self, worlds: Worlds) -> Observed:
+        return {
+            "view": worlds.views()[0].copy(),
+            "place": worlds.place[0].copy(),
+            "reward": self._reward.copy(),
+        }
+
+    def _ended(self, stepped: Stepped) -> dict[str, Any]:
+        """Says how the episode went, and tells the curriculum."""
+        success, (agents, size) = bool(stepped.finished[0]), self.lesson
+        if self.curriculum is not None:
+            self.curriculum.record(self.lesson, success=success)
+            self.curriculum.advance()
+        home = int(stepped.home[0].sum()) - (self.largest.agents - agents)  # less the absent
+        return {
+            "is_success": int(success),
+            "individual_success": home / agents,
+            "agents": agents,
+            "size": size,
+        }
+
+
+def _begun(given: Mapping[str, Any] | None, density: float | None) -> Curriculum | None:
+    return None if given is None else Curriculum(syllabus({"density": density, **given}))
+
+
+def _largest(curriculum: Curriculum | None, agents: int | None, size: int | None) -> Lesson:
+    """Returns what an environment must have room for."""
+    if curriculum is None:
+        return Lesson(AGENTS if agents is None else agents, SIZE if size is None else size)
+    if agents is not None or size is not None:
+        raise ConfigError(
+            f"a curriculum says how many agents play on how large a map, got agents {agents} and "
+            f"size {size} as well; leave them out, or leave the curriculum out"
+        )
+    return Lesson(max(curriculum.syllabus.agents), max(curriculum.syllabus.sizes))

@@ -1,0 +1,137 @@
+"""PettingZoo's view of path finding."""
+
+import importlib
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from rookery.envs.pathfinding import parallel
+from rookery.envs.pathfinding.cases import Cases, generate
+from rookery.envs.pathfinding.parallel import parallel_env
+from rookery.envs.pathfinding.picture import TILE, colour
+from rookery.errors import ConfigError, ProtocolError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it imports games it has deprecated
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+STAY, UP, DOWN, LEFT, RIGHT = range(5)
+
+
+def small(**more):
+    return parallel_env(**{"agents": 3, "size": 6, "density": 0.2, "steps": 12, **more})
+
+
+def pair(starts, goals):
+    """A case of two agents on 4 x 4 free cells."""
+    ends = (np.array([ends], dtype=np.int16) for ends in (starts, goals))
+    return Cases(np.zeros((1, 4, 4), dtype=np.uint8), *ends)
+
+
+def test_pettingzoos_own_test_of_the_interface_passes():
+    parallel_api_test(small(), num_cycles=30)
+
+
+def test_pettingzoos_own_test_of_seeds_passes():
+    parallel_seed_test(small, num_cycles=10)
+
+
+def test_observations_are_planes_of_their_space():
+    env = small(radius=2)
+    observations, _ = env.reset(seed=0)
+
+    assert list(observations) == env.agents == ["agent_0", "agent_1", "agent_2"]
+    for agent, seen in observations.items():
+        assert env.observation_space(agent).contains(seen)
+        assert seen.shape == (6, 5, 5)
+
+
+def test_seeds_name_episodes_and_none_goes_on_with_the_next():
+    env = small()
+    first, second = (env.reset(seed=seed)[0]["agent_0"] for seed in (1, None))
+    again = env.reset(seed=1)[0]["agent_0"]
+
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, second)
+
+
+def test_everybody_terminates_when_all_are_home_and_only_then():
+    env = parallel_env(agents=2)
+    env.reset(options={"cases": pair([(0, 0), (3, 3)], [(0, 1), (3, 1)])})
+
+    _, rewards, terminations, _, infos = env.step({"agent_0": RIGHT, "agent_1": LEFT})
+    assert rewards == pytest.approx({"agent_0": -0.075, "agent_1": -0.075})
+    assert not any(terminations.values())
+    assert infos["agent_0"] == {"collided": False, "home": True}
+
+    _, rewards, terminations, truncations, infos = env.step({"agent_0": UP, "agent_1": LEFT})
+    assert rewards == {"agent_0": 3.0, "agent_1": 3.0}
+    assert all(terminations.values())
+    assert not any(truncations.values())
+    assert infos["agent_0"] == {"collided": True, "home": True}
+    assert env.agents == []
+
+
+def test_the_limit_truncates_and_does_not_terminate():
+    env = small(steps=2)
+    env.reset(seed=0)
+    for _ in range(2):
+        _, _, terminations, truncations, _ = env.step(dict.fromkeys(env.agents, STAY))
+
+    assert all(truncations.values())
+    assert not any(terminations.values())
+    with pytest.raises(ProtocolError, match="call reset first"):
+        env.step({})
+
+
+def test_a_missing_action_is_refused_by_name():
+    env = small()
+    env.reset(seed=0)
+
+    with pytest.raises(ConfigError, match="no action of agent_1, agent_2"):
+        env.step({"agent_0": STAY})
+
+
+def test_cases_for_other_agents_are_refused():
+    cases = generate(2, agents=3, size=6, density=0.0, rng=np.random.default_rng(0))
+
+    with pytest.raises(ConfigError, match="one case"):
+        small().reset(options={"cases": cases})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        pytest.param({"agents": 0}, "agents from 1", id="no agents"),
+        pytest.param({"radius": 0}, "radius", id="blind"),
+        pytest.param({"collision": "hard"}, "reference, soft", id="no such rule"),
+        pytest.param({"outside": "open"}, "blocked, free", id="no such outside"),
+        pytest.param({"rewards": {"crash": 1}}, "move, wait, home", id="no such reward"),
+    ],
+)
+def test_settings_that_are_none_are_refused(asked, message):
+    with pytest.raises(ConfigError, match=message):
+        small(**asked)
+
+
+def test_a_picture_has_every_agent_in_its_colour():
+    env = parallel_env(agents=2, render_mode="rgb_array")
+    assert env.render() is None  # nothing to be seen yet
+    env.reset(options={"cases": pair([(0, 0), (3, 3)], [(0, 1), (3, 1)])})
+
+    painted = env.render()
+
+    assert painted.shape == (4 * TILE, 4 * TILE, 3)
+    assert tuple(painted[TILE // 2, TILE // 2]) == colour(0)
+    assert tuple(painted[-TILE // 2, -TILE // 2]) == colour(1)
+    assert tuple(painted[1, TILE + 1]) == colour(0)  # the frame of its goal
+
+
+def test_without_pettingzoo_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    monkeypatch.delitem(sys.modules, parallel.__name__)
+
+    with pytest.raises(ConfigError, match=r"rookery\[pettingzoo\]"):
+        importlib.import_module(parallel.__name__)

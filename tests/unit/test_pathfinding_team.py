@@ -1,0 +1,170 @@
+"""The team environment that the loops play: its conventions, its curriculum, its state."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rookery.config.schema import EnvConfig
+from rookery.envs.make import check, make
+from rookery.envs.pathfinding.cases import generate, pad
+from rookery.envs.pathfinding.team import Team
+from rookery.errors import ConfigError
+
+ID = "rookery.envs.pathfinding.team:Team"
+SMALL = {"agents": 3, "size": 6, "density": 0.2, "steps": 12}
+LESSONS = {"agents": [1, 2], "sizes": [4, 6], "history": 2, "threshold": 0.5, "density": 0.0}
+
+
+def followed(envs, steps):
+    """Plays on with actions that are always the same, and returns everything that was seen."""
+    rng, story = np.random.default_rng(5), []
+    for _ in range(steps):
+        stepped = envs.step(rng.integers(5, size=(envs.num, *envs.spec.action.shape)))
+        leaves = [stepped.obs[name].tolist() for name in sorted(stepped.obs)]
+        story.append([*leaves, stepped.reward.tolist(), stepped.terminated.tolist()])
+    return story
+
+
+@pytest.mark.parametrize("kwargs", [SMALL, {"curriculum": LESSONS}], ids=["fixed", "curriculum"])
+def test_rookery_makes_it_and_gymnasiums_checker_has_nothing_to_say(kwargs):
+    config = EnvConfig(id=ID, kwargs=kwargs)
+
+    assert check(config) == []
+    shapes = {leaf.name: leaf.shape for leaf in make(config, 2).spec.obs}
+    agents = kwargs.get("agents", 2)
+    assert shapes == {"view": (agents, 9, 9), "place": (agents, 2), "reward": (agents,)}
+
+
+def test_observations_are_copies():
+    env = Team(**SMALL)
+    first, _ = env.reset(seed=0)
+    before = {name: part.copy() for name, part in first.items()}
+
+    for _ in range(5):
+        env.step(env.action_space.sample())
+
+    for name, part in first.items():
+        np.testing.assert_array_equal(part, before[name])
+
+
+def test_the_reward_is_the_mean_of_what_agents_earned_which_is_seen_next():
+    env = Team(**SMALL)
+    obs, _ = env.reset(seed=0)
+    assert not obs["reward"].any()
+
+    for _ in range(5):
+        obs, reward, *_ = env.step(env.action_space.sample())
+        assert reward == pytest.approx(obs["reward"].mean())
+
+
+def test_the_last_step_says_how_it_went():
+    env = Team(agents=2, size=2, density=0.0, steps=1)
+    infos = []
+    for seed in range(30):  # that is enough for both agents to be home now and then
+        env.reset(seed=seed)
+        *_, terminated, truncated, info = env.step(played_home(env))
+        infos.append(info)
+        assert terminated == bool(info["is_success"]) != truncated
+        assert info["individual_success"] == 1.0 if terminated else info["individual_success"] < 1.0
+        assert (info["agents"], info["size"]) == (2, 2)
+
+    assert {info["is_success"] for info in infos} == {0, 1}
+
+
+def played_home(env):
+    """Returns the actions that shorten everybody's way, the first of those there are."""
+    codes = env._worlds.views()[0][:, env.rules.radius, env.rules.radius]
+    return [next((d + 1 for d in range(4) if code >> (2 + d) & 1), 0) for code in codes]
+
+
+def test_an_episode_that_goes_on_says_nothing():
+    env = Team(**SMALL)
+    env.reset(seed=0)
+
+    assert env.step([0, 0, 0])[4] == {}
+
+
+def test_absent_agents_are_nowhere_and_do_not_count():
+    env = Team(curriculum=LESSONS)
+    obs, _ = env.reset(seed=0)
+    assert env.lesson == (1, 4)
+    assert obs["place"][1].tolist() == [-1, -1]
+    assert not obs["view"][1].any()
+
+    obs, reward, terminated, *_ = env.step([*played_home(env)[:1], 3])
+
+    assert obs["place"][1].tolist() == [-1, -1]
+    assert reward == pytest.approx(3.0 if terminated else -0.075)
+
+
+def test_a_curriculum_goes_on_when_a_lesson_is_mastered():
+    env = Team(curriculum=LESSONS)
+    for seed in range(2):
+        env.reset(seed=seed)
+        over, info = False, {}
+        while not over:
+            *_, terminated, truncated, info = env.step(played_home(env))
+            over = terminated or truncated
+        assert (info["is_success"], info["agents"], info["size"]) == (1, 1, 4)
+
+    assert set(env.curriculum.lessons) == {(1, 4), (1, 6), (2, 4)}
+
+
+@pytest.mark.parametrize(
+    "kwargs", [SMALL, {"curriculum": LESSONS, "steps": 9}], ids=["fixed", "curriculum"]
+)
+@pytest.mark.parametrize("before", [0, 5, 30])
+def test_a_restored_environment_plays_on_bit_for_bit(kwargs, before):
+    ours, theirs = (make(EnvConfig(id=ID, kwargs=kwargs), 2) for _ in range(2))
+    ours.reset(seed=3)
+    theirs.reset(seed=4)
+    followed(ours, before)
+
+    obs = theirs.restore_state(json.loads(json.dumps(ours.export_state())))
+
+    assert set(obs) == {"view", "place", "reward"}
+    assert followed(theirs, 40) == followed(ours, 40)
+
+
+def test_a_state_from_before_the_first_reset_is_one_too():
+    env, other = Team(**SMALL), Team(**SMALL)
+
+    other.restore_state(json.loads(json.dumps(env.export_state())))
+
+    assert other.export_state() == env.export_state()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        pytest.param({"agents": 0}, "agents from 1", id="no agents"),
+        pytest.param({"agents": 2, "curriculum": {}}, "leave them out", id="twice said"),
+        pytest.param({"curriculum": {"sizzes": [4]}}, "curriculum takes", id="misspelt"),
+        pytest.param({"density": 2.0}, "0 <= density < 1", id="density"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(asked, message):
+    with pytest.raises(ConfigError, match=message):
+        Team(**asked)
+
+
+def test_it_paints_what_goes_on():
+    env = Team(**SMALL, render_mode="rgb_array")
+    env.reset(seed=0)
+
+    assert env.render().shape == (48, 48, 3)
+    assert Team(**SMALL).render() is None
+
+
+def test_padding_keeps_a_case_and_blocks_the_rest():
+    cases = generate(2, agents=3, size=6, density=0.2, rng=np.random.default_rng(0))
+    larger = pad(cases, 5, 8)
+
+    np.testing.assert_array_equal(larger.maps[:, :6, :6], cases.maps)
+    assert larger.maps[:, 6:].all()
+    assert larger.maps[:, :, 6:].all()
+    np.testing.assert_array_equal(larger.starts[:, :3], cases.starts)
+    assert (larger.goals[:, 3:] == -1).all()
+    with pytest.raises(ConfigError, match="do not fit"):
+        pad(larger, 3, 6)
