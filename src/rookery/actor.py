@@ -122,6 +122,8 @@ class Actor:
         acted = self.algorithm.act(
             view.seen(), self.rng, epsilon=epsilon, values=self.values, memory=view.memory
         )
+        if acted.version is not None:  # chosen by somebody else's weights
+            self.version = acted.version
         steps = self.envs.step(acted.action)
         if self._looks_ahead:
             ahead = self._ahead(steps, left)
@@ -266,14 +268,21 @@ class Actor:
             if exported is None
             else self.envs.restore_state(exported)
         )
-        load_arrays(
-            self.algorithm.acting, {k[4:]: v for k, v in arrays.items() if k.startswith("net.")}
-        )
+        self._reload({k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
         if exported is not None:
             for name, stack in self.view.stacks.items():
                 stack[...] = arrays[f"frames.{name}"]
             if self.view.memory is not None:
                 self.view.memory[...] = arrays["memory"]
+
+    def _reload(self, weights: dict[str, Array]) -> None:
+        """Takes weights back. It may have had none, or have none now: an oracle's were used."""
+        if not self.algorithm.acting.state_dict():
+            return
+        if weights:
+            load_arrays(self.algorithm.acting, weights)
+        else:
+            self.version, self.since_pull = 0, self.config.pull_period  # pulls before it plays
 
     def close(self) -> None:
         try:

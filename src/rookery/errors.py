@@ -62,3 +62,10 @@ class StalledError(RookeryError, TimeoutError):
 
 class CheckpointError(RookeryError):
     """A checkpoint could not be saved or restored."""
+
+
+def noted(error: RookeryError, its_traceback: str) -> RookeryError:
+    """Gives an error the traceback of the process in which it began."""
+    if its_traceback:
+        error.add_note(its_traceback)
+    return error

@@ -48,6 +48,13 @@ def following(numbers: Floats) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
+def reseed(rng: np.random.Generator, number: int) -> None:
+    """Makes a PCG64 generator a function of a 64-bit number: quicker by far than a new one."""
+    state = dict(rng.bit_generator.state, has_uint32=0)
+    state["state"]["state"] = number << 64 | number
+    rng.bit_generator.state = state
+
+
 def integer(seed: int, role: Role, *, index: int = 0, incarnation: int = 0) -> int:
     """Returns a 31-bit seed for libraries that want an int."""
     words = sequence(seed, role, index=index, incarnation=incarnation).generate_state(1)

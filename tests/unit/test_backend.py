@@ -19,6 +19,7 @@ OTHERS = {
     "cluster.address": "auto",
     "cluster.learner_resources": {"GPU": 1.0},
     "actor.num": 2,
+    "actor.inference": "central",
     "replay.draw": "prioritized",
     "replay.storage": "disk",
     "replay.shards": 2,

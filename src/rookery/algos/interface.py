@@ -44,7 +44,7 @@ class Acted(NamedTuple):
     memory: Floats | None = None  # [E, M] what it remembers from now on
     version: int | None = None  # of the weights, where somebody else's chose
 
-    def of(self, who: Rows) -> "Acted":
+    def of(self, who: Rows | slice) -> "Acted":
         """Returns the part of some of the environments."""
         return Acted(
             self.action[who],

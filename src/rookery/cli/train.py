@@ -19,6 +19,7 @@ SETTINGS: dict[str, str] = {  # flag → the setting it is short for
     "actors": "actor.num",
     "envs_per_actor": "actor.envs",
     "actor_devices": "actor.devices",
+    "inference": "actor.inference",
     "seed": "run.seed",
     "env_steps": "run.env_steps",
     "episodes": "run.episodes",
@@ -115,6 +116,11 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         type=arguments.words,
         metavar="CUDA:0,CUDA:1",
         help="GPUs that actors take in turn; without it they play on the CPU",
+    )
+    group.add_argument(
+        "--inference",
+        metavar="WHERE",
+        help="local: each actor has a network; central: one server answers all of them",
     )
     group.add_argument("--device", metavar="DEVICE", help="of the learner: auto, cpu or cuda:N")
     either = group.add_mutually_exclusive_group()

@@ -55,6 +55,13 @@ class Engine(StrEnum):
     RAY = "ray"
 
 
+class Inference(StrEnum):
+    """Who answers what to do: a network of each actor's own, or one for all of them."""
+
+    LOCAL = "local"
+    CENTRAL = "central"
+
+
 class Exploration(StrEnum):
     """How random actions are shared out among actors."""
 
@@ -235,6 +242,7 @@ class ActorConfig:
     exploration: Exploration = Exploration.SHARED  # ladder: actor i of N uses e**(1 + 7i/(N-1))
     pull_period: int = 400  # env steps between two looks for new weights, rounded up to chunks
     devices: tuple[str, ...] = ()  # cuda:0, cuda:1: actors take turns; none: all on the CPU
+    inference: Inference = Inference.LOCAL  # central: one server answers all actor processes
     env_step_timeout_s: float = 60.0  # an environment that is silent for longer is given up
     max_restarts: int = 3  # times in a row a lost actor is started again
 
@@ -442,6 +450,7 @@ SB3_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {  # what it would pass over
     "cluster.address": ((None,), OWN_LOOP),
     "cluster.learner_resources": (({},), OWN_LOOP),
     "actor.num": ((1,), "use sb3.envs"),
+    "actor.inference": ((Inference.LOCAL,), OWN_LOOP),
     "replay.draw": ((Draw.UNIFORM,), "leave it out"),
     "replay.storage": ((Storage.MEMORY,), "lower replay.capacity"),
     "replay.shards": ((None, 1), "its replay is one piece: leave it out"),
@@ -520,6 +529,7 @@ class Config:
             return
         self._refuse_what_only_sb3_has()
         self._refuse_crowds()
+        self._refuse_a_far_oracle()
         self._refuse_two_scales()
         self._refuse_disk_in_a_pool()
         self._refuse_a_far_guard()
@@ -572,6 +582,25 @@ class Config:
             raise ConfigError(
                 "sharing.guard compares loans with the learner's own policy, and with engine ray "
                 "they are borrowed on other hosts; leave it out, or use another engine"
+            )
+
+    def _refuse_a_far_oracle(self) -> None:
+        """One server answers processes of its own machine."""
+        actor = self.actor
+        if actor.inference is Inference.LOCAL:
+            return
+        if self.engine is not Engine.PROCESSES:
+            single = self.run.mode is Mode.SINGLE
+            what = f"run.mode {self.run.mode}" if single else f"run.engine {self.engine}"
+            do = "--mode sync or --mode async" if single else "--engine processes"
+            raise ConfigError(
+                "actor.inference central answers actors in processes of their own on this "
+                f"machine, got {what}; use {do}, or leave --inference out"
+            )
+        if len(actor.devices) > 1:
+            raise ConfigError(
+                f"actor.inference central has one network on one device, got actor.devices "
+                f"{list(actor.devices)}; name one, or none for learner.device"
             )
 
     def _refuse_what_nobody_remembers(self) -> None:

@@ -9,6 +9,7 @@ in between (`roam`). An engine decides where it lives and returns a host:
 Orders and answers are small. Experience and weights do not travel this way.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -77,3 +78,15 @@ def describe(error: Exception, traceback: str) -> Failed:
     """Turns what a role raised into an answer."""
     final = isinstance(error, RookeryError) and error.exit_code == 2
     return Failed(f"{type(error).__name__}: {error}", traceback, final)
+
+
+def copies(*fds: int) -> list[int]:
+    """Returns descriptors of the same files that a role may take over: all of them, or none."""
+    made: list[int] = []
+    try:
+        made.extend(os.dup(fd) for fd in fds)
+    except OSError:
+        for fd in made:
+            os.close(fd)
+        raise
+    return made

@@ -15,7 +15,6 @@ be put in its place, and in single mode one that raises, because there is nobody
 
 import contextlib
 import errno
-import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rookery.actor import Actor, transport
-from rookery.config.schema import Config, Engine, Exploration, Mode
+from rookery.booth import Booths, layout_of
+from rookery.config.schema import Config, Engine, Exploration, Inference, Mode
 from rookery.engines import ENGINES
 from rookery.engines.inline import Inline
-from rookery.engines.interface import Close, Failed, Host
+from rookery.engines.interface import Close, Failed, Host, copies
 from rookery.envs.make import Envs
 from rookery.errors import (
     CheckpointError,
@@ -35,7 +35,9 @@ from rookery.errors import (
     LostError,
     RookeryError,
     StalledError,
+    noted,
 )
+from rookery.loops.caller import Line
 from rookery.loops.player import (
     Cut,
     Play,
@@ -46,8 +48,8 @@ from rookery.loops.player import (
     Save,
     Saved,
     Setup,
-    own,
 )
+from rookery.loops.warden import Warden
 from rookery.manage.patience import Patience, back_off_s
 from rookery.manage.watchdog import Hung, Watchdog
 from rookery.replay.ring import Ring
@@ -118,8 +120,12 @@ class Crew:
         envs: Envs | None = None,
         incarnations: Sequence[int] = (),
         numbers: Sequence[int] | None = None,
+        memory: int = 0,
     ):
-        """`numbers` are those of the actors in the run, where this crew is not all of them."""
+        """`numbers` are those of the actors in the run, where this crew is not all of them.
+
+        `memory` is what the policy remembers of an environment; an oracle's callers must know.
+        """
         self.config, self.spec, self._factory, self._board_fd = config, spec, factory, board_fd
         self._start_role = ENGINES[config.engine]
         self._envs = envs  # the first inline actor takes them
@@ -132,7 +138,12 @@ class Crew:
         self.seats: list[Seat] = []
         inline = config.engine is Engine.INLINE  # only another thread notices that this one hangs
         self._watchdog = Watchdog(self._hung) if inline else None
+        self._memory = memory
+        self._booths = self._make_booths()
+        self._warden: Warden | None = None
         try:
+            if self._booths is not None:
+                self._warden = Warden(config, spec, self._booths, board_fd)
             for index, number in enumerate(range(config.actor.num) if numbers is None else numbers):
                 incarnation = incarnations[index] if index < len(incarnations) else 0
                 self.rings.append(self._ring(number, incarnation))
@@ -146,8 +157,9 @@ class Crew:
 
     def _unstarted(self, error: OSError) -> LostError:
         advice = ADVICE.get(error.errno or 0, "see what the system says")
+        last = f"actor {len(self.seats) - 1} of {self.config.actor.num}"
         return LostError(
-            f"actor {len(self.seats) - 1} of {self.config.actor.num} could not be started "
+            f"{last if self.seats else 'the inference server'} could not be started "
             f"({error}); {advice}, or use fewer actors (--actors)"
         )
 
@@ -177,6 +189,12 @@ class Crew:
         finally:
             self._at_work = None
 
+    def _make_booths(self) -> Booths | None:
+        actor = self.config.actor
+        if actor.inference is Inference.LOCAL:
+            return None
+        return Booths(layout_of(self.spec, self._memory, actor.envs), actor.num)
+
     def _ring(self, number: int, incarnation: int) -> Ring:
         ring = transport(self.spec, self.config.actor, index=number, incarnation=incarnation)
         ring.beat()
@@ -184,18 +202,35 @@ class Crew:
 
     def _seat(self, seat: Seat) -> None:
         envs, self._envs = self._envs, None
-        ring_fd, board_fd = _own_both(self.rings[seat.index].fd, self._board_fd)
+        central = self._booths is not None
+        ring_fd, fd = copies(self.rings[seat.index].fd, self._source_fd)
         setup = Setup(
-            self.config, self._factory, seat.number, seat.incarnation, ring_fd, board_fd, envs
+            self.config,
+            self._factory,
+            seat.number,
+            seat.incarnation,
+            ring_fd,
+            None if central else fd,
+            envs,
+            self._line(seat, fd) if central else None,
         )
         with self._here(seat):
             seat.host = self._start_role(
                 "rookery.loops.player:Player",
                 setup,
                 name=f"actor-{seat.number}",
-                fds=[ring_fd, board_fd],
+                fds=[ring_fd, fd],
             )
         seat.heard, seat.failed = False, None
+
+    @property
+    def _source_fd(self) -> int:
+        """Of whatever tells actors what to do: weights, or an oracle's answers."""
+        return self._board_fd if self._booths is None else self._booths.fd
+
+    def _line(self, seat: Seat, fd: int) -> Line:
+        actor = self.config.actor
+        return Line(self.spec, self._memory, actor.envs, actor.num, seat.index, fd)
 
     @property
     def actors(self) -> list[Actor]:
@@ -207,7 +242,8 @@ class Crew:
     def pids(self) -> dict[str, int]:
         """The processes of actors that have one of their own, by name."""
         hosts = [seat.host for seat in self.seats if seat.host is not None]
-        return {host.name: host.pid for host in hosts if not isinstance(host, Inline)}
+        pids = {host.name: host.pid for host in hosts if not isinstance(host, Inline)}
+        return pids | (self._warden.pids if self._warden else {})
 
     @property
     def incarnations(self) -> list[int]:
@@ -215,7 +251,7 @@ class Crew:
 
     def metrics(self) -> dict[str, float]:
         """What is worth a line in the record, beyond what the driver knows."""
-        return {}
+        return self._warden.metrics() if self._warden else {}
 
     @property
     def complete(self) -> bool:
@@ -358,6 +394,9 @@ class Crew:
         seat.failed, seat.patience = failed, Patience()  # it may still close its environments
 
     def _look_after(self) -> None:
+        if self._warden is not None:
+            self._warden.look_after()
+            self._complaints += self._warden.take_complaints()
         for seat in self.seats:
             if seat.host is not None and (trouble := self._trouble(seat, seat.host)):
                 self._lose(seat, seat.host, trouble)
@@ -452,6 +491,9 @@ class Crew:
         with contextlib.ExitStack() as stack:
             for ring in self.rings:
                 stack.callback(ring.close)
+            for part in (self._booths, self._warden):  # the last first, and actors before both
+                if part is not None:
+                    stack.callback(part.close)
             if self._watchdog is not None:
                 stack.callback(self._watchdog.close)
             for seat in self.seats:
@@ -464,19 +506,3 @@ class Crew:
         seat.host = None
         with self._here(seat):
             host.stop(max(0.0, deadline - time.monotonic()) if seat.heard else 0.0)
-
-
-def _own_both(ring_fd: int, board_fd: int) -> tuple[int, int]:
-    first = own(ring_fd)
-    try:
-        return first, own(board_fd)
-    except OSError:
-        os.close(first)
-        raise
-
-
-def noted(error: RookeryError, its_traceback: str) -> RookeryError:
-    """Gives an error the traceback of the process in which it began."""
-    if its_traceback:
-        error.add_note(its_traceback)
-    return error

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.config.schema import Config, Engine, Storage
+from rookery.config.schema import Config, Engine, Inference, Storage
 from rookery.errors import ConfigError
 from rookery.learner import Learner, pick_device
 from rookery.manage import machine
@@ -51,8 +51,8 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
     return Estimate(
         replay=replay,
         weights=trained
-        + (2 + COPIES + config.actor.num) * acting,  # two moments for each trained weight
-        processes=(PROCESSES + _own_processes(config)) * PROCESS_BYTES,
+        + (2 + COPIES + _networks(config)) * acting,  # two moments for each trained weight
+        processes=(PROCESSES + _own_processes(config) + _central(config)) * PROCESS_BYTES,
         checkpoints=kept_rows + (config.checkpoint.keep + 2) * (trained + 3 * acting),
     )
 
@@ -108,7 +108,7 @@ def refuse_descriptors(config: Config) -> None:
 def refuse_devices(config: Config) -> None:
     """Refuses GPUs that are not there, or have no memory for their actors."""
     devices = [pick_device(name, "actor.devices") for name in config.actor.devices]
-    seated = Counter(itertools.islice(itertools.cycle(devices), config.actor.num))
+    seated = Counter(itertools.islice(itertools.cycle(devices), _networks(config)))
     for device, actors in seated.items():
         if device.type != "cuda":
             continue
@@ -130,6 +130,15 @@ def crowding(config: Config, knob: str = "actor.num") -> str | None:
         f"{config.actor.num} actors share {cores} CPUs and will take turns; lower {knob} to "
         f"{cores} or less, or give this process more CPUs"
     )
+
+
+def _central(config: Config) -> bool:
+    return config.actor.inference is Inference.CENTRAL
+
+
+def _networks(config: Config) -> int:
+    """Those that are played with."""
+    return 1 if _central(config) else config.actor.num
 
 
 def _own_processes(config: Config) -> int:

@@ -22,9 +22,9 @@ from rookery.config.schema import Config, Mode
 from rookery.engines.interface import Close
 from rookery.engines.ray import Cluster, Node
 from rookery.engines.remote import Host
-from rookery.errors import CheckpointError, ConfigError, LostError
+from rookery.errors import CheckpointError, ConfigError, LostError, noted
 from rookery.loops.berth import Berth, shifted
-from rookery.loops.crew import Dealt, noted, rungs
+from rookery.loops.crew import Dealt, rungs
 from rookery.loops.player import Report
 from rookery.loops.station import (
     Badge,

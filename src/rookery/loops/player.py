@@ -5,7 +5,6 @@ waits where the limiter holds it up or its ring is full, and says now and then h
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -15,17 +14,18 @@ import numpy as np
 import torch
 
 from rookery.actor import Actor, Played
-from rookery.algos import build_algorithm
+from rookery.algos import Algorithm, build_algorithm
 from rookery.board import Board
 from rookery.config.schema import ActorConfig, Config
 from rookery.envs.make import Envs, make
 from rookery.errors import ConfigError, EnvError
 from rookery.event import Activity, Counters, Episode, Traced
 from rookery.learner import pick_device
+from rookery.loops.caller import Caller, Line
 from rookery.nets.arrays import arrays_of
 from rookery.replay.ring import Ring
 from rookery.report.trace import Trace
-from rookery.types import Array, Floats
+from rookery.types import Array, EnvSpec, Floats
 
 NAP_S, LONG_NAP_S = 0.0005, 0.004  # between two looks at a closed gate: the longer, the longer
 NEWS_S = 0.05  # between two reports while roaming
@@ -40,8 +40,9 @@ class Setup(NamedTuple):
     actor: int
     incarnation: int
     ring_fd: int  # its transport ring
-    board_fd: int
+    board_fd: int | None  # None: an oracle has the weights
     envs: Envs | None = None  # made already: only where it lives in the process that made them
+    line: Line | None = None  # to the oracle
 
 
 class Play(NamedTuple):
@@ -155,22 +156,34 @@ class Player:
 
     def _begin(self, envs: Envs) -> None:
         setup, config = self.setup, self.setup.config
-        algorithm = build_algorithm(config, envs.spec)
-        self.board = Board(arrays_of(algorithm.acting), fd=setup.board_fd)
-        algorithm.networks.to(_device(config, setup.actor))
+        ring = Ring.from_fd(setup.ring_fd)
         self.actor = Actor(
             envs,
-            algorithm,
+            self._algorithm(envs.spec, ring),
             _patience(config),
             config.env,
             seed=config.run.seed,
-            ring=Ring.from_fd(setup.ring_fd),
+            ring=ring,
             index=setup.actor,
             incarnation=setup.incarnation,
             info_keys=config.report.info_keys,
             values=config.wants_values,
         )
-        self.actor.pull(self.board)
+        self._pull()
+
+    def _algorithm(self, spec: EnvSpec, ring: Ring) -> Algorithm:
+        setup, config = self.setup, self.setup.config
+        self.board: Board | None = None
+        if setup.line is not None:
+            return Caller(setup.line, beat=ring.beat)
+        algorithm = build_algorithm(config, spec)
+        self.board = Board(arrays_of(algorithm.acting), fd=setup.board_fd)
+        algorithm.networks.to(_device(config, setup.actor))
+        return algorithm
+
+    def _pull(self) -> None:
+        if self.board is not None:
+            self.actor.pull(self.board)
 
     def do(self, order: Any) -> Any:
         return self._orders[type(order)](order)
@@ -192,7 +205,7 @@ class Player:
 
     def _chunk(self, order: Play) -> Played:
         if self.actor.due():
-            self.actor.pull(self.board)
+            self._pull()
         began = time.monotonic()
         with _memory(self.setup):
             if order.episodes is None:
@@ -203,7 +216,7 @@ class Player:
         return played
 
     def _roam(self, order: Roam) -> Report:
-        self.actor.pull(self.board)  # a resumed run's weights came after this was built
+        self._pull()  # a resumed run's weights came after this was built
         self.roaming = True
         return self._report(0.0)
 
@@ -261,7 +274,9 @@ class Player:
         try:
             self.actor.close()
         finally:
-            self.board.close()
+            source = self.actor.algorithm if self.board is None else self.board
+            if isinstance(source, Board | Caller):
+                source.close()
 
 
 @contextlib.contextmanager
@@ -287,8 +302,3 @@ def _patience(config: Config) -> ActorConfig:
 def _device(config: Config, index: int) -> torch.device:
     devices = config.actor.devices
     return pick_device(devices[index % len(devices)] if devices else "cpu", "actor.devices")
-
-
-def own(fd: int) -> int:
-    """Returns a descriptor of the same file that somebody else may close."""
-    return os.dup(fd)

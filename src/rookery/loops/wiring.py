@@ -224,6 +224,7 @@ def _shared(
             factory=factory,
             envs=envs,
             incarnations=incarnations,
+            memory=learner.algorithm.memory,
         )
         stack.callback(crew.close)
         member = join(config, spec, run_dir)
