@@ -27,7 +27,11 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        return [flag for flag in self._option_string_actions if flag.startswith("--")]
+        """Every flag it takes, before its verbs and after them."""
+        own = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        verbs = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        theirs = [flag for a in verbs for verb in a.choices.values() for flag in verb.flags]
+        return list(dict.fromkeys(own + theirs))
 
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:

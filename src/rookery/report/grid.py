@@ -279,8 +279,8 @@ def _talk(episode: Episode, clock: _Clock) -> list[str]:
 
 
 def _lines(places: Array, talk: Sequence[Pair], count: int) -> str:
-    ends = [(places[a].tolist(), places[b].tolist()) for a, b in talk]
-    drawn = [f"M{ax} {ay}L{bx} {by}" for (ay, ax), (by, bx) in ends]
+    at = [f"{column} {row}" for row, column in places.tolist()]
+    drawn = [f"M{at[a]}L{at[b]}" for a, b in talk]
     return "".join(drawn) + "M0 0L0 0" * (count - len(talk))
 
 

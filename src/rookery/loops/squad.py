@@ -1,0 +1,113 @@
+"""A trained team policy, for teams of any number.
+
+    squad = recruit("runs/a")                       # a folder, a file of `rookery export`, "demo"
+    algorithm = squad.of(64)                        # the same weights, for 64 agents
+
+Weights do not depend on how many agents there are; an `Algorithm` does, so each number has its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rookery.algos import Algorithm, build_algorithm
+from rookery.config.load import load_run
+from rookery.config.schema import Config
+from rookery.envs.pathfinding.rules import MOVES, Outside, Rules
+from rookery.errors import ConfigError
+from rookery.learner import pick_device
+from rookery.loops import parcel as parcels
+from rookery.loops.launch import read_weights
+from rookery.nets.arrays import load_arrays
+from rookery.types import ActionSpec, Array, EnvSpec, Kind, Leaf
+
+DEMO = "demo"  # the word for the policy that comes with the library
+PACKAGED = "policy.safetensors"  # beside the environment
+ALGORITHM = "team"
+
+
+@dataclass(frozen=True)
+class Squad:
+    """The weights of a team policy, and what its agents can see."""
+
+    config: Config
+    arrays: Mapping[str, Array]
+    version: int | None  # of the weights; a file does not say
+    device: torch.device
+
+    def of(self, agents: int) -> Algorithm:
+        """Builds the policy for so many agents."""
+        algorithm = build_algorithm(self.config, _spec(agents, self.rules().sight))
+        load_arrays(algorithm.acting, self.arrays)
+        algorithm.acting.to(self.device).eval()
+        return algorithm
+
+    def rules(self, **changed: Any) -> Rules:
+        """Returns rules under which agents see what they saw in training; the rest may change."""
+        given = self.config.env.kwargs
+        seen: dict[str, Any] = {}
+        if "radius" in given:
+            seen["radius"] = int(given["radius"])
+        if "outside" in given:
+            seen["outside"] = Outside(given["outside"])
+        return Rules(**seen, **changed)
+
+
+def recruit(run: str, *, checkpoint: str = "best", device: str = "auto") -> Squad:
+    """Reads a policy from a run folder, from a file, or, by the word `demo`, our own."""
+    place, path = pick_device(device, "--device"), Path(run)
+    if run == DEMO and not path.exists():
+        return _from_package(place)
+    if path.is_file():
+        return _from_file(path, checkpoint, place)
+    config = load_run(path)
+    _refuse_others(run, config)
+    weights = read_weights(path, checkpoint)
+    return Squad(config, weights.arrays, weights.version, place)
+
+
+def _from_package(device: torch.device) -> Squad:
+    packaged = files("rookery.envs.pathfinding") / PACKAGED
+    if not packaged.is_file():
+        raise ConfigError(
+            "this installation has no packaged policy for path finding; give a run folder or a "
+            "file of `rookery export`, or train one: `rookery train pathfinding`"
+        )
+    with as_file(packaged) as path:
+        return _from_file(path, "best", device)
+
+
+def _from_file(path: Path, checkpoint: str, device: torch.device) -> Squad:
+    if checkpoint != "best":
+        raise ConfigError(
+            f"{str(path)!r} is a file with one policy in it, got --checkpoint {checkpoint}; leave "
+            "it out, or give the run folder"
+        )
+    parcel = parcels.read(path)
+    _refuse_others(str(path), parcel.config)
+    return Squad(parcel.config, parcel.arrays, None, device)
+
+
+def _refuse_others(run: str, config: Config) -> None:
+    if config.algo.name != ALGORITHM:
+        raise ConfigError(
+            f"{run!r} was trained by {config.algo.name} on {config.env.id}; path finding needs a "
+            f"run of the algorithm {ALGORITHM}; give one, or use `rookery evaluate`"
+        )
+
+
+def _spec(agents: int, sight: int) -> EnvSpec:
+    """Describes a world of so many agents as the team environment does."""
+    return EnvSpec(
+        "pathfinding",
+        (
+            Leaf("view", (agents, sight, sight), "uint8", Kind.IMAGE),
+            Leaf("place", (agents, 2), "int16", Kind.VECTOR),
+            Leaf("reward", (agents,), "float32", Kind.VECTOR),
+        ),
+        ActionSpec(shape=(agents,), sizes=(len(MOVES),) * agents),
+    )
