@@ -60,7 +60,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answered(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
     capsys.readouterr()
-    assert main(["pathfinding", *map(str, argv), "--json"]) == 0
+    assert main(["pathfinding", *map(str, argv), "--threads", "1", "--json"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert len(out) == 1
     answer: dict[str, Any] = json.loads(out[0])
@@ -133,6 +133,18 @@ def test_cases_may_come_from_a_file(policy, capsys, tmp_path, collision):
     (row,) = answer["results"]
     assert (row["agents"], row["size"], row["cases"]) == (3, 7, 4)
     assert answer["collision"] == collision
+
+
+def test_of_a_file_the_first_cases_may_be_taken(policy, capsys, tmp_path):
+    file = tmp_path / "cases.npz"
+    cases.save(file, cases.generate(4, agents=3, size=7, density=0, rng=np.random.default_rng(0)))
+    flags = ("--cases-file", file, "--agents", 3, "--steps", 3)
+
+    (row,) = answered(capsys, "evaluate", policy, *flags, "--cases", 2)["results"]
+
+    assert row["cases"] == 2
+    assert main(["pathfinding", "evaluate", str(policy), *map(str, flags), "--agents", "4"]) == 2
+    assert "has cases of 3" in capsys.readouterr().err
 
 
 def test_cases_may_come_from_a_map_and_its_scenario(policy, capsys, tmp_path):

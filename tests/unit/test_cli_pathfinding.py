@@ -60,8 +60,8 @@ def test_every_verb_has_a_help(verb, capsys):
         (["evaluate", "runs/absent", "--checkpoint", "newest"], "best, last or a number"),
         (["evaluate", "runs/absent", "--map", "a.map"], "give both, or neither"),
         (["evaluate", "runs/absent", "--scen", "a.scen"], "give both, or neither"),
-        (["evaluate", "x", "--cases-file", "a.npz", "--agents", "8"], "drop one"),
-        (["evaluate", "x", "--cases-file", "a.npz", "--seed", "0"], "drop one"),
+        (["evaluate", "x", "--cases-file", "a.npz", "--size", "8"], "drop one"),
+        (["evaluate", "x", "--map", "a", "--scen", "b", "--cases", "2"], "drop one"),
         (
             ["evaluate", "x", "--cases-file", "a.npz", "--map", "a", "--scen", "b"],
             "cases come from one place",
@@ -72,6 +72,8 @@ def test_every_verb_has_a_help(verb, capsys):
         (["show", "runs/absent", "--pace", "0"], "from 0.1 to 50"),
         (["show", "runs/absent", "--pace", "nan"], "from 0.1 to 50"),
         (["show", "runs/absent", "--case", "-1"], "from 0 on"),
+        (["demo", "--device", "gpu"], "auto, cpu or cuda:N"),
+        (["demo", "--threads", "0"], "above 0"),
         (["demo", "--out", "demo.png"], "does not end in .svg or .gif"),
     ],
 )

@@ -70,7 +70,9 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     )
     drawn.add_argument("--size", type=sizes, metavar="S", help="40, or each in a range: 17-21")
     drawn.add_argument("--density", type=densities, metavar="D", help="0.3, or a range: 0.1-0.3")
-    drawn.add_argument("--cases", type=arguments.count, metavar="N", help="of each row; 200")
+    drawn.add_argument(
+        "--cases", type=arguments.count, metavar="N", help="of each row; 200, or all of a file"
+    )
     _add_rules(parser, steps=256)
     parser.add_argument("--baseline", action="store_true", help="judge own shortest ways as well")
     parser.add_argument("--planner", action="store_true", help="judge a classical planner as well")
@@ -96,14 +98,14 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="demo.svg", metavar="FILE", help="default demo.svg")
     parser.add_argument("--cases", type=arguments.count, default=20, metavar="N", help="20")
     parser.add_argument("--seed", type=number, default=0, metavar="S", help="of the cases")
-    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda:N")
+    _add_place(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
 
 def _add_cases(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Adds where cases may come from, and returns the group for what may be drawn."""
     drawn = parser.add_argument_group("cases that are drawn")
-    drawn.add_argument("--seed", type=number, metavar="S", help="same seed, same cases; 0")
+    drawn.add_argument("--seed", type=number, metavar="S", help="the same seed, the same cases; 0")
     read = parser.add_argument_group("cases that are read instead")
     read.add_argument("--cases-file", metavar="F.npz", help="arrays maps, starts and goals")
     read.add_argument("--map", metavar="F.map", help="a map of MovingAI's, with --scen")
@@ -130,7 +132,16 @@ def _add_rules(parser: argparse.ArgumentParser, steps: int) -> None:
         metavar="WHICH",
         help="best (default), last, or the env steps of a checkpoint",
     )
-    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda:N")
+    _add_place(parser)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", type=device, default="auto", help="of the policy: auto (default), cpu or cuda:N"
+    )
+    parser.add_argument(
+        "--threads", type=arguments.count, metavar="N", help="of the CPU; default: as torch has it"
+    )
 
 
 def _evaluate(args: argparse.Namespace) -> int:
@@ -201,7 +212,7 @@ def _contest(args: argparse.Namespace) -> "Contest":
         from rookery.loops.squad import recruit
         from rookery.loops.trials import Contest
 
-    squad = recruit(args.run, checkpoint=args.checkpoint, device=args.device)
+    squad = recruit(args.run, checkpoint=args.checkpoint, device=args.device, threads=args.threads)
     rules = squad.rules(steps=args.steps, collision=Collision(args.collision))
     shield = getattr(args, "shield", False)
     return Contest(squad=squad, rules=rules, seed=args.seed or 0, shield=shield)
@@ -228,7 +239,8 @@ def _trials(args: argparse.Namespace, usual: Drawn) -> Iterable["Trial"]:
     from rookery.loops import trials
 
     if args.cases_file:
-        return [trials.from_file(args.cases_file)]
+        count = getattr(args, "cases", None)  # a picture is of one of all
+        return [trials.from_file(args.cases_file, agents=args.agents, count=count)]
     if args.map:
         return trials.from_map(args.map, args.scen, args.agents or usual.agents)
     chosen = Drawn(
@@ -291,7 +303,7 @@ def _refuse_wrong_sources(args: argparse.Namespace) -> None:
     if args.map and args.cases_file:
         raise ConfigError("--cases-file and --map were given; cases come from one place; drop one")
     read = "--cases-file" if args.cases_file else "--map" if args.map else ""
-    drawn = ("size", "density", "cases", "seed", *(("agents",) if args.cases_file else ()))
+    drawn = ("size", "density", *(("cases",) if args.map else ()))
     wrong = [f"--{name}" for name in drawn if read and getattr(args, name, None) is not None]
     if wrong:
         raise ConfigError(
@@ -318,6 +330,13 @@ def densities(text: str) -> tuple[float, float]:
             f"needs a share of blocked cells from 0 to below 1, or 0.1-0.3, got {text!r}"
         )
     return low, high
+
+
+def device(text: str) -> str:
+    """Reads where a policy is to live."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"needs auto, cpu or cuda:N, got {text!r}")
+    return text
 
 
 def number(text: str) -> int:

@@ -57,8 +57,15 @@ class Squad:
         return Rules(**seen, **changed)
 
 
-def recruit(run: str, *, checkpoint: str = "best", device: str = "auto") -> Squad:
-    """Reads a policy from a run folder, from a file, or, by the word `demo`, our own."""
+def recruit(
+    run: str, *, checkpoint: str = "best", device: str = "auto", threads: int | None = None
+) -> Squad:
+    """Reads a policy from a run folder, from a file, or, by the word `demo`, our own.
+
+    `threads` is how many the process uses from now on, where torch is not to choose.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
     place, path = pick_device(device, "--device"), Path(run)
     if run == DEMO and not path.exists():
         return _from_package(place)

@@ -67,9 +67,18 @@ def drawn(
         yield Trial(stacked(mixed), low if low == high else f"{low}-{high}")
 
 
-def from_file(path: str) -> Trial:
-    """Reads a file of cases."""
-    return Trial(cases.load(path))
+def from_file(path: str, *, agents: Sequence[int] | None = None, count: int | None = None) -> Trial:
+    """Reads a file of cases, or the first `count` of it; `agents` must be what it has."""
+    found = cases.load(path)
+    number = found.starts.shape[1]
+    if agents and list(agents) != [number]:
+        raise ConfigError(
+            f"--agents is {','.join(map(str, agents))}, and {path} has cases of {number}; leave "
+            "it out, or give another file"
+        )
+    if not len(found.maps):
+        raise ConfigError(f"{path} has no cases; give a file with at least one")
+    return Trial(some(found, slice(count)))
 
 
 def from_map(path: str, scenarios: Sequence[str], agents: Sequence[int]) -> Iterator[Trial]:
