@@ -50,9 +50,8 @@ def following(numbers: Floats) -> np.random.Generator:
 
 def reseed(rng: np.random.Generator, number: int) -> None:
     """Makes a PCG64 generator a function of a 64-bit number: quicker by far than a new one."""
-    state = dict(rng.bit_generator.state, has_uint32=0)
-    state["state"]["state"] = number << 64 | number
-    rng.bit_generator.state = state
+    inside = {"state": number << 64 | number, "inc": 1}
+    rng.bit_generator.state = dict(rng.bit_generator.state, state=inside, has_uint32=0)
 
 
 def integer(seed: int, role: Role, *, index: int = 0, incarnation: int = 0) -> int:

@@ -60,7 +60,7 @@ class Warden:
         now, done, last = time.monotonic(), self._booths.done, self._logged
         took, self._logged, self._logged_at = now - self._logged_at, done, now
         questions, batches = done.questions - last.questions, done.batches - last.batches
-        if not (questions and batches):
+        if not (questions and batches and took > 0):
             return {"inference/restarts": float(self.restarts)}
         return {
             "inference/restarts": float(self.restarts),
