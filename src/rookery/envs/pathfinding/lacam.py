@@ -44,14 +44,15 @@ class Memory(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def search(near, far, starts, goals, budget, state):  # type: ignore[no-untyped-def]
+def search(near, far, starts, goals, rank, budget, state):  # type: ignore[no-untyped-def]
     """Returns an outcome, the ways [T + 1, N] (empty but when FOUND), and what of `budget` it took.
 
-    A unit of the budget is one successor asked for. `state` [1] uint64 is the randomness.
+    A unit of the budget is one successor asked for. `rank` [N] int32 says who comes first among
+    those who have been away from their goals for as long; `state` [1] uint64 is the randomness.
     """
     memory, turn = _make_memory(budget, goals.size), make_turn(goals.size, near.shape[0])
     path = np.empty(budget + 1, np.int32)  # a stack; the same configuration may be on it twice
-    path[0] = _discover(memory, far, goals, starts, -1)
+    path[0] = _discover(memory, rank, goals, starts, -1)
     top, spent = 0, 0
     while top >= 0:
         at = path[top]
@@ -67,7 +68,7 @@ def search(near, far, starts, goals, budget, state):  # type: ignore[no-untyped-
         _refine(memory, near, at, rule)
         if _propose(turn, memory, near, far, goals, at, rule, state):
             top += 1
-            path[top] = _visit(memory, far, goals, turn.chosen, at)
+            path[top] = _visit(memory, rank, goals, turn.chosen, at)
     outcome = SPENT if top >= 0 else NONE
     return outcome, np.empty((0, goals.size), np.int32), spent
 
@@ -96,11 +97,11 @@ def _make_memory(budget, agents):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _visit(memory, far, goals, cells, parent):  # type: ignore[no-untyped-def]
+def _visit(memory, rank, goals, cells, parent):  # type: ignore[no-untyped-def]
     """Returns the number of a configuration, new or known, that can be reached from `parent`."""
     at = memory.slots[_slot(memory, cells)]
     if at < 0:
-        return _discover(memory, far, goals, cells, parent)
+        return _discover(memory, rank, goals, cells, parent)
     # Depth falls along parents, always; so this makes no circles.
     if memory.depth[parent] + 1 < memory.depth[at]:
         memory.parent[at], memory.depth[at] = parent, memory.depth[parent] + 1
@@ -122,7 +123,7 @@ def _slot(memory, cells):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _discover(memory, far, goals, cells, parent):  # type: ignore[no-untyped-def]
+def _discover(memory, rank, goals, cells, parent):  # type: ignore[no-untyped-def]
     """Writes down a new configuration, with an empty prescription; returns its number."""
     at = memory.used[0]
     memory.used[0] += 1
@@ -133,17 +134,20 @@ def _discover(memory, far, goals, cells, parent):  # type: ignore[no-untyped-def
     for agent in range(goals.size):
         waited = 0 if parent < 0 else memory.urgency[parent, agent] + 1
         memory.urgency[at, agent] = 0 if cells[agent] == goals[agent] else waited
-    _rank(memory.urgency[at], far, memory.cells[0], memory.order[at])
+    _sort(memory.urgency[at], rank, memory.order[at])
     memory.head[at] = memory.tail[at] = _prescribe(memory, -1, 0, -1)
     return at
 
 
 @njit(cache=True, nogil=True)
-def _rank(urgency, far, starts, order):  # type: ignore[no-untyped-def]
-    """Orders agents: who has been away for longest first, of those who had the longest way."""
-    key = np.empty(starts.size, np.int64)
-    for agent in range(starts.size):
-        key[agent] = -(np.int64(urgency[agent]) << 20) - far[agent, starts[agent]]
+def _sort(urgency, rank, order):  # type: ignore[no-untyped-def]
+    """Orders agents: who has been away for longest first, of those the highest rank.
+
+    The rank must not change on the way: those who take turns in having it get nowhere.
+    """
+    key = np.empty(rank.size, np.int64)
+    for agent in range(rank.size):
+        key[agent] = -(np.int64(urgency[agent]) << 32) - rank[agent]
     order[:] = np.argsort(key, kind="mergesort")
 
 

@@ -19,7 +19,7 @@ from numba import njit
 from rookery.envs.pathfinding import lacam
 from rookery.envs.pathfinding.cases import Cases, Maps, Places, check
 from rookery.envs.pathfinding.fields import distances
-from rookery.envs.pathfinding.graph import link
+from rookery.envs.pathfinding.graph import draw, link
 from rookery.envs.pathfinding.polish import arrivals, exchange, price, tighten
 from rookery.envs.pathfinding.rules import MOVES
 from rookery.errors import ConfigError
@@ -27,7 +27,8 @@ from rookery.errors import ConfigError
 BUDGET = 200_000  # successors of configurations that may be asked for, for one case
 ROUNDS = 100  # times that a few agents are planned anew
 TRIES, MOST_TRIES = 3, 16  # the best of so many plans; of more, while it takes too many steps
-FIRST_LIMIT = 500  # of the budget, before the search begins anew; then twice that, and so on
+FIRST_LIMIT = 500  # of the budget, before the search begins anew; then a quarter more, and so on
+NOISE = 8  # steps: with each search, ranks by the way that is left are blurred by so much more
 
 Cells = npt.NDArray[np.int32]
 
@@ -151,8 +152,8 @@ def solve(near, far, starts, goals, steps, budget, rounds, state):  # type: igno
     for tried in range(1, MOST_TRIES):
         if tried >= TRIES and best.shape[0] <= steps + 1:
             break
-        limit = min(FIRST_LIMIT, budget - spent)
-        outcome, ways, took = lacam.search(near, far, starts, goals, limit, state)
+        limit, rank = min(FIRST_LIMIT, budget - spent), _rank(far, starts, 0, state)
+        outcome, ways, took = lacam.search(near, far, starts, goals, rank, limit, state)
         spent += took
         if outcome == lacam.FOUND:
             best = _better(best, tighten(ways, near, far, goals), goals, steps)
@@ -164,14 +165,23 @@ def solve(near, far, starts, goals, steps, budget, rounds, state):  # type: igno
 @njit(cache=True, nogil=True)
 def _first(near, far, starts, goals, budget, state):  # type: ignore[no-untyped-def]
     """Searches until there is a plan, again and again: some searches are lucky, some never end."""
-    limit, spent = min(FIRST_LIMIT, budget), 0
-    outcome, ways, took = lacam.search(near, far, starts, goals, limit, state)
-    spent += took
+    limit, spent, outcome, noise = min(FIRST_LIMIT, budget), 0, lacam.SPENT, 0
+    ways = np.empty((0, goals.size), np.int32)
     while outcome == lacam.SPENT and spent < budget:
-        limit = min(2 * limit, budget - spent)
-        outcome, ways, took = lacam.search(near, far, starts, goals, limit, state)
+        rank = _rank(far, starts, noise, state)
+        outcome, ways, took = lacam.search(near, far, starts, goals, rank, limit, state)
         spent += took
+        limit, noise = min(limit + limit // 4, budget - spent), noise + NOISE
     return outcome, ways, spent
+
+
+@njit(cache=True, nogil=True)
+def _rank(far, starts, noise, state):  # type: ignore[no-untyped-def]
+    """Ranks those higher who have a longer way, give or take `noise` steps."""
+    rank = np.empty(starts.size, np.int32)
+    for agent in range(starts.size):
+        rank[agent] = far[agent, starts[agent]] + draw(state) % (noise + 1)
+    return rank
 
 
 @njit(cache=True, nogil=True)
