@@ -1,0 +1,108 @@
+"""Which cases are judged, for whom, and with which eyes."""
+
+import numpy as np
+import pytest
+import torch
+
+from rookery.algos import Acted
+from rookery.algos.team import VALUES
+from rookery.config.load import load
+from rookery.envs.pathfinding.cases import Cases
+from rookery.envs.pathfinding.planner import Plan, Verdict
+from rookery.envs.pathfinding.rules import Outside, Rules
+from rookery.loops.pathfinding import judge, planned
+from rookery.loops.squad import Squad
+from rookery.loops.trials import drawn, from_map
+
+FIXED = {"sizes": (8, 8), "densities": (0.2, 0.2)}
+MIXED = {"sizes": (6, 9), "densities": (0.0, 0.3)}
+TEAM = "rookery.envs.pathfinding.team:Team"
+
+
+def only(count, agents, seed=0, **what):
+    (trial,) = drawn(count, agents=[agents], seed=seed, **what)
+    return trial
+
+
+def equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("what", [FIXED, MIXED])
+def test_a_row_begins_alike_however_long_it_is_and_whatever_is_beside_it(what):
+    short = only(2, 3, **what).cases
+    *_, long = drawn(5, agents=[1, 3], seed=0, **what)
+
+    assert equal(short, Cases(*(part[:2] for part in long.cases)))
+
+
+def test_another_seed_draws_other_cases():
+    assert not equal(only(3, 2, **FIXED).cases, only(3, 2, seed=1, **FIXED).cases)
+
+
+def test_maps_of_mixed_sizes_are_blocked_beyond_their_edges():
+    trial = only(30, 2, **MIXED)
+
+    assert trial.size == "6-9"
+    assert trial.cases.maps.shape == (30, 9, 9)
+    edges = {9 - int(blocked.all(0)[::-1].argmin()) for blocked in trial.cases.maps}
+    assert {6, 7, 8, 9} <= edges
+
+
+def test_each_scenario_is_a_case_of_its_first_agents(tmp_path):
+    (tmp_path / "a.map").write_text("type octile\nheight 1\nwidth 4\nmap\n....\n")
+    for name, rows in {
+        "a": ["0\t0\t1\t0", "2\t0\t3\t0"],
+        "b": ["3\t0\t2\t0", "1\t0\t0\t0"],
+    }.items():
+        lines = "".join(f"0\ta.map\t4\t1\t{row}\t1\n" for row in rows)
+        (tmp_path / f"{name}.scen").write_text(f"version 1\n{lines}")
+
+    scenarios = [str(tmp_path / f"{name}.scen") for name in "ab"]
+    one, two = from_map(str(tmp_path / "a.map"), scenarios, [1, 2])
+
+    assert one.cases.starts.tolist() == [[[0, 0]], [[0, 3]]]
+    assert two.cases.goals.tolist() == [[[0, 1], [0, 3]], [[0, 2], [0, 0]]]
+
+
+def test_a_case_without_a_plan_counts_the_limit_for_everybody():
+    places = np.zeros((2, 3, 2), dtype=np.int16)
+    cases = Cases(np.zeros((2, 4, 4), dtype=np.uint8), places, places)
+    ways = np.zeros((6, 3, 2), dtype=np.int16)
+    plans = [Plan(Verdict.FOUND, ways, 12, 1), Plan(Verdict.LATE, None, 0, 1)]
+
+    result = planned(cases, plans, 20)
+
+    assert (result.success, result.individual_success) == (0.5, 0.5)
+    assert (result.mean_length, result.sum_of_costs) == (12.5, 36.0)  # of 5 and 20, of 12 and 60
+
+
+class Stubborn:
+    """Two agents that both want to go right, and would rather go down than stay."""
+
+    memory = 0
+
+    def act(self, obs, rng, *, noise=True, memory=None):
+        worlds, agents = obs["place"].shape[:2]
+        q = np.tile(np.array([0.0, -1.0, 1.0, -1.0, 2.0], dtype=np.float32), (worlds, agents, 1))
+        return Acted(q.argmax(2), extras={VALUES: q})
+
+
+def test_a_shield_finds_a_way_around_what_would_have_failed():
+    starts = np.array([[[0, 0], [0, 1]]], dtype=np.int16)
+    goals = np.array([[[0, 1], [1, 1]]], dtype=np.int16)
+    cases = Cases(np.zeros((1, 2, 2), dtype=np.uint8), starts, goals)
+
+    bare = judge(Stubborn(), cases, Rules(steps=1))
+    shielded = judge(Stubborn(), cases, Rules(steps=1), shielded=True)
+
+    assert (bare.success, shielded.success) == (0.0, 1.0)
+
+
+def test_agents_see_as_they_did_in_training():
+    kwargs = {"agents": 2, "radius": 3, "outside": "free", "steps": 9}
+    config = load(None, changes={"algo.name": "team", "env.id": TEAM, "env.kwargs": kwargs})
+
+    rules = Squad(config, {}, None, torch.device("cpu")).rules(steps=50)
+
+    assert (rules.radius, rules.outside, rules.steps) == (3, Outside.FREE, 50)
