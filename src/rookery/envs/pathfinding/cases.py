@@ -126,7 +126,7 @@ def load(path: str | PathLike[str]) -> Cases:
 def check(cases: Cases, *, reachable: bool = False) -> None:
     """Refuses cases nobody can play; with `reachable` also goals that no way leads to."""
     _shaped(cases)
-    case, agent, fault = drawing.fault(*cases, reachable)
+    case, agent, fault = drawing.fault(*map(np.ascontiguousarray, cases), reachable)
     if case >= 0:
         where = f"case {case}" if agent < 0 else f"case {case}, agent {agent}"
         raise ConfigError(f"{where}: {FAULTS[fault]}")

@@ -26,21 +26,21 @@ def distances(maps: Maps, goals: Places) -> npt.NDArray[np.int32]:
 
 @njit(cache=True, nogil=True)
 def draw(which, maps, goals, radius, outside, planes):  # type: ignore[no-untyped-def]
-    """Draws the code planes of some worlds: those of case k become `planes[which[k]]`.
+    """Draws the code planes [E, N, H + 2r, W + 2r] of the worlds with these numbers.
 
     `outside` is the code of what lies beyond the edge.
     """
     rows, columns = maps.shape[1:]
     fresh = np.empty((rows + 2) * (columns + 2), dtype=np.int32)
     field, queue = np.empty_like(fresh), np.empty_like(fresh)
-    for k in range(which.size):
-        _wall(maps[k], fresh)
-        planes[which[k]] = outside
+    for world in which:
+        _wall(maps[world], fresh)
+        planes[world] = outside
         for i in range(goals.shape[1]):
-            if goals[k, i, 0] >= 0:
+            if goals[world, i, 0] >= 0:
                 field[:] = fresh
-                _spread(field, columns + 2, goals[k, i, 0], goals[k, i, 1], queue)
-                _code(field, rows, columns, radius, planes[which[k], i])
+                _spread(field, columns + 2, goals[world, i, 0], goals[world, i, 1], queue)
+                _code(field, rows, columns, radius, planes[world, i])
 
 
 @njit(cache=True, nogil=True)

@@ -124,7 +124,7 @@ class Worlds:
         self.place[which], self.steps[which] = cases.starts, 0
         beyond = np.uint8(BEYOND[self.rules.outside])
         _settle(which, self.place, self.occupant, self._present)
-        fields.draw(which, cases.maps, cases.goals, self.rules.radius, beyond, self._seen)
+        fields.draw(which, self.maps, self.goals, self.rules.radius, beyond, self._seen)
 
     def _take(self, action: npt.NDArray[Any]) -> None:
         shaped = action.shape == self._action.shape and action.dtype.kind in "iu"
@@ -151,8 +151,7 @@ _MOVED, _WAITED, _RESTED, _COLLIDED, _FINISHED = range(5)
 def _settle(which, place, occupant, present):  # type: ignore[no-untyped-def]
     """Notes who stands where in some worlds, and forgets who stood there before."""
     radius = (present.shape[1] - occupant.shape[1]) // 2
-    for k in range(which.size):
-        world = which[k]
+    for world in which:
         occupant[world] = -1
         present[world] = 0
         for i in range(place.shape[1]):
