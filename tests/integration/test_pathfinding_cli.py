@@ -13,13 +13,14 @@ from rookery.algos import build_algorithm
 from rookery.cli import pathfinding as command
 from rookery.cli.main import main
 from rookery.cli.pathfinding import Drawn
-from rookery.config.load import load
+from rookery.config.load import RUN_FILE, dump, load
 from rookery.config.schema import EnvConfig
 from rookery.envs.make import make
 from rookery.envs.pathfinding import cases
 from rookery.loops import parcel, squad
 from rookery.loops.parcel import Parcel
 from rookery.nets.arrays import arrays_of
+from rookery.types import Weights
 
 TEAM = "rookery.envs.pathfinding.team:Team"
 KEYS = {
@@ -174,6 +175,28 @@ def test_an_svg_shows_the_episode(policy, capsys, tmp_path):
     discs = root.findall(".//{*}g[@class='disc']/{*}circle")
     assert len(discs) == answer["agents"] == 6
     assert answer["bytes"] == out.stat().st_size
+
+
+def test_of_a_run_folder_the_checkpoint_that_is_asked_for_plays(
+    policy, capsys, tmp_path, monkeypatch
+):
+    found = parcel.read(policy)
+    (tmp_path / RUN_FILE).write_text(dump(found.config))
+    asked = []
+
+    def read_weights(folder, which):
+        asked.append((folder, which))
+        return Weights(7, dict(found.arrays))
+
+    monkeypatch.setattr(squad, "read_weights", read_weights)
+
+    answer = answered(capsys, "evaluate", tmp_path, *SMALL, "--checkpoint", "last")
+    shown = answered(capsys, "show", tmp_path, "--agents", 2, "--size", 6, "--steps", 3)
+
+    assert answer["version"] == 7
+    assert answer["results"] == answered(capsys, "evaluate", policy, *SMALL)["results"]
+    assert asked == [(tmp_path, "last"), (tmp_path, "best")]
+    assert shown["file"] == str(tmp_path / "episode.svg")
 
 
 def test_a_gif_shows_the_episode(policy, capsys, tmp_path):
