@@ -53,3 +53,10 @@ class Confused(Rewarded):
     """Its settings are none."""
 
     Settings = dict
+
+
+class Speechless(Rewarded):
+    """It never knows what to do."""
+
+    def act(self, obs: Obs, rng: np.random.Generator, **_: Any) -> Acted:
+        raise RuntimeError("no words")
