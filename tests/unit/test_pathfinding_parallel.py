@@ -86,6 +86,16 @@ def test_the_limit_truncates_and_does_not_terminate():
         env.step({})
 
 
+def test_arriving_with_the_last_step_is_a_termination_alone():
+    env = parallel_env(agents=2, steps=1)
+    env.reset(options={"cases": pair([(0, 0), (3, 3)], [(0, 1), (3, 2)])})
+
+    _, _, terminations, truncations, _ = env.step({"agent_0": RIGHT, "agent_1": LEFT})
+
+    assert all(terminations.values())
+    assert not any(truncations.values())
+
+
 def test_a_missing_action_is_refused_by_name():
     env = small()
     env.reset(seed=0)

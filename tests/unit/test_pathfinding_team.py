@@ -98,6 +98,16 @@ def test_absent_agents_are_nowhere_and_do_not_count():
     assert reward == pytest.approx(3.0 if terminated else -0.075)
 
 
+def test_absent_agents_are_not_among_those_that_got_home():
+    env = Team(curriculum=LESSONS, steps=1)
+    env.reset(seed=0)
+
+    *_, truncated, info = env.step([0, 0])
+
+    assert truncated
+    assert (info["individual_success"], info["agents"]) == (0.0, 1)
+
+
 def test_a_curriculum_goes_on_when_a_lesson_is_mastered():
     env = Team(curriculum=LESSONS)
     for seed in range(2):
