@@ -23,7 +23,7 @@ from rookery.config.algorithms import Talk, TeamConfig
 from rookery.config.schema import EnvConfig, NetConfig
 from rookery.nets.ask import tensors
 from rookery.nets.follow import Follower
-from rookery.nets.team import Links, TeamQ, neighbours
+from rookery.nets.team import Heard, Links, TeamQ, neighbours
 from rookery.types import Array, Batch, EnvSpec, Extra, Floats, Obs
 
 MEMORY, FRESH, COMM, VALUES = "memory", "fresh", "comm", "q"
@@ -43,9 +43,6 @@ class Window(NamedTuple):
     memory: Tensor  # [S, M] before the first step
     weight: Tensor  # [S]
     fresh: Tensor | None = None  # [T + 1, S] bool: an episode begins; None: at the first step only
-
-    def at(self, t: int) -> Links:
-        return Links(*(part[t] for part in self.links))
 
 
 class Learnt(NamedTuple):
@@ -282,12 +279,17 @@ def _unrolled(net: Any, window: Window, moments: range, h: Tensor) -> tuple[list
     part = slice(moments.start, moments.stop)
     views = window.view[part]
     features = net.see(views.flatten(0, 1)).view(*views.shape[:2], -1)
-    place = net.placed(Links(*(whole[part] for whole in window.links)))
+    heard = net.heard(Links(*(whole[part] for whole in window.links)))
+    each = (
+        [None] * len(moments)
+        if heard is None
+        else list(map(Heard._make, zip(*(part.unbind() for part in heard), strict=True)))
+    )
     memories = []
-    for i, t in enumerate(moments):
+    for t, seen, told in zip(moments, features.unbind(), each, strict=True):
         if window.fresh is not None:
             h = h.masked_fill(window.fresh[t, :, None], 0.0)
-        h = net.step(features[i], h, window.at(t), place[i])
+        h = net.step(seen, h, told)
         memories.append(h)
     return memories, h
 

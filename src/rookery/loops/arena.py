@@ -20,6 +20,7 @@ from rookery.config.algorithms import TeamConfig
 from rookery.config.schema import ReplayConfig
 from rookery.envs.pathfinding.device import DeviceWorlds, Layouts, draw_layouts
 from rookery.envs.pathfinding.rules import Rules
+from rookery.nets.capture import Capture
 from rookery.nets.team import Links
 from rookery.replay.tape import Column, Picks, Tape
 
@@ -71,10 +72,14 @@ class Arena:
         self.score = torch.zeros(worlds, device=device)
         number = torch.arange(agents, device=device) + torch.arange(worlds, device=device)[:, None]
         self._explores = number % min(self.config.explorers, agents) == 0  # as on other engines
-        self._played: list[Tensor] = []
+        self._move = Capture(self._moved, device, [rng])
 
     def _tape(self, rows: int, replay: ReplayConfig) -> Tape:
-        n, others, sight = self.agents, min(self.config.neighbours, self.agents - 1), self.rules.sight
+        n, others, sight = (
+            self.agents,
+            self.config.neighbours,
+            self.rules.sight,
+        )
         low = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         byte = torch.uint8
         columns = {
@@ -101,32 +106,37 @@ class Arena:
 
     # Playing.
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def play(self, rows: int, epsilon: Tensor) -> Ended:
         """Plays so many rows of all worlds, with shares [E] of random actions."""
-        self._played.clear()
-        for _ in range(rows):
-            self._row(epsilon)
-        played = torch.stack(self._played).cpu().numpy()  # the chunk's one sync point
+        facts = [self._row(epsilon) for _ in range(rows)]
+        played = torch.stack(facts).cpu().numpy()  # the chunk's one sync point
         self._restock()
         return _ended(played)
 
-    def _row(self, epsilon: Tensor) -> None:
-        worlds, tape = self.worlds, self.tape
-        if tape.at_mark:
-            tape.mark({"memory": self.memory})
-        h = self.memory.masked_fill(self.fresh[:, None, None], 0.0).flatten(0, 1)
+    def _row(self, epsilon: Tensor) -> Tensor:
+        """Plays a row and writes it; returns what the report wants of it, [6, E]."""
+        if self.tape.at_mark:
+            self.tape.mark({"memory": self.memory})
+        row, facts = self._move(epsilon)
+        mark = self.tape.write(row)
+        if mark is not None:
+            self.tape.admit(mark, self._surprise(self.tape.window(mark)))
+        return facts.clone()  # the next row is played in the same memory
+
+    def _moved(self, epsilon: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Has everybody think and move; those who are over begin anew."""
+        worlds, steps, fresh = self.worlds, ~self.over, self.fresh.clone()
+        h = self.memory.masked_fill(fresh[:, None, None], 0.0).flatten(0, 1)
         view = worlds.views()
         links = self.algorithm.listen(view, worlds.place, h)
         q, after = self.algorithm.online(view.flatten(0, 1), h, links)
         q = q.view(self.count, self.agents, -1)
         action = self._chosen(q, epsilon)
-        steps, fresh = ~self.over, self.fresh
         stepped = worlds.step(action)
-        late = worlds.steps >= self.rules.steps
-        ended = steps & (stepped.finished | late)
-        self.score = (self.score * ~fresh) + stepped.reward.mean(1) * steps
-        self._played.append(self._noted(ended, stepped.finished, stepped.home))
+        ended = steps & (stepped.finished | (worlds.steps >= self.rules.steps))
+        self.score.copy_((self.score * ~fresh) + stepped.reward.mean(1) * steps)
+        facts = self._noted(ended, stepped.finished, stepped.home)
         row = {
             "view": view,
             **self._heard(links),
@@ -137,10 +147,11 @@ class Arena:
             "discount": self.config.gamma * ~stepped.finished,
             "fresh": fresh,
         }
-        self._write(row)
         self._renew(self.over)
-        self.memory = after.view(self.memory.shape)
-        self.fresh, self.over = self.over, ended
+        self.memory.copy_(after.view(self.memory.shape))
+        self.fresh.copy_(self.over)
+        self.over.copy_(ended)
+        return row, facts
 
     def _chosen(self, q: Tensor, epsilon: Tensor) -> Tensor:
         luck = torch.rand(q.shape[:2], device=self.device, generator=self.rng)
@@ -157,11 +168,6 @@ class Arena:
         shape = (self.count, self.agents, -1)
         who = (links.who % self.agents).masked_fill(~links.heard, NOBODY)
         return {"who": who[:, 1:].reshape(shape), "where": links.where[:, 1:].reshape(shape)}
-
-    def _write(self, row: dict[str, Tensor]) -> None:
-        mark = self.tape.write(row)
-        if mark is not None:
-            self.tape.admit(mark, self._surprise(self.tape.window(mark)))
 
     def _surprise(self, rows: dict[str, Tensor]) -> Tensor:
         """Returns the first priorities of windows [E], by what the acting policy thought."""
@@ -182,24 +188,24 @@ class Arena:
     def _renew(self, which: Tensor) -> None:
         """Gives worlds [E] that are over the next cases of the stock."""
         number = self._taken + which.cumsum(0) - 1
-        self.worlds.renew(which, self._stock.pick(number.clamp(min=0) % len(self._stock)))
-        self._taken = self._taken + which.sum()
+        self.worlds.renew(which, self._stock.pick(number.clamp(min=0) % self._stock.count))
+        self._taken += which.sum()
 
     def _restock(self) -> None:
         """Draws as many cases as were taken since, in place of those."""
         taken = int(self._taken)  # a sync point, once a chunk
         if taken == self._filled:
             return
-        fresh = self._cases(min(taken - self._filled, len(self._stock)))
-        slots = torch.arange(taken - len(fresh), taken, device=self.device) % len(self._stock)
-        for name in ("field", "wall", "place", "goal", "size"):
-            getattr(self._stock, name)[slots] = getattr(fresh, name)
+        fresh = self._cases(min(taken - self._filled, self._stock.count))
+        slots = torch.arange(taken - fresh.count, taken, device=self.device) % self._stock.count
+        for mine, new in zip(self._stock, fresh, strict=True):
+            mine[slots] = new
         self._filled = taken
 
     def _cases(self, count: int) -> Layouts:
         """Draws cases of the sizes that are open."""
         found: list[Layouts] = []
-        while sum(map(len, found)) < count:
+        while sum(some.count for some in found) < count:
             several = min(count, max(1, MOST_FIELDS // self.agents))
             which = torch.randint(
                 len(self.sizes), (several,), device=self.device, generator=self.rng
@@ -258,8 +264,7 @@ class Arena:
 
 def joined(layouts: Sequence[Layouts], count: int) -> Layouts:
     """Puts layouts one after another, and keeps the first `count`."""
-    names = ("field", "wall", "place", "goal", "size")
-    return Layouts(*(torch.cat([getattr(one, name) for one in layouts])[:count] for name in names))
+    return Layouts(*(torch.cat(parts)[:count] for parts in zip(*layouts, strict=True)))
 
 
 def _ended(played: np.ndarray) -> Ended:

@@ -43,12 +43,24 @@ class Sight(nn.Module):
         self.register_buffer("bits", torch.arange(BITS, dtype=torch.uint8), persistent=False)
 
     def forward(self, view: Tensor) -> Tensor:
-        """Takes codes, uint8 [A, S, S]; returns [A, F]."""
+        """Takes codes, uint8 [A, S, S]; returns [A, F]. On a GPU it computes in bfloat16."""
         planes = view[..., None].bitwise_right_shift(self.bits) & 1  # [A, S, S, 6]
-        x = planes.float().permute(0, 3, 1, 2)  # channels last in memory
-        for layer in self.layers:
-            x = F.relu(layer(x))
-        return x.flatten(1)
+        gpu = view.is_cuda
+        with torch.autocast(view.device.type, torch.bfloat16, enabled=gpu, cache_enabled=False):
+            x = planes.to(torch.bfloat16 if gpu else torch.float32)
+            x = x.permute(0, 3, 1, 2)  # channels last in memory
+            for layer in self.layers:
+                x = F.relu(layer(x))
+        return x.flatten(1).float()
+
+
+class Heard(NamedTuple):
+    """What agents need to know of their links when they listen; the same in every round."""
+
+    who: Tensor  # [A * K]
+    stand: Tensor  # [A, K, 2 * inner] what the senders' places add to keys and values
+    bias: Tensor  # [A, K, 1] 0, or -inf where nobody is heard
+    listening: Tensor  # [A, 1] bool: somebody else is heard
 
 
 class Talk(nn.Module):
@@ -57,34 +69,27 @@ class Talk(nn.Module):
     def __init__(self, memory: int, heads: int, width: int, sight: int):
         super().__init__()
         self.heads, self.width, self.sight = heads, width, sight
-        inner = heads * width
-        self.ask = nn.Linear(memory, inner)
-        self.tell = nn.Linear(memory, 2 * inner)  # keys and values
-        self.stand = nn.Linear(2 * sight, 2 * inner, bias=False)  # what a place adds to them
-        self.join = nn.Linear(inner, inner)
+        self.inner = inner = heads * width
+        self.speak = nn.Linear(memory, 3 * inner)  # a question; a key and a value for others
+        self.stand = nn.Linear(2 * sight, 2 * inner, bias=False)
         self.update = nn.GRUCell(inner, memory)
 
-    def forward(self, h: Tensor, links: Links, place: Tensor) -> Tensor:
-        """Takes and returns [A, M]; `place` is what `placed` says of the links."""
-        count, reach = links.who.shape
-        told = self.tell(h).index_select(0, links.who.flatten()).view(count, reach, -1)
-        told = (told + self.stand(place)).view(count, reach, 2, self.heads, self.width)
-        key, value = told.unbind(2)  # [A, K, heads, width]
-        ask = self.ask(h).view(count, 1, self.heads, self.width)
-        score = (ask * key).sum(-1, dtype=torch.float32) / self.width**0.5  # [A, K, heads]
-        score = score.masked_fill(~links.heard[..., None], float("-inf"))
-        share = score.softmax(1).to(value.dtype)[..., None]
-        message = self.join((share * value).sum(1).flatten(1))
-        after = self.update(message, h)
-        listening = links.heard.sum(1, keepdim=True) > 1  # nobody else there: nothing new
-        return torch.where(listening, after.to(h.dtype), h)
+    def forward(self, h: Tensor, heard: Heard) -> Tensor:
+        """Takes and returns [A, M]."""
+        ask, tell = self.speak(h).split((self.inner, 2 * self.inner), 1)
+        message = attend(ask, tell, heard.who, heard.stand, heard.bias, self.heads)
+        return torch.where(heard.listening, self.update(message, h), h)
 
-    def placed(self, links: Links) -> Tensor:
-        """Returns where those who are heard stand, [A, K, 2 S]: a 1 for the row, one the column."""
+    def heard(self, links: Links) -> Heard:
+        """Takes links with any axes before [A, K]; so do those that it returns."""
         cells = torch.arange(self.sight, device=links.where.device)
         row = (links.where // self.sight)[..., None] == cells
         column = (links.where % self.sight)[..., None] == cells
-        return torch.cat([row, column], -1).to(self.stand.weight.dtype)
+        place = torch.cat([row, column], -1).to(self.stand.weight.dtype)
+        bias = torch.zeros_like(links.heard, dtype=torch.float32)
+        bias = bias.masked_fill(~links.heard, float("-inf"))[..., None]
+        listening = links.heard.sum(-1, keepdim=True) > 1
+        return Heard(links.who.flatten(-2), self.stand(place), bias, listening)
 
 
 class TeamQ(nn.Module):
@@ -110,26 +115,38 @@ class TeamQ(nn.Module):
 
     def forward(self, view: Tensor, memory: Tensor, links: Links) -> tuple[Tensor, Tensor]:
         """Takes [A, S, S] codes and [A, M]; returns [A, actions] values and the memory after."""
-        after = self.step(self.see(view), memory, links, self.placed(links))
+        after = self.step(self.see(view), memory, self.heard(links))
         return self.values(after), after
 
-    def placed(self, links: Links) -> Tensor:
-        """Returns what `step` wants to know of the links."""
-        return links.where if self.talk is None else self.talk.placed(links)
+    def heard(self, links: Links) -> Heard | None:
+        """Returns what `step` needs to know of links."""
+        return None if self.talk is None else self.talk.heard(links)
 
-    def step(self, features: Tensor, memory: Tensor, links: Links, place: Tensor) -> Tensor:
+    def step(self, features: Tensor, memory: Tensor, heard: Heard | None) -> Tensor:
         """Remembers and listens: returns the memory after, [A, M]."""
-        h: Tensor = self.remember(features, memory).to(memory.dtype)
-        for _ in range(self.rounds):
-            assert self.talk is not None
-            h = self.talk(h, links, place)
+        h: Tensor = self.remember(features, memory)
+        if self.talk is not None and heard is not None:
+            for _ in range(self.rounds):
+                h = self.talk(h, heard)
         return h
 
     def values(self, memory: Tensor) -> Tensor:
         """Returns a state's value plus centred advantages (Wang et al. 2016), [..., actions]."""
-        out: Tensor = self.head(memory).float()
+        out: Tensor = self.head(memory)
         value, advantage = out[..., :1], out[..., 1:]
         return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+def attend(
+    ask: Tensor, tell: Tensor, who: Tensor, stand: Tensor, bias: Tensor, heads: int
+) -> Tensor:
+    """Returns what agents get to hear, [A, inner]: the values of others by how their keys fit."""
+    count, reach, _ = bias.shape
+    told = tell.index_select(0, who).view(count, reach, -1) + stand
+    key, value = told.view(count, reach, 2, heads, -1).unbind(2)  # [A, K, heads, width]
+    score = (ask.view(count, 1, heads, -1) * key).sum(-1)  # [A, K, heads]
+    share = (score / key.shape[-1] ** 0.5 + bias).softmax(1)
+    return (share[..., None] * value).sum(1).flatten(1)
 
 
 def neighbours(place: Tensor, *, radius: int, most: int) -> Links:
@@ -150,6 +167,8 @@ def neighbours(place: Tensor, *, radius: int, most: int) -> Links:
     reach = min(most + 1, agents)
     nearest = rank.topk(reach, -1, largest=False).indices  # [E, N, K], itself first
     heard = (seen | own).gather(2, nearest)
+    empty = most + 1 - reach  # places that a small team leaves: nobody is heard there
+    nearest, heard = F.pad(nearest, (0, empty)), F.pad(heard, (0, empty), value=False)
     who = torch.where(heard, nearest, number[:, None])
     offset = apart.gather(2, who[..., None].expand(-1, -1, -1, 2)) + radius
     base = torch.arange(worlds, device=place.device)[:, None, None] * agents

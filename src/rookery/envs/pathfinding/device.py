@@ -1,17 +1,16 @@
 """Thousands of worlds at once in torch, so that they can live where the network does.
 
-    worlds = DeviceWorlds(stock.take(256), rules)       # E worlds of N agents
+    worlds = DeviceWorlds(layouts, rules, width=40)     # E worlds of N agents
     view, place = worlds.views(), worlds.place
     stepped = worlds.step(action)                       # [E, N] each, as in worlds.py
-    worlds.renew(stepped.finished, stock)               # new cases for those
+    worlds.renew(stepped.finished, layouts)             # new cases for those
 
 Step for step this is what `worlds.py` does. Nothing here waits for the device: a step is a fixed
-list of kernels, whatever the worlds are like. Cells are numbered in a map with a margin as wide as
+list of kernels, whatever the worlds are like, and changes them in place. Cells are numbered in a map with a margin as wide as
 agents see; cell 0 is a corner of the margin, and nobody's place is there.
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +44,7 @@ class DeviceStepped(NamedTuple):
     finished: Tensor  # [E] bool
 
 
-@dataclass
-class Layouts:
+class Layouts(NamedTuple):
     """C cases on a device, with the ways to all goals."""
 
     field: Tensor  # [C, N, P] uint8: codes of cells as each agent sees them, without agents
@@ -55,17 +53,12 @@ class Layouts:
     goal: Tensor  # [C, N] int64
     size: Tensor  # [C] int64 rows and columns of the map inside its frame
 
-    def pick(self, which: Tensor) -> "Layouts":
-        return Layouts(
-            self.field[which],
-            self.wall[which],
-            self.place[which],
-            self.goal[which],
-            self.size[which],
-        )
-
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self.place)
+
+    def pick(self, which: Tensor) -> "Layouts":
+        return Layouts(*(part[which] for part in self))
 
 
 class DeviceWorlds:
@@ -81,7 +74,7 @@ class DeviceWorlds:
         self.rules, self.layouts = rules, layouts
         self.width = width + 2 * rules.radius
         device = layouts.place.device
-        self.steps = torch.zeros(len(layouts), dtype=torch.int64, device=device)
+        self.steps = torch.zeros(layouts.count, dtype=torch.int64, device=device)
         self._delta = _numbered(MOVES, self.width, device)
         reach = np.arange(-rules.radius, rules.radius + 1)
         square = np.stack(np.meshgrid(reach, reach, indexing="ij"), -1).reshape(-1, 2)
@@ -121,13 +114,14 @@ class DeviceWorlds:
         cell, goal, rewards = self.cell, self.layouts.goal, self.rules.rewards
         wants = (action != STAY) & (cell > 0)
         moves = wants & self._succeeds(cell, cell + self._delta[action], wants)
-        self.layouts.place = torch.where(moves, cell + self._delta[action], cell)
+        there = cell > 0
+        cell.copy_(torch.where(moves, cell + self._delta[action], cell))
         self.steps += 1
-        home = self.cell == goal
+        home = cell == goal
         finished = home.all(1)
         stays = torch.where(home, rewards.home, rewards.wait)
         reward = torch.where(moves, rewards.move, torch.where(wants, rewards.collision, stays))
-        reward = torch.where(finished[:, None], rewards.finish, reward) * (cell > 0)
+        reward = torch.where(finished[:, None], rewards.finish, reward) * there
         return DeviceStepped(reward, wants & ~moves, home, finished)
 
     def _succeeds(self, cell: Tensor, target: Tensor, wants: Tensor) -> Tensor:
@@ -163,13 +157,10 @@ class DeviceWorlds:
 
     def renew(self, which: Tensor, layouts: Layouts) -> None:
         """Gives the worlds [E] bool their place in `layouts`, which has E."""
-        mine, each = self.layouts, which[:, None]
-        mine.field = torch.where(each[..., None], layouts.field, mine.field)
-        mine.wall = torch.where(each, layouts.wall, mine.wall)
-        mine.place = torch.where(each, layouts.place, mine.place)
-        mine.goal = torch.where(each, layouts.goal, mine.goal)
-        mine.size = torch.where(which, layouts.size, mine.size)
-        self.steps = self.steps.masked_fill(which, 0)
+        for mine, new in zip(self.layouts, layouts, strict=True):
+            mask = which.view(-1, *(1,) * (mine.dim() - 1))
+            mine.copy_(torch.where(mask, new, mine))
+        self.steps.masked_fill_(which, 0)
 
 
 def lay_out(cases: Cases, rules: Rules, device: torch.device) -> Layouts:
