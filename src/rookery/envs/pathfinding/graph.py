@@ -34,3 +34,18 @@ def draw(state):  # type: ignore[no-untyped-def]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.int64((z ^ (z >> np.uint64(31))) >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def sort(order, key):  # type: ignore[no-untyped-def]
+    """Sorts numbers by their keys, the lowest first; equal ones stay as they are.
+
+    By insertion: most orders here are short, or almost right already; numpy's sorts take seconds
+    to compile.
+    """
+    for k in range(1, order.size):
+        number, at = order[k], k
+        while at > 0 and key[order[at - 1]] > key[number]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = number

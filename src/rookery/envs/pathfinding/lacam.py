@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from rookery.envs.pathfinding.graph import draw
-from rookery.envs.pathfinding.pibt import begin, make_turn, pin, settle
+from rookery.envs.pathfinding.graph import draw, sort
+from rookery.envs.pathfinding.pibt import begin, make_turn, pin, prefer, settle
 from rookery.envs.pathfinding.swap import pair
 from rookery.types import Array
 
@@ -134,21 +134,22 @@ def _discover(memory, rank, goals, cells, parent):  # type: ignore[no-untyped-de
     for agent in range(goals.size):
         waited = 0 if parent < 0 else memory.urgency[parent, agent] + 1
         memory.urgency[at, agent] = 0 if cells[agent] == goals[agent] else waited
-    _sort(memory.urgency[at], rank, memory.order[at])
+    _order(memory, rank, at, parent)
     memory.head[at] = memory.tail[at] = _prescribe(memory, -1, 0, -1)
     return at
 
 
 @njit(cache=True, nogil=True)
-def _sort(urgency, rank, order):  # type: ignore[no-untyped-def]
+def _order(memory, rank, at, parent):  # type: ignore[no-untyped-def]
     """Orders agents: who has been away for longest first, of those the highest rank.
 
     The rank must not change on the way: those who take turns in having it get nowhere.
     """
-    key = np.empty(rank.size, np.int64)
+    key, order = np.empty(rank.size, np.int64), memory.order[at]
     for agent in range(rank.size):
-        key[agent] = -(np.int64(urgency[agent]) << 32) - rank[agent]
-    order[:] = np.argsort(key, kind="mergesort")
+        key[agent] = -(np.int64(memory.urgency[at, agent]) << 32) - rank[agent]
+        order[agent] = agent if parent < 0 else memory.order[parent, agent]
+    sort(order, key)
 
 
 @njit(cache=True, nogil=True)
@@ -183,8 +184,10 @@ def _propose(turn, memory, near, far, goals, at, rule, state):  # type: ignore[n
         if not pin(turn, agent, memory.cell[rule]):
             return False
         rule = memory.above[rule]
+    key = np.zeros(5, np.int64)
     for agent in range(goals.size):
-        _prefer(turn, near, far[agent], agent, state)
+        _rate(turn, near, far[agent], agent, state, key)
+        prefer(turn, near, agent, key)
     pair(turn, near, far, goals)
     for agent in memory.order[at]:
         if turn.chosen[agent] < 0 and not settle(turn, agent):
@@ -193,23 +196,15 @@ def _propose(turn, memory, near, far, goals, at, rule, state):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def _prefer(turn, near, far, agent, state):  # type: ignore[no-untyped-def]
-    """Fills in an agent's choices: the nearest to its goal first, free ones before others."""
-    key, noise, count = np.empty(5, np.int64), draw(state), 0
+def _rate(turn, near, far, agent, state, key):  # type: ignore[no-untyped-def]
+    """Fills in the keys of an agent's [5] actions: nearer to its goal, then free, then by lot."""
+    noise = draw(state)
     for action in range(5):
         cell = near[turn.now[agent], action]
-        if cell < 0:
-            continue
-        crowded = turn.there[cell] >= 0 and turn.there[cell] != agent
-        own = (np.int64(far[cell]) << 8) + (np.int64(crowded) << 7) + (noise & 63)
+        if cell >= 0:
+            crowded = turn.there[cell] >= 0 and turn.there[cell] != agent
+            key[action] = (np.int64(far[cell]) << 8) + (np.int64(crowded) << 7) + (noise & 63)
         noise >>= 6
-        at = count
-        while at > 0 and key[at - 1] > own:
-            key[at], turn.choice[agent, at] = key[at - 1], turn.choice[agent, at - 1]
-            at -= 1
-        key[at], turn.choice[agent, at] = own, cell
-        count += 1
-    turn.choice[agent, count:] = -1
 
 
 @njit(cache=True, nogil=True)

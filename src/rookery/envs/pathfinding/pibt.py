@@ -9,9 +9,9 @@ somebody's step was prescribed (`pin`).
 The calling sequence of one step; `turn` may be used again for the next one:
 
     begin(turn, cells)
-    pin(turn, agent, cell)      # for whoever's step is prescribed
-    turn.choice[agent] = ...    # for all others; turn.partner as well, where somebody is to pass
-    settle(turn, agent)         # for all who are undecided (chosen < 0) by then, by priority
+    pin(turn, agent, cell)          # for whoever's step is prescribed
+    prefer(turn, near, agent, key)  # for all others; turn.partner, where somebody is to pass
+    settle(turn, agent)             # for all who are undecided (chosen < 0) by then, by priority
 """
 
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from rookery.envs.pathfinding.graph import sort
 from rookery.types import Array
 
 NOBODY = -1
@@ -26,13 +27,13 @@ _DONE, _STUCK = -1, -2
 
 
 class Turn(NamedTuple):
-    """Where agents are, would like to be, and will be. Cells as in graph.py; all int32."""
+    """Where agents are, would like to be, and will be. Cells are int32, as in graph.py."""
 
     now: Array  # [N] cell of each agent
     there: Array  # [cells] who stands on it, or NOBODY
     choice: Array  # [N, 5] cells each agent may go to, best first; -1: none
     chosen: Array  # [N] cell after the step; -1: undecided
-    taken: Array  # [cells] whose it is after the step, or NOBODY
+    taken: Array  # [cells] bool: somebody's after the step
     tried: Array  # [N] how many of its choices an agent has tried
     stack: Array  # [N] who waits for whom
     partner: Array  # [N] whom an agent lets pass, or NOBODY
@@ -45,7 +46,7 @@ def make_turn(agents, cells):  # type: ignore[no-untyped-def]
         np.full(cells, NOBODY, np.int32),
         np.full((agents, 5), -1, np.int32),
         np.full(agents, -1, np.int32),
-        np.full(cells, NOBODY, np.int32),
+        np.zeros(cells, np.bool_),
         np.zeros(agents, np.int32),
         np.zeros(agents, np.int32),
         np.full(agents, NOBODY, np.int32),
@@ -57,7 +58,7 @@ def begin(turn, cells):  # type: ignore[no-untyped-def]
     """Puts all agents on these cells, and forgets what was decided before."""
     for agent in range(cells.size):
         if turn.chosen[agent] >= 0:
-            turn.taken[turn.chosen[agent]] = NOBODY
+            turn.taken[turn.chosen[agent]] = False
         if turn.now[agent] >= 0:
             turn.there[turn.now[agent]] = NOBODY
         turn.chosen[agent] = -1
@@ -67,19 +68,32 @@ def begin(turn, cells):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def prefer(turn, near, agent, key):  # type: ignore[no-untyped-def]
+    """Fills in an agent's choices: of its [5] actions the one with the lowest key first."""
+    actions, count = np.arange(5), 0
+    sort(actions, key)
+    for action in actions:
+        cell = near[turn.now[agent], action]
+        if cell >= 0:
+            turn.choice[agent, count] = cell
+            count += 1
+    turn.choice[agent, count:] = -1
+
+
+@njit(cache=True, nogil=True)
 def pin(turn, agent, cell):  # type: ignore[no-untyped-def]
     """Decides for an agent beforehand; False: that would collide with others of this kind."""
     if not _is_open(turn, agent, cell):
         return False
     turn.chosen[agent] = cell
-    turn.taken[cell] = agent
+    turn.taken[cell] = True
     return True
 
 
 @njit(cache=True, nogil=True)
 def _is_open(turn, agent, cell):  # type: ignore[no-untyped-def]
     """Is it nobody's yet, and does nobody come the other way?"""
-    if cell < 0 or turn.taken[cell] != NOBODY:
+    if cell < 0 or turn.taken[cell]:
         return False
     other = turn.there[cell]
     if other == NOBODY:
@@ -129,9 +143,9 @@ def _pull(turn, depth):  # type: ignore[no-untyped-def]
         partner, cell = turn.partner[agent], turn.now[agent]
         if partner == NOBODY or turn.tried[agent] != 1 or turn.chosen[partner] >= 0:
             continue
-        if turn.taken[cell] == NOBODY:
+        if not turn.taken[cell]:
             turn.chosen[partner] = cell
-            turn.taken[cell] = partner
+            turn.taken[cell] = True
 
 
 @njit(cache=True, nogil=True)
@@ -143,10 +157,9 @@ def _try_next(turn, agent):  # type: ignore[no-untyped-def]
             continue
         turn.tried[agent] = k + 1
         turn.chosen[agent] = cell
-        turn.taken[cell] = agent
+        turn.taken[cell] = True
         other = turn.there[cell]
         return other if other != NOBODY and turn.chosen[other] < 0 else _DONE
     turn.tried[agent] = 5
-    turn.chosen[agent] = turn.now[agent]  # also takes it back from the one that waits for it
-    turn.taken[turn.now[agent]] = agent
+    turn.chosen[agent] = turn.now[agent]  # the one that waits for it has taken it: give it another
     return _STUCK

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from rookery.envs.pathfinding import lacam
 from rookery.envs.pathfinding.cases import Cases, Maps, Places, check
 from rookery.envs.pathfinding.fields import distances
-from rookery.envs.pathfinding.graph import draw, link
+from rookery.envs.pathfinding.graph import link
 from rookery.envs.pathfinding.polish import arrivals, exchange, price, tighten
 from rookery.envs.pathfinding.rules import MOVES
 from rookery.errors import ConfigError
@@ -76,22 +75,23 @@ def plan(
             raise ConfigError(f"a plan needs {name} of at least 1, got {value}; raise it")
     seeds = np.random.default_rng(seed).integers(2**64, size=len(cases.maps), dtype=np.uint64)
     return [
-        _plan(Cases(*one), steps, budget, rounds, seeds[k : k + 1])
-        for k, one in enumerate(zip(*cases, strict=True))
+        _plan(Cases(*one), steps, budget, rounds, int(seed))
+        for one, seed in zip(zip(*cases, strict=True), seeds, strict=True)
     ]
 
 
-def _plan(case: Cases, steps: int, budget: int, rounds: int, state: npt.NDArray[np.uint64]) -> Plan:
+def _plan(case: Cases, steps: int, budget: int, rounds: int, seed: int) -> Plan:
     """Plans one case, given without the axis C."""
     present = np.flatnonzero(case.starts[:, 0] >= 0)
     starts, goals = _cells(case.starts[present], case.maps), _cells(case.goals[present], case.maps)
     near, far = link(case.maps), _distances(case.maps, case.goals[present])
+    if (far[np.arange(len(goals)), starts] < 0).any():
+        return Plan(Verdict.UNSOLVABLE, None, 0, 0)
     spent, found = 0, []
     for group in _groups(far, starts):
-        outcome, ways, took = solve(
-            near, far[group], starts[group], goals[group], steps, budget - spent, rounds, state
-        )
-        spent += took
+        meeting = _Group(near, far[group], starts[group], goals[group], seed)
+        outcome, ways = meeting.solve(steps, budget - spent, rounds)
+        spent += meeting.spent
         verdict = OUTCOMES[outcome] if len(ways) <= steps + 1 else Verdict.LATE
         if verdict != Verdict.FOUND:
             return Plan(verdict, None, 0, spent)
@@ -121,13 +121,8 @@ def _distances(blocked: Maps, goals: Places) -> Cells:
 
 
 def _groups(far: Cells, starts: Cells) -> list[npt.NDArray[np.int64]]:
-    """Returns the agents of each connected part of the map, the smallest group first.
-
-    Whoever cannot reach its own goal shares a group with those that it can meet, or has its own.
-    """
-    reach = far[:, starts] >= 0  # [goal, start]
-    np.fill_diagonal(reach, True)
-    named = reach.argmax(0)
+    """Returns the agents of each connected part of the map, the smallest group first."""
+    named = (far[:, starts] >= 0).argmax(0)  # of all whose goals one can reach, the first
     return sorted((np.flatnonzero(named == name) for name in np.unique(named)), key=len)
 
 
@@ -139,51 +134,55 @@ def _join(found: list[tuple[npt.NDArray[np.int64], Cells]], goals: Cells) -> Cel
     return joined[: int((joined == goals).all(1).argmax()) + 1]
 
 
-@njit(cache=True, nogil=True)
-def solve(near, far, starts, goals, steps, budget, rounds, state):  # type: ignore[no-untyped-def]
-    """Returns an outcome of lacam.py, the best ways found [T + 1, N], and what of `budget` it took.
+class _Group:
+    """Agents who can meet, in cells as in graph.py, and the search for their plan."""
 
-    The ways are too long where none of `steps` steps were found.
-    """
-    outcome, best, spent = _first(near, far, starts, goals, budget, state)
-    if outcome != lacam.FOUND or goals.size == 1:
-        return outcome, best, spent
-    best = tighten(best, near, far, goals)
-    for tried in range(1, MOST_TRIES):
-        if tried >= TRIES and best.shape[0] <= steps + 1:
-            break
-        limit, rank = min(FIRST_LIMIT, budget - spent), _rank(far, starts, 0, state)
-        outcome, ways, took = lacam.search(near, far, starts, goals, rank, limit, state)
-        spent += took
-        if outcome == lacam.FOUND:
-            best = _better(best, tighten(ways, near, far, goals), goals, steps)
-        if tried >= TRIES - 1:
-            best = exchange(best, near, far, goals, steps, rounds, state)
-    return lacam.FOUND, best, spent
+    def __init__(self, near: Cells, far: Cells, starts: Cells, goals: Cells, seed: int):
+        self.near, self.far, self.starts, self.goals = near, far, starts, goals
+        self.rng, self.state = np.random.default_rng(seed), np.array([seed], dtype=np.uint64)
+        self.spent = 0
 
+    def solve(self, steps: int, budget: int, rounds: int) -> tuple[int, Cells]:
+        """Returns an outcome of lacam.py, and the best ways found [T + 1, N].
 
-@njit(cache=True, nogil=True)
-def _first(near, far, starts, goals, budget, state):  # type: ignore[no-untyped-def]
-    """Searches until there is a plan, again and again: some searches are lucky, some never end."""
-    limit, spent, outcome, noise = min(FIRST_LIMIT, budget), 0, lacam.SPENT, 0
-    ways = np.empty((0, goals.size), np.int32)
-    while outcome == lacam.SPENT and spent < budget:
-        rank = _rank(far, starts, noise, state)
-        outcome, ways, took = lacam.search(near, far, starts, goals, rank, limit, state)
-        spent += took
-        limit, noise = min(limit + limit // 4, budget - spent), noise + NOISE
-    return outcome, ways, spent
+        These are too long where none of `steps` steps were found.
+        """
+        outcome, best = self._first(budget)
+        if outcome != lacam.FOUND or len(self.goals) == 1:
+            return outcome, best
+        best = self._tighten(best)
+        for tried in range(1, MOST_TRIES):
+            if tried >= TRIES and len(best) <= steps + 1:
+                break
+            outcome, ways = self._search(min(FIRST_LIMIT, budget - self.spent), noise=0)
+            if outcome == lacam.FOUND:
+                best = min(best, self._tighten(ways), key=lambda ways: self._price(ways, steps))
+            if tried >= TRIES - 1:
+                best = exchange(best, self.near, self.far, self.goals, steps, rounds, self.state)
+        return lacam.FOUND, best
 
+    def _first(self, budget: int) -> tuple[int, Cells]:
+        """Searches until there is a plan, again and again: some are lucky, some never end."""
+        limit, noise = min(FIRST_LIMIT, budget), 0
+        outcome, ways = self._search(limit, noise)
+        while outcome == lacam.SPENT and self.spent < budget:
+            limit, noise = min(limit + limit // 4 + 1, budget - self.spent), noise + NOISE
+            outcome, ways = self._search(limit, noise)
+        return outcome, ways
 
-@njit(cache=True, nogil=True)
-def _rank(far, starts, noise, state):  # type: ignore[no-untyped-def]
-    """Ranks those higher who have a longer way, give or take `noise` steps."""
-    rank = np.empty(starts.size, np.int32)
-    for agent in range(starts.size):
-        rank[agent] = far[agent, starts[agent]] + draw(state) % (noise + 1)
-    return rank
+    def _search(self, limit: int, noise: int) -> tuple[int, Cells]:
+        """Searches once; those who have a longer way rank higher, give or take `noise` steps."""
+        way = self.far[np.arange(len(self.goals)), self.starts]
+        rank = way + self.rng.integers(noise + 1, size=len(way), dtype=np.int32)
+        outcome, ways, took = lacam.search(
+            self.near, self.far, self.starts, self.goals, rank, limit, self.state
+        )
+        self.spent += took
+        return outcome, ways
 
+    def _tighten(self, ways: Cells) -> Cells:
+        tight: Cells = tighten(ways, self.near, self.far, self.goals)
+        return tight
 
-@njit(cache=True, nogil=True)
-def _better(best, ways, goals, steps):  # type: ignore[no-untyped-def]
-    return ways if price(ways, goals, steps) < price(best, goals, steps) else best
+    def _price(self, ways: Cells, steps: int) -> int:
+        return int(price(ways, self.goals, steps))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from rookery.envs.pathfinding.graph import draw
+from rookery.envs.pathfinding.graph import draw, sort
 from rookery.types import Array
 
 _FREE = -1
@@ -35,10 +35,11 @@ def tighten(ways, near, far, goals):  # type: ignore[no-untyped-def]
     Nobody arrives later than before. Here and below the given `ways` [T + 1, N] are changed.
     """
     clock, arrival = _make_clock(ways, near.shape[0]), arrivals(ways, goals)
-    improved = True
+    order, improved = np.arange(goals.size), True
     while improved:
+        sort(order, -arrival)  # the last one to arrive first
         improved = False
-        for agent in np.argsort(-arrival):
+        for agent in order:
             improved |= _improve(clock, ways, near, far[agent], goals[agent], agent, arrival)
     return ways[: arrival.max() + 1].copy()
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from numba import njit
 
 from rookery.envs.pathfinding.cases import Maps, Places
-from rookery.envs.pathfinding.graph import link
-from rookery.envs.pathfinding.pibt import begin, make_turn, settle
+from rookery.envs.pathfinding.graph import link, sort
+from rookery.envs.pathfinding.pibt import begin, make_turn, prefer, settle
 from rookery.errors import ConfigError
 from rookery.types import Array, Floats
 
@@ -63,8 +63,10 @@ def _shield(score, places, maps, priority, action):  # type: ignore[no-untyped-d
         turn = make_turn(cells.size, near.shape[0])
         begin(turn, cells)
         for k in range(cells.size):
-            _prefer(turn, near, score[world, present[k]], k)
-        for k in np.argsort(-priority[world][present], kind="mergesort"):
+            prefer(turn, near, k, -score[world, present[k]])
+        order = np.arange(cells.size)
+        sort(order, -priority[world][present])
+        for k in order:
             if turn.chosen[k] < 0:
                 settle(turn, k)
         for k in range(cells.size):
@@ -85,18 +87,6 @@ def _cells(near, places, rows, columns, present):  # type: ignore[no-untyped-def
             return cells[:k]
         cells[k], taken[cell] = cell, True
     return cells
-
-
-@njit(cache=True, nogil=True)
-def _prefer(turn, near, score, agent):  # type: ignore[no-untyped-def]
-    """Fills in an agent's choices, the highest score first; walls are none."""
-    count = 0
-    for action in np.argsort(-score, kind="mergesort"):
-        cell = near[turn.now[agent], action]
-        if cell >= 0:
-            turn.choice[agent, count] = cell
-            count += 1
-    turn.choice[agent, count:] = -1
 
 
 @njit(cache=True, nogil=True)
