@@ -11,7 +11,7 @@ from rookery.cli.arguments import Parser, parse, seeds
 from rookery.cli.main import main
 from rookery.config.load import RUN_FILE, dump, load
 from rookery.config.parse import keys
-from rookery.config.schema import Config
+from rookery.config.schema import Config, Inference
 from rookery.errors import ConfigError
 from rookery.event import Reason
 
@@ -294,3 +294,11 @@ def test_actors_on_a_device_that_is_not_there_are_refused(tmp_path, capsys):
     assert main(["train", "corridor", *where]) == 2
     assert "actor.devices is 'cuda:99'" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
+
+
+def test_who_answers_actors_is_a_flag_and_is_refused_where_it_means_nothing(capsys):
+    (config,) = plan("corridor", "--mode", "async", "--inference", "central")
+
+    assert config.actor.inference is Inference.CENTRAL
+    assert main(["train", "corridor", "--inference", "central"]) == 2
+    assert "got run.mode single; use --mode sync or --mode async" in capsys.readouterr().err

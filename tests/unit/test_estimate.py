@@ -78,6 +78,19 @@ class TestAdding:
 
         assert five - two == 3 * (2 * net + 3 * 4 + 3 * net)
 
+    def test_one_that_answers_all_actors_is_a_process_more_and_has_the_only_copy(
+        self, parts: Parts
+    ) -> None:
+        net = 4 * ((8 * 4 + 4) + (4 * 2 + 2))
+        crew = {"run.mode": "async", "actor.num": 5}
+        local, central = (
+            estimate(config(**crew, **{"actor.inference": who}), parts.spec, parts.learner)
+            for who in ("local", "central")
+        )
+
+        assert central.processes - local.processes == PROCESS_BYTES
+        assert local.weights - central.weights == 4 * net
+
     def test_more_rows_need_more(self, parts: Parts) -> None:
         ten = estimate(config(**{"replay.capacity": 5_000}), parts.spec, parts.learner)
 
@@ -223,6 +236,18 @@ class TestManyActors:
         said = str(caught.value)
         assert said.startswith("GPU out of memory: 3 actors need about 1.9 GB of cuda:0")
         assert "lower actor.num (5), name more devices in actor.devices, or leave it out" in said
+
+    def test_one_that_answers_all_actors_has_the_device_for_itself(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+        monkeypatch.setattr(machine, "gpu_memory", lambda number: Space(10**12, GPU_BYTES))
+        asked = crew(5, **{"actor.devices": ["cuda"], "actor.inference": "central"})
+
+        refuse_devices(asked)
+        monkeypatch.setattr(machine, "gpu_memory", lambda number: Space(10**12, GPU_BYTES - 1))
+        with pytest.raises(ConfigError, match=r"an inference server needs .*; name another device"):
+            refuse_devices(asked)
 
     def test_a_gpu_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("torch.cuda.device_count", lambda: 1)

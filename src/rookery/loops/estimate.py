@@ -114,10 +114,12 @@ def refuse_devices(config: Config) -> None:
             continue
         need, free = actors * GPU_BYTES, machine.gpu_memory(device.index or 0).free
         if need > free:
+            who = "an inference server needs" if _central(config) else f"{actors} actors need"
+            other = "another device" if _central(config) else "more devices"
+            fewer = "" if _central(config) else f"lower actor.num ({config.actor.num}), "
             raise ConfigError(
-                f"GPU out of memory: {actors} actors need about {_size(need)} of {device}, "
-                f"{_size(free)} are free; lower actor.num ({config.actor.num}), name more devices "
-                "in actor.devices, or leave it out"
+                f"GPU out of memory: {who} about {_size(need)} of {device}, {_size(free)} are "
+                f"free; {fewer}name {other} in actor.devices, or leave it out"
             )
 
 
