@@ -64,6 +64,11 @@ def test_what_cannot_be_solved_is_proven_so_within_the_budget(picture):
     assert answer.actions().shape == (0, 0)
 
 
+def test_a_proof_has_tried_every_step_of_everybody():
+    """Two in a row of four cells stand in 6 ways; from these, they can go on in 37 together."""
+    assert planned(DEAD_END).spent >= 37 + 6
+
+
 def test_one_group_without_a_plan_leaves_the_case_without_one():
     answer = planned(f"""
         {DEAD_END}
