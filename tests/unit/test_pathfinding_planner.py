@@ -64,6 +64,23 @@ def test_what_cannot_be_solved_is_proven_so_within_the_budget(picture):
     assert answer.actions().shape == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("blocked", "starts", "goals"),
+    [
+        ([[0, 0, 0, 0], [1, 1, 0, 0]], [(0, 0), (0, 2)], [(0, 1), (0, 0)]),
+        ([[1, 0, 1, 0], [0, 0, 0, 0]], [(1, 3), (1, 2)], [(1, 2), (1, 3)]),
+        ([[0, 0, 0, 0, 0], [0, 1, 0, 1, 0]], [(1, 4), (0, 4)], [(0, 0), (0, 1)]),
+        ([[0, 0, 0, 0], [0, 0, 1, 0]], [(0, 3), (0, 2)], [(0, 3), (1, 3)]),
+    ],
+)
+def test_steps_that_no_agent_prefers_are_prescribed_where_nothing_else_helps(
+    blocked, starts, goals
+):
+    ends = (np.array([places], np.int16) for places in (starts, goals))
+
+    assert plan(Cases(np.array([blocked], np.uint8), *ends), steps=64)[0].verdict is Verdict.FOUND
+
+
 def test_a_proof_has_tried_every_step_of_everybody():
     """Two in a row of four cells stand in 6 ways; from these, they can go on in 37 together."""
     assert planned(DEAD_END).spent >= 37 + 6
