@@ -34,6 +34,7 @@ class Kind(StrEnum):
     IMAGE = "image"  # uint8 [C, H, W], divided by 255
     DISCRETE = "discrete"  # ints [k], one-hot with `sizes` classes each
     BINARY = "binary"  # 0/1 [k]
+    CODES = "codes"  # ints that an algorithm can read; others take them for floats
 
 
 @dataclass(frozen=True)

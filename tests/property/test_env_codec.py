@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.envs import toy
-from rookery.envs.spaces import Codec
+from rookery.envs.spaces import CODED, Codec, Codes
 from rookery.envs.vector import Envs
 from rookery.types import Kind
 
@@ -18,6 +18,7 @@ SMALL = st.integers(1, 4)
 SHAPES = st.lists(SMALL, max_size=3).map(tuple)
 STARTS = st.integers(-5, 5)
 FLOATS = st.sampled_from([np.float32, np.float64])
+CODES = st.sampled_from(CODED)
 
 
 @st.composite
@@ -30,6 +31,7 @@ LEAVES = st.one_of(
     st.builds(lambda shape, dtype: spaces.Box(-3, 3, shape, dtype), SHAPES, FLOATS),
     st.builds(lambda shape: spaces.Box(0, 255, shape, np.uint8), SHAPES),
     st.builds(lambda shape: spaces.Box(-9, 9, shape, np.int64), SHAPES),
+    st.builds(lambda shape, dtype: Codes(0, 99, shape, np.dtype(dtype).type), SHAPES, CODES),
     st.builds(lambda n, start: spaces.Discrete(n, start=start), SMALL, STARTS),
     _multi_discrete(),
     st.builds(spaces.MultiBinary, SMALL),

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rookery.envs.outline import KINDS, outline, restore
-from rookery.envs.spaces import DOORS, LEAVES
+from rookery.envs.spaces import DOORS, LEAVES, Codes
 from rookery.errors import CheckpointError
 
 UNEVEN = spaces.Box(np.array([-1.0, 0.1], np.float32), np.array([0.5, np.inf], np.float32))
@@ -18,6 +18,7 @@ SPACES = [
     spaces.Box(-np.inf, np.inf, (3,), np.float64),
     spaces.Box(0.1, 1.0, (), np.float32),
     spaces.Box(-5, 9, (2, 3), np.int32),
+    Codes(0, 63, (2, 3, 3), np.uint8),
     spaces.Discrete(4, start=-2),
     spaces.MultiDiscrete([3, 4], start=[1, -1]),
     spaces.MultiDiscrete([[3, 4], [2, 2]], dtype=np.int32),
@@ -33,6 +34,7 @@ def test_a_space_comes_back_as_it_was(space):
 
     back = restore(json.loads(text))
     assert back == space
+    assert type(back) is type(space)
     assert back.dtype == space.dtype
     if isinstance(space, spaces.Dict):
         assert list(back) == list(space)  # leaves keep their order

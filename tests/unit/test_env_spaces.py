@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from rookery.envs.spaces import LEAVES, Codec, spec_of
+from rookery.envs.spaces import LEAVES, Codec, Codes, spec_of
 from rookery.errors import ConfigError, EnvError, ProtocolError
 from rookery.types import ActionSpec, Kind, Leaf
 
@@ -59,6 +59,30 @@ CASES = {
         _leaf((2, 2), "float32", Kind.VECTOR),
         _pixels(2, 2, 2),
         _pixels(2, 2, 2),
+    ),
+    "codes on a board": Case(
+        Codes(0, 63, (2, 2), np.uint8),
+        _leaf((2, 2), "uint8", Kind.CODES),
+        _pixels(2, 2, 2),
+        _pixels(2, 2, 2),
+    ),
+    "codes that look like a picture": Case(
+        Codes(0, 255, (2, 2, 3), np.uint8),
+        _leaf((2, 2, 3), "uint8", Kind.CODES),
+        _pixels(2, 2, 2, 3),
+        _pixels(2, 2, 2, 3),
+    ),
+    "codes below 0": Case(
+        Codes(-1, 99, (2,), np.int16),
+        _leaf((2,), "int16", Kind.CODES),
+        np.array([[-1, 1], [2, 99]], np.int16),
+        [[-1, 1], [2, 99]],
+    ),
+    "a single code": Case(
+        Codes(0, 9, (), np.int64),
+        _leaf((1,), "int64", Kind.CODES),
+        np.array([3, 4]),
+        [[3], [4]],
     ),
     "picture, channels last": Case(
         spaces.Box(0, 255, (4, 5, 3), np.uint8),
@@ -182,6 +206,9 @@ REFUSED_OBS = {
     "Sequence": (spaces.Sequence(TWO), "pad"),
     "OneOf": (spaces.OneOf([TWO, TWO]), "Dict"),
     "nothing in it": (spaces.Box(0, 1, (0,)), "holds nothing"),
+    "no codes": (Codes(0, 1, (0,), np.uint8), "at least one"),
+    "codes that torch has no word for": (Codes(0, 1, (2,), np.uint16), "uint8, int8"),
+    "codes that are floats": (Codes(0, 1, (2,), np.float32), "or make it a Box"),
     "empty dict": (spaces.Dict({}), "at least one"),
     "stacked pictures": (spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), "env.frame_stack"),
     "tuple in a dict": (spaces.Dict({"a": spaces.Tuple([TWO])}), "'a'"),

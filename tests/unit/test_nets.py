@@ -179,3 +179,13 @@ def test_weights_of_another_network_are_refused_by_name_and_shape() -> None:
 
     with pytest.raises(CheckpointError, match=r"hidden\.1\.bias"):
         load_arrays(net, arrays_of(other))
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_codes_are_floats_to_a_network_that_cannot_read_them(frames):
+    leaf = Leaf("", (2, 3), "int16", Kind.CODES)
+    features = Features(EnvSpec("codes", (leaf,), ActionSpec(n=2), frames), normalize=False)
+    codes = torch.arange(-6, 6 * frames, dtype=torch.int16)[: 6 * frames].view(1, -1, 3)
+
+    assert torch.equal(features(codes), codes.float().flatten(1))
+    assert features.width == 6 * frames

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from rookery.envs.spaces import Space
+from rookery.envs.spaces import Codes, Space
 from rookery.errors import CheckpointError
 from rookery.types import Array
 
@@ -55,10 +55,10 @@ def _box(space: spaces.Box) -> Outline:
     }
 
 
-def _as_box(given: Mapping[str, Any]) -> Space:
+def _as_box(given: Mapping[str, Any], box: type[spaces.Box] = spaces.Box) -> Space:
     shape, dtype = tuple(given["shape"]), np.dtype(given["dtype"])
     low, high = (_bounded(given[name], shape, dtype) for name in ("low", "high"))
-    return spaces.Box(low, high, shape, dtype.type)
+    return box(low, high, shape, dtype.type)
 
 
 def _bounds(bounds: Array) -> Any:
@@ -111,6 +111,7 @@ def _as_entries(given: Mapping[str, Any]) -> Space:
 
 
 KINDS: dict[str, _Kind] = {
+    "Codes": _Kind(Codes, _box, lambda given: _as_box(given, Codes)),  # before Box: it is one too
     "Box": _Kind(spaces.Box, _box, _as_box),
     "Discrete": _Kind(
         spaces.Discrete, _choice, lambda given: spaces.Discrete(given["n"], start=given["start"])

@@ -5,6 +5,7 @@
 | Box of floats | VECTOR float32, same shape |
 | Box of uint8 from 0 to 255, two or three axes | IMAGE uint8 [C, H, W] |
 | other Box of integers | VECTOR float32 |
+| Codes (a Box of integers, below) | CODES of its own type, same shape |
 | Discrete, any start | DISCRETE int64 [1], from 0 |
 | MultiDiscrete, any start | DISCRETE int64 [k], from 0 |
 | MultiBinary | BINARY int8 [k] |
@@ -35,6 +36,7 @@ Path: TypeAlias = tuple[str, ...]
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour with alpha (or four stacked greys)
 HWC, CHW = (2, 0, 1), (0, 1, 2)  # how the axes of an image become [C, H, W]
+CODED = ("uint8", "int8", "int16", "int32", "int64")  # types that codes may have: those of torch
 
 OBS_HELP: dict[type[Space], str] = {
     spaces.Tuple: "give its parts names with a Dict, or flatten them with FlattenObservation",
@@ -50,6 +52,14 @@ ACTION_HELP: dict[type[Space], str] = {
 OBS_ALLOWED = "observations may be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these"
 ACTION_ALLOWED = "actions may be Discrete, MultiDiscrete, MultiBinary or a bounded Box of floats"
 WRAP = "change it with a wrapper in env.wrappers"
+
+
+class Codes(spaces.Box):
+    """A Box of integers that are stored as they are, because numbers are not what they are.
+
+    The bits of one may mean different things, or they are compared and counted. To everybody
+    else, and in every other way, it is the Box that it would be.
+    """
 
 
 def spec_of(
@@ -258,6 +268,24 @@ def _vector(space: spaces.Box, path: Path) -> _Part:
     return _Part(leaf, path, space.shape, "fiub", store, restore, np.isfinite, allowed)
 
 
+def _codes(space: Codes, path: Path) -> _Part:
+    if space.dtype.name not in CODED or not prod(space.shape):
+        raise ConfigError(
+            f"{_where(path)} is {space}; codes may be {', '.join(CODED)}, and at least one; give "
+            "the space one of these types, or make it a Box"
+        )
+    shape = space.shape or (1,)
+
+    def store(array: Array) -> Array:
+        return array.astype(space.dtype, order="C").reshape(-1, *shape)
+
+    def restore(stored: Array) -> Array:
+        return stored.reshape(-1, *space.shape).copy()
+
+    leaf = Leaf("/".join(path), shape, space.dtype.name, Kind.CODES)
+    return _Part(leaf, path, space.shape, space.dtype.kind, store, restore, None, leaf.dtype)
+
+
 def narrowed(array: Array) -> Array:
     """Returns a C-contiguous float32 copy; what is too large for that becomes inf, silently."""
     if array.dtype.itemsize <= 4:
@@ -343,6 +371,7 @@ def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
 
 
 LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
+    Codes: _codes,  # before the Box that it is as well
     spaces.Box: _box,
     spaces.Discrete: _discrete,
     spaces.MultiDiscrete: _multi_discrete,

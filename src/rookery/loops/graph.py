@@ -166,7 +166,7 @@ def _classes(leaf: Leaf, space: Space) -> Encode:
     return lambda x: x.long().reshape(-1, width) - start
 
 
-def _binary(leaf: Leaf, space: Space) -> Encode:
+def _as_it_is(leaf: Leaf, space: Space) -> Encode:
     return lambda x: x.reshape(-1, *leaf.shape)
 
 
@@ -174,7 +174,8 @@ ENCODERS: dict[Kind, Callable[[Leaf, Space], Encode]] = {
     Kind.VECTOR: _vector,
     Kind.IMAGE: _image,
     Kind.DISCRETE: _classes,
-    Kind.BINARY: _binary,
+    Kind.BINARY: _as_it_is,
+    Kind.CODES: _as_it_is,
 }
 
 

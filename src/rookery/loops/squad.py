@@ -17,17 +17,21 @@ import torch
 from rookery.algos import Algorithm, build_algorithm
 from rookery.config.load import load_run
 from rookery.config.schema import Config
-from rookery.envs.pathfinding.rules import MOVES, Outside, Rules
+from rookery.envs.pathfinding.curriculum import Lesson
+from rookery.envs.pathfinding.rules import Outside, Rules
+from rookery.envs.pathfinding.team import action_space, observation_space
+from rookery.envs.spaces import spec_of
 from rookery.errors import ConfigError
 from rookery.learner import pick_device
 from rookery.loops import parcel as parcels
 from rookery.loops.launch import read_weights
 from rookery.nets.arrays import load_arrays
-from rookery.types import ActionSpec, Array, EnvSpec, Kind, Leaf
+from rookery.types import Array, EnvSpec
 
 DEMO = "demo"  # the word for the policy that comes with the library
 PACKAGED = "policy.safetensors"  # beside the environment
 ALGORITHM = "team"
+LARGEST = 2**15  # rows and columns of a map: places are stored in 16 bits
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Squad:
 
     def of(self, agents: int) -> Algorithm:
         """Builds the policy for so many agents."""
-        algorithm = build_algorithm(self.config, _spec(agents, self.rules().sight))
+        algorithm = build_algorithm(self.config, _spec(agents, self.rules()))
         load_arrays(algorithm.acting, self.arrays)
         algorithm.acting.to(self.device).eval()
         return algorithm
@@ -107,14 +111,7 @@ def _refuse_others(run: str, config: Config) -> None:
         )
 
 
-def _spec(agents: int, sight: int) -> EnvSpec:
-    """Describes a world of so many agents as the team environment does."""
-    return EnvSpec(
-        "pathfinding",
-        (
-            Leaf("view", (agents, sight, sight), "uint8", Kind.IMAGE),
-            Leaf("place", (agents, 2), "int16", Kind.VECTOR),
-            Leaf("reward", (agents,), "float32", Kind.VECTOR),
-        ),
-        ActionSpec(shape=(agents,), sizes=(len(MOVES),) * agents),
-    )
+def _spec(agents: int, rules: Rules) -> EnvSpec:
+    """Describes a world of so many agents as the team environment does, on a map of any size."""
+    lesson = Lesson(agents, LARGEST)
+    return spec_of("pathfinding", observation_space(lesson, rules), action_space(lesson))

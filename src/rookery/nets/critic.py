@@ -106,4 +106,5 @@ def _side_by_side(spec: EnvSpec) -> EnvSpec:
 
 
 def _vectors(spec: EnvSpec) -> EnvSpec:
-    return replace(spec, obs=tuple(leaf for leaf in spec.obs if leaf.kind is Kind.VECTOR))
+    numbers = (Kind.VECTOR, Kind.CODES)  # what is normalised
+    return replace(spec, obs=tuple(leaf for leaf in spec.obs if leaf.kind in numbers))

@@ -83,6 +83,7 @@ ENCODERS: dict[Kind, Callable[[Leaf, int, bool, Image], Any]] = {
     Kind.BINARY: lambda leaf, frames, normalize, image: Vector(leaf, frames, normalize=False),
     Kind.DISCRETE: lambda leaf, frames, normalize, image: OneHot(leaf, frames),
     Kind.IMAGE: lambda leaf, frames, normalize, image: Picture(leaf, frames, image),
+    Kind.CODES: lambda leaf, frames, normalize, image: Vector(leaf, frames, normalize),
 }
 
 

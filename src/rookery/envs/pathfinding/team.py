@@ -1,6 +1,6 @@
 """Path finding as one Gymnasium environment: what all agents see, what all of them do.
 
-rookery train rookery.envs.pathfinding.team:Team --algo team
+rookery train --env rookery.envs.pathfinding.team:Team --set algo.name=team
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,10 @@ from gymnasium import spaces
 from rookery.envs.pathfinding.cases import Cases, generate, pad, possible
 from rookery.envs.pathfinding.curriculum import Curriculum, Lesson, syllabus
 from rookery.envs.pathfinding.picture import picture
-from rookery.envs.pathfinding.rules import CHANNELS, MOVES, Collision, Outside
+from rookery.envs.pathfinding.rules import CHANNELS, MOVES, Collision, Outside, Rules
 from rookery.envs.pathfinding.settings import ruled
 from rookery.envs.pathfinding.worlds import Stepped, Worlds
+from rookery.envs.spaces import Codes
 from rookery.errors import ConfigError
 from rookery.types import Array, Floats
 
@@ -62,8 +63,8 @@ class Team(gym.Env[Observed, Array]):
         self.density = self.curriculum.syllabus.density if self.curriculum else density
         possible(1, *self.largest, self.density)
         self.lesson, self.render_mode = self.largest, render_mode
-        self.observation_space: spaces.Space[Any] = self._observation_space()
-        self.action_space = spaces.MultiDiscrete([len(MOVES)] * self.largest.agents)
+        self.observation_space: spaces.Space[Any] = observation_space(self.largest, self.rules)
+        self.action_space = action_space(self.largest)
         self._worlds: Worlds | None = None
         self._reward: Floats = np.zeros(self.largest.agents, dtype=np.float32)
 
@@ -113,18 +114,6 @@ class Team(gym.Env[Observed, Array]):
             places = (np.array(part, dtype=np.int16) for part in (starts, goals))
             self._load(Cases(np.array(maps, dtype=np.uint8), *places)).steps[0] = state["steps"]
 
-    def _observation_space(self) -> spaces.Dict:
-        agents, size = self.largest
-        view, rewards = (agents, self.rules.sight, self.rules.sight), self.rules.rewards
-        earned = [0.0, *(getattr(rewards, name) for name in rewards.__dataclass_fields__)]
-        return spaces.Dict(
-            {
-                "view": spaces.Box(0, 2**CHANNELS - 1, view, np.uint8),
-                "place": spaces.Box(-1, size - 1, (agents, 2), np.int16),
-                "reward": spaces.Box(min(earned), max(earned), (agents,), np.float32),
-            }
-        )
-
     def _load(self, cases: Cases) -> Worlds:
         if self._worlds is None:
             self._worlds = Worlds(cases, self.rules)
@@ -152,6 +141,24 @@ class Team(gym.Env[Observed, Array]):
             "agents": agents,
             "size": size,
         }
+
+
+def observation_space(lesson: Lesson, rules: Rules) -> spaces.Dict:
+    """Returns what a team's members see, where they are, and what they may earn."""
+    agents, size = lesson
+    view, rewards = (agents, rules.sight, rules.sight), rules.rewards
+    earned = [0.0, *(getattr(rewards, name) for name in rewards.__dataclass_fields__)]
+    return spaces.Dict(
+        {
+            "view": Codes(0, 2**CHANNELS - 1, view, np.uint8),
+            "place": Codes(-1, size - 1, (agents, 2), np.int16),
+            "reward": spaces.Box(min(earned), max(earned), (agents,), np.float32),
+        }
+    )
+
+
+def action_space(lesson: Lesson) -> spaces.MultiDiscrete[Any]:
+    return spaces.MultiDiscrete([len(MOVES)] * lesson.agents)
 
 
 def _begun(given: Mapping[str, Any] | None, density: float | None) -> Curriculum | None:
