@@ -59,8 +59,9 @@ class Team(Algorithm):
 
     def __init__(self, config: TeamConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         leaves = {leaf.name: leaf.shape for leaf in spec.obs}
-        fits = {VIEW, PLACE, REWARD} <= set(leaves) and spec.action.several
-        needs = "a team (view, place, reward; a choice for each agent)"
+        codes = (VIEW, "uint8") in {(leaf.name, leaf.dtype) for leaf in spec.obs}
+        fits = codes and {PLACE, REWARD} <= set(leaves) and spec.action.several
+        needs = "a team (view of uint8 `Codes`, place, reward; a choice for each agent)"
         require(fits, config.name, needs, spec, "use rookery.envs.pathfinding.team:Team")
         self.config, self.spec = config, spec
         self.agents, sight, _ = leaves[VIEW]
