@@ -5,7 +5,8 @@ learner.due()                      # is it time to publish?
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from rookery.algos import Algorithm
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
 from rookery.nets.arrays import arrays_of, fingerprint, load_arrays
+from rookery.nets.capture import Capture
 from rookery.nets.features import EPSILON, Normalize, observe
 from rookery.nets.flat import Flat
 from rookery.schedule import Schedule
@@ -29,6 +31,7 @@ OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {
     Optimizer.SGD: torch.optim.SGD,
 }
 FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
+CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW)  # those that have to be told of being recorded
 
 
 class Learner:
@@ -60,7 +63,7 @@ class Learner:
         self.bad_steps = 0  # in a row
         self.skipped = 0  # in the whole run
         self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
-        self.optimizers = {name: _optimizer(config, flat) for name, flat in self._flat.items()}
+        self.optimizers = {name: self._optimizer(flat) for name, flat in self._flat.items()}
 
     def learn(self, batch: Batch) -> Learned:
         """Takes one gradient step on each loss. A step that is not finite is skipped, not taken."""
@@ -99,12 +102,18 @@ class Learner:
         self.bad_steps += 1
         self.skipped += 1
         if self.bad_steps >= self.config.max_bad_steps:
-            raise LostError(
-                f"{self.bad_steps} learner steps in a row had a loss or gradient that is not "
-                f"finite (after {self.learner_steps} good ones); lower learner.lr "
-                f"({self.config.lr}), scale rewards, or set learner.max_grad_norm"
-            )
+            raise self._hopeless()
         return Learned(None, {})
+
+    def _hopeless(self) -> LostError:
+        return LostError(
+            f"{self.bad_steps} learner steps in a row had a loss or gradient that is not "
+            f"finite (after {self.learner_steps} good ones); lower learner.lr "
+            f"({self.config.lr}), scale rewards, or set learner.max_grad_norm"
+        )
+
+    def _optimizer(self, flat: Flat) -> torch.optim.Optimizer:
+        return _optimizer(self.config, flat)
 
     def _here(self, batch: Batch) -> Batch:
         """Gives a batch's arrays to torch, on the learner's device."""
@@ -190,6 +199,89 @@ class Learner:
             optimizer.load_state_dict(state)
         if "rng" in arrays:
             self.rng.set_state(torch.from_numpy(arrays["rng"].copy()))
+
+
+class Recorded(Learner):
+    """Takes the same steps without waiting for the device: each is one recorded piece of work.
+
+    For algorithms with one loss that look at no value. Batches are tensors on the learner's device,
+    always of the same shapes. A step that is not finite is left out by the optimizer itself;
+    `look` counts those.
+    """
+
+    def __init__(self, *given: Any, **more: Any):
+        super().__init__(*given, **more)
+        self._bad = torch.zeros((), device=self.device)
+        self._names: list[str] = []
+        self._like: Batch | None = None
+        self._work = Capture(self._worked, self.device)
+
+    def learn(self, batch: Batch) -> Learned:
+        """Takes a gradient step; what was learned is overwritten by the next one."""
+        self._like = batch
+        loss, td_error, *metrics = self._work(*tensors_of(batch))
+        self.learner_steps += 1
+        self.algorithm.settle(self.learner_steps)
+        named = dict(zip(self._names, metrics, strict=True))
+        return Learned(td_error, {"loss": loss, **named})
+
+    def _worked(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        (loss,) = self.algorithm.losses(
+            rebuilt(self._like, iter(tensors)), step=self.learner_steps + 1, rng=self.rng
+        )
+        assert loss.td_error is not None
+        flat, optimizer = self._flat[loss.group], self.optimizers[loss.group]
+        norm = flat.descend(loss.value)
+        bad = (~torch.isfinite(norm + loss.value.detach())).float()
+        if self.config.max_grad_norm is not None:
+            flat.grad.mul_((self.config.max_grad_norm / norm).clamp(max=1.0))
+        optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
+        optimizer.step()
+        self._bad += bad
+        self._names = list(loss.metrics)
+        return loss.value.detach(), loss.td_error, *loss.metrics.values()
+
+    def look(self) -> None:
+        """Counts the steps that were left out since the last look; too many end the run."""
+        before, self.skipped = self.skipped, int(self._bad)  # a sync point
+        self.bad_steps = self.skipped - before
+        if self.bad_steps >= self.config.max_bad_steps:
+            raise self._hopeless()
+
+    def advance(self, share: float) -> None:
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"].fill_(self.lr.at(share))
+
+    def _optimizer(self, flat: Flat) -> torch.optim.Optimizer:
+        kwargs = {
+            **self.config.optimizer_kwargs,
+            "lr": torch.tensor(self.config.lr).to(self.device),
+        }
+        if self.config.optimizer in CAPTURABLE:
+            kwargs["capturable"] = not self._on_cpu
+        return _optimizer(replace(self.config, optimizer_kwargs=kwargs), flat)
+
+    def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().restore(numbers, arrays)
+        self._bad.fill_(self.skipped)
+
+
+def tensors_of(batch: Any) -> list[Tensor]:
+    """Returns all tensors of a batch, in order."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    parts = batch if isinstance(batch, tuple) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def rebuilt(like: Any, tensors: Iterator[Tensor]) -> Any:
+    """Returns a batch like another one, with other tensors."""
+    if isinstance(like, Tensor):
+        return next(tensors)
+    if not isinstance(like, tuple):
+        return like
+    return type(like)(*(rebuilt(part, tensors) for part in like))
 
 
 def _compile(networks: nn.Module) -> None:

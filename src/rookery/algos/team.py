@@ -90,16 +90,17 @@ class Team(Algorithm):
         return {"q": list(self.online.parameters())}
 
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
-        worlds = len(batch.mask)
-        fresh = batch.extras[FRESH] > 0  # [B]
-        learnt = self.teach(self._window(batch), fresh[:, None].expand(-1, self.agents).flatten())
-        taught = learnt.taught.sum().clamp(min=1.0)
-        drift = (learnt.said.detach() - self._then(batch)).abs() * learnt.taught
+        if isinstance(batch.obs, Window):  # drawn on the device
+            learnt, then = self.teach(batch.obs), batch.extras
+        else:
+            fresh = (batch.extras[FRESH] > 0)[:, None].expand(-1, self.agents).flatten()
+            learnt, then = self.teach(self._window(batch), fresh), self._then(batch)
+        taught, said = learnt.taught.sum().clamp(min=1.0), learnt.said.detach()
         metrics = {
-            "q_mean": (learnt.said.detach() * learnt.taught).sum() / taught,
-            "q_drift": drift.sum() / taught,  # since it was played
+            "q_mean": (said * learnt.taught).sum() / taught,
+            "q_drift": ((said - then).abs() * learnt.taught).sum() / taught,  # since it was played
         }
-        yield Loss("q", learnt.loss, self.surprise(learnt, worlds), metrics)
+        yield Loss("q", learnt.loss, self.surprise(learnt, len(batch.weight)), metrics)
 
     def teach(self, window: Window, fresh: Tensor | None = None) -> Learnt:
         """Returns the loss of a window.
@@ -241,7 +242,7 @@ class Team(Algorithm):
         links = neighbours(place.flatten(0, 1), radius=self.radius, most=self.config.neighbours)
         links = Links(links.who % (worlds * agents), links.heard, links.where)
         links = Links(*(part.view(moments, worlds * agents, -1) for part in links))
-        links = links._replace(heard=_allowed(links, batch.extras[COMM].transpose(0, 1)))
+        links = links._replace(heard=_allowed(links, batch.extras[COMM], batch.mask))
         there = (place[:-1, ..., 0] >= 0).flatten(1)
 
         def each(leaf: Tensor) -> Tensor:  # [B, T] → [T, B * N]
@@ -301,13 +302,14 @@ def comm_mask(links: Links, agents: int) -> Tensor:
     return mask.scatter_reduce_(1, links.who % agents, links.heard.to(torch.uint8), "amax")
 
 
-def _allowed(links: Links, comm: Tensor) -> Tensor:
-    """Leaves of the links [T + 1, S, K] those that were used, by masks [T, B, N, N].
+def _allowed(links: Links, comm: Tensor, mask: Tensor) -> Tensor:
+    """Leaves of the links [T + 1, S, K] those that were used, by [B, T, N, N] and [B, T] masks.
 
-    Nobody acted after the last step: there all neighbours are heard.
+    After an episode's or the sequence's last step nobody acted: there all neighbours are heard.
     """
     agents = comm.shape[-1]
-    heard = comm.flatten(1, 2).gather(2, links.who[:-1] % agents) > 0
+    used = (comm > 0) | (mask == 0)[..., None, None]
+    heard = used.transpose(0, 1).flatten(1, 2).gather(2, links.who[:-1] % agents)
     return torch.cat([links.heard[:-1] & heard, links.heard[-1:]])
 
 

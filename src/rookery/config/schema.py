@@ -44,6 +44,7 @@ class Mode(StrEnum):
     SINGLE = "single"
     SYNC = "sync"
     ASYNC = "async"
+    DEVICE = "device"  # worlds, replay and learner on one device; for algo.name team
 
 
 class Engine(StrEnum):
@@ -328,6 +329,20 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """What run.mode device puts on the learner's device."""
+
+    agents: int = 4_096  # that play at once, of each team size
+    rows: int = 256  # steps of all of them that replay holds
+    teams: int = 3  # team sizes at once: the largest that the curriculum has opened
+    curriculum: dict[str, Any] = field(default_factory=dict)  # agents, sizes, threshold, history, …
+
+    def __post_init__(self) -> None:
+        for name in ("agents", "rows", "teams"):
+            positive(f"device.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """How a run is judged: greedily, on snapshots at fixed env-step marks, in its own process."""
 
@@ -462,6 +477,23 @@ SB3_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {  # what it would pass over
     "env.normalize_reward": ((False,), WRAP),
     "eval.epsilon": ((0.0,), "leave it out"),
 }
+ALONE = (Mode.SINGLE, Mode.DEVICE)  # modes in which nobody plays but the training process
+ON_DEVICE = "on one device there is nothing of it: leave it out, or use another --mode"
+DEVICE_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "algo.name": (("team",), "its worlds are those of path finding; use another --mode"),
+    "run.engine": ((Engine.AUTO, Engine.INLINE), ON_DEVICE),
+    "actor.num": ((1,), "use device.agents"),
+    "actor.chunk_episodes": ((None,), ON_DEVICE),
+    "replay.draw": ((Draw.PRIORITIZED,), "its windows are drawn by priorities"),
+    "replay.storage": ((Storage.MEMORY,), ON_DEVICE),
+    "replay.shards": ((None, 1), ON_DEVICE),
+    "sharing.pool": ((None,), ON_DEVICE),
+    "checkpoint.replay": ((False,), "a resumed run fills its replay anew: set it to false"),
+    "learner.optimizer": (
+        (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD),
+        "it has to leave out bad steps by itself",
+    ),
+}
 HINDSIGHT_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "algo.n_step": ((1,), "steps in between were played for another goal: set algo.n_step=1"),
     "algo.sequence": ((0,), "goals are exchanged in single transitions alone: leave it out"),
@@ -485,6 +517,7 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     sharing: SharingConfig = field(default_factory=SharingConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -495,7 +528,7 @@ class Config:
         """Where actors live, `auto` decided."""
         if self.run.engine is not Engine.AUTO:
             return self.run.engine
-        return Engine.INLINE if self.run.mode is Mode.SINGLE else Engine.PROCESSES
+        return Engine.INLINE if self.run.mode in ALONE else Engine.PROCESSES
 
     @property
     def wants_values(self) -> bool:
@@ -537,7 +570,9 @@ class Config:
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
         if self.replay.hindsight > 0:
             self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
-        if self.algo.on_policy:
+        if self.run.mode is Mode.DEVICE:
+            self._refuse_what_does_not_fit(DEVICE_TAKES, "run.mode device")
+        elif self.algo.on_policy:
             positive("replay.batch", self.replay.batch)
         else:
             self._refuse_sizes()

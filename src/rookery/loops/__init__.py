@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from rookery.config.schema import Mode
 from rookery.event import Event
 from rookery.loops.asynchronous import asynchronous
+from rookery.loops.onboard import onboard
 from rookery.loops.sync import sync
 from rookery.loops.wiring import Parts
 
@@ -12,4 +13,5 @@ LOOPS: dict[Mode, Callable[[Parts], Iterator[Event]]] = {
     Mode.SINGLE: sync,  # with one actor, in the learner's process
     Mode.SYNC: sync,
     Mode.ASYNC: asynchronous,
+    Mode.DEVICE: onboard,
 }

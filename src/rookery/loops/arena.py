@@ -1,7 +1,7 @@
 """An arena: worlds of one team size on a device, the policy that plays them, and their replay.
 
     arena.play(16, epsilon)                      # 16 steps of all worlds
-    window, picks = arena.draw(64, beta=0.4)     # for `Team.teach`
+    batch, picks = arena.draw(64, beta=0.4)      # for `Team.losses`
     arena.rerank(picks, priority)
 
 An episode's end is a row of its own: a world that is over shows its last views once more, as a row
@@ -23,7 +23,9 @@ from rookery.envs.pathfinding.rules import Rules
 from rookery.nets.capture import Capture
 from rookery.nets.team import Links
 from rookery.replay.tape import Column, Picks, Tape
+from rookery.types import Batch
 
+NO_ROWS = np.empty(0, dtype=np.int64)  # windows have no numbers: `Picks` say which they are
 NOBODY = 255  # in the column of those who are heard
 MOST_FIELDS = 16_384  # agents whose ways are found at a time
 
@@ -118,11 +120,12 @@ class Arena:
         """Plays a row and writes it; returns what the report wants of it, [6, E]."""
         if self.tape.at_mark:
             self.tape.mark({"memory": self.memory})
-        row, facts = self._move(epsilon)
+        row, facts = self._move(epsilon)  # [6, E] facts
         mark = self.tape.write(row)
         if mark is not None:
             self.tape.admit(mark, self._surprise(self.tape.window(mark)))
-        return facts.clone()  # the next row is played in the same memory
+        kept: Tensor = facts.clone()  # the next row is played in the same memory
+        return kept
 
     def _moved(self, epsilon: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Has everybody think and move; those who are over begin anew."""
@@ -188,7 +191,7 @@ class Arena:
     def _renew(self, which: Tensor) -> None:
         """Gives worlds [E] that are over the next cases of the stock."""
         number = self._taken + which.cumsum(0) - 1
-        self.worlds.renew(which, self._stock.pick(number.clamp(min=0) % self._stock.count))
+        self.worlds.renew(which, self._stock.pick(number.clamp(min=0) % self._stock.cases))
         self._taken += which.sum()
 
     def _restock(self) -> None:
@@ -196,8 +199,8 @@ class Arena:
         taken = int(self._taken)  # a sync point, once a chunk
         if taken == self._filled:
             return
-        fresh = self._cases(min(taken - self._filled, self._stock.count))
-        slots = torch.arange(taken - fresh.count, taken, device=self.device) % self._stock.count
+        fresh = self._cases(min(taken - self._filled, self._stock.cases))
+        slots = torch.arange(taken - fresh.cases, taken, device=self.device) % self._stock.cases
         for mine, new in zip(self._stock, fresh, strict=True):
             mine[slots] = new
         self._filled = taken
@@ -205,7 +208,7 @@ class Arena:
     def _cases(self, count: int) -> Layouts:
         """Draws cases of the sizes that are open."""
         found: list[Layouts] = []
-        while sum(some.count for some in found) < count:
+        while sum(some.cases for some in found) < count:
             several = min(count, max(1, MOST_FIELDS // self.agents))
             which = torch.randint(
                 len(self.sizes), (several,), device=self.device, generator=self.rng
@@ -224,8 +227,8 @@ class Arena:
 
     # Learning.
 
-    def draw(self, batch: int, *, beta: float) -> tuple[Window, Picks]:
-        """Draws `batch` windows of worlds, and returns them as windows of their agents."""
+    def draw(self, batch: int, *, beta: float) -> tuple[Batch, Picks]:
+        """Draws `batch` windows of worlds, as those of their agents, for `Team.losses`."""
         picks = self.tape.draw(batch, beta=beta, rng=self.rng)
         rows, kept = self.tape.rows(picks), self.tape.remembered(picks)
 
@@ -243,7 +246,17 @@ class Arena:
             weight=picks.weight[:, None].expand(-1, self.agents).flatten(),
             fresh=each(rows["fresh"]),
         )
-        return window, picks
+        taken = rows["q"][:-1].gather(3, rows["action"][:-1].long()[..., None]).squeeze(3)
+        return Batch(
+            obs=window,
+            action=None,
+            reward=None,
+            discount=None,
+            next_obs=None,
+            weight=picks.weight,
+            rows=NO_ROWS,
+            extras=taken.flatten(1).float(),
+        ), picks
 
     def _links(self, who: Tensor, where: Tensor) -> Links:
         """Turns numbers within a world, [T + 1, B, N, K - 1], into links among B * N agents."""

@@ -100,7 +100,7 @@ class Driver:
     @property
     def _newest_only(self) -> bool:
         """In async nobody waits for the evaluator: it judges the newest weights when it can."""
-        return self.config.run.mode is Mode.ASYNC
+        return self.config.run.mode in (Mode.ASYNC, Mode.DEVICE)
 
     def _set_marks(self, env_steps: int) -> None:
         config, self._looked = self.config, env_steps

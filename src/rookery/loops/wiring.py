@@ -11,18 +11,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
 from rookery import seeding
 from rookery.algos import build_algorithm, written
+from rookery.algos.team import Team
 from rookery.board import Board
 from rookery.config.schema import Config, Engine, Mode
 from rookery.envs.make import Envs, make
+from rookery.envs.pathfinding.team import Team as World
 from rookery.event import Counters, Traced
-from rookery.learner import Learner, pick_device
+from rookery.learner import Learner, Recorded, pick_device
 from rookery.loops.crew import Crew
 from rookery.loops.freshness import Freshness
 from rookery.loops.shard import build_shard
@@ -131,6 +133,8 @@ def wire(
             envs.close()
             _import_meanwhile()
         learner = _learner(config, spec, device, weights)
+        if config.run.mode is Mode.DEVICE:
+            return _aboard(config, spec, learner, approve)
         spec = written(spec, learner.algorithm)
         if approve is not None:
             approve(spec, learner)
@@ -164,6 +168,42 @@ def wire(
     return parts
 
 
+def _aboard(
+    config: Config,
+    spec: EnvSpec,
+    learner: Learner,
+    approve: Callable[[EnvSpec, Learner], None] | None,
+) -> Parts:
+    """Builds a run that lives on one device; the environment has only shown what it is like.
+
+    A herd has what the driver asks of a crew, and tapes what it asks of a pool; what the other
+    loops ask of them, the loop of this mode does not.
+    """
+    from rookery.loops.herd import Herd, Tapes
+
+    if approve is not None:
+        approve(spec, learner)
+    torch.backends.cuda.matmul.allow_tf32 = True  # where it is not in bfloat16 already
+    torch.backends.cudnn.benchmark = True
+    algorithm, random = learner.algorithm, config.randomness
+    assert isinstance(algorithm, Team)
+    herd = Herd(config, algorithm, World(**config.env.kwargs).rules, learner.device)
+    board = Board(learner.weights())
+    board.publish(learner.weights())
+    return Parts(
+        config=config,
+        spec=written(spec, algorithm),
+        crew=cast(Crew, herd),
+        learner=learner,
+        pool=cast(Pool, Tapes(herd)),
+        member=None,
+        limiter=build_limiter(config),
+        board=board,
+        epsilon=Schedule(random.first, random.last, random.decay),
+        trace=Trace("learner"),
+    )
+
+
 def _guard(parts: Parts) -> Guard:
     """Weighs loans by the policy as it is when they come."""
     algorithm, rng = parts.learner.algorithm, np.random.default_rng(0)  # greedy: never asked
@@ -191,7 +231,8 @@ def _learner(
     config: Config, spec: EnvSpec, device: torch.device, weights: dict[str, Array] | None
 ) -> Learner:
     algorithm = build_algorithm(config, spec)
-    learner = Learner(algorithm, config.learner, config.env, device, seed=config.run.seed)
+    kind = Recorded if config.run.mode is Mode.DEVICE else Learner
+    learner = kind(algorithm, config.learner, config.env, device, seed=config.run.seed)
     if weights is not None:
         load_arrays(learner.algorithm.acting, weights)
     learner.algorithm.settle(0)

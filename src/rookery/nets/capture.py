@@ -47,7 +47,7 @@ class Capture:
 
     def _aside(self, given: Sequence[Tensor]) -> Any:
         """Works on a stream of its own, as recording will: memory is taken where it is used."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             made = self._work(*given)

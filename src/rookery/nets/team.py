@@ -10,7 +10,7 @@ their sender stands, as in DCC (Ma, Luo, Pan 2021).
 """
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,19 @@ class Sight(nn.Module):
         return x.flatten(1).float()
 
 
+class Cell(nn.GRUCell):
+    """A recurrent cell (Cho et al. 2014) that a compiler can look into."""
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        if not torch.compiler.is_compiling() or h is None:
+            return super().forward(x, h)
+        seen = F.linear(x, self.weight_ih, self.bias_ih).chunk(3, 1)
+        known = F.linear(h, self.weight_hh, self.bias_hh).chunk(3, 1)
+        reset, keep = (torch.sigmoid(a + b) for a, b in zip(seen[:2], known[:2], strict=True))
+        new = torch.tanh(seen[2] + reset * known[2])
+        return new + keep * (h - new)
+
+
 class Heard(NamedTuple):
     """What agents need to know of their links when they listen; the same in every round."""
 
@@ -72,13 +85,14 @@ class Talk(nn.Module):
         self.inner = inner = heads * width
         self.speak = nn.Linear(memory, 3 * inner)  # a question; a key and a value for others
         self.stand = nn.Linear(2 * sight, 2 * inner, bias=False)
-        self.update = nn.GRUCell(inner, memory)
+        self.update = Cell(inner, memory)
 
     def forward(self, h: Tensor, heard: Heard) -> Tensor:
         """Takes and returns [A, M]."""
         ask, tell = self.speak(h).split((self.inner, 2 * self.inner), 1)
         message = attend(ask, tell, heard.who, heard.stand, heard.bias, self.heads)
-        return torch.where(heard.listening, self.update(message, h), h)
+        after: Tensor = torch.where(heard.listening, self.update(message, h), h)
+        return after
 
     def heard(self, links: Links) -> Heard:
         """Takes links with any axes before [A, K]; so do those that it returns."""
@@ -109,7 +123,7 @@ class TeamQ(nn.Module):
         super().__init__()
         self.memory, self.rounds, self.sight = memory, rounds, sight
         self.see = Sight(sight, features)
-        self.remember = nn.GRUCell(features, memory)
+        self.remember = Cell(features, memory)
         self.talk = Talk(memory, heads, width, sight) if rounds else None
         self.head = nn.Linear(memory, actions + 1)
 
@@ -117,6 +131,10 @@ class TeamQ(nn.Module):
         """Takes [A, S, S] codes and [A, M]; returns [A, actions] values and the memory after."""
         after = self.step(self.see(view), memory, self.heard(links))
         return self.values(after), after
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compiles what is repeated: a step."""
+        self.step = torch.compile(self.step, *args, dynamic=False, **kwargs)  # type: ignore[method-assign]
 
     def heard(self, links: Links) -> Heard | None:
         """Returns what `step` needs to know of links."""
@@ -146,7 +164,8 @@ def attend(
     key, value = told.view(count, reach, 2, heads, -1).unbind(2)  # [A, K, heads, width]
     score = (ask.view(count, 1, heads, -1) * key).sum(-1)  # [A, K, heads]
     share = (score / key.shape[-1] ** 0.5 + bias).softmax(1)
-    return (share[..., None] * value).sum(1).flatten(1)
+    message: Tensor = (share[..., None] * value).sum(1).flatten(1)
+    return message
 
 
 def neighbours(place: Tensor, *, radius: int, most: int) -> Links:

@@ -6,8 +6,9 @@
     worlds.renew(stepped.finished, layouts)             # new cases for those
 
 Step for step this is what `worlds.py` does. Nothing here waits for the device: a step is a fixed
-list of kernels, whatever the worlds are like, and changes them in place. Cells are numbered in a map with a margin as wide as
-agents see; cell 0 is a corner of the margin, and nobody's place is there.
+list of kernels, whatever the worlds are like, and changes them in place. Cells are numbered in a
+map with a margin as wide as agents see; cell 0 is a corner of the margin, and nobody's place is
+there.
 """
 
 import math
@@ -54,7 +55,7 @@ class Layouts(NamedTuple):
     size: Tensor  # [C] int64 rows and columns of the map inside its frame
 
     @property
-    def count(self) -> int:
+    def cases(self) -> int:
         return len(self.place)
 
     def pick(self, which: Tensor) -> "Layouts":
@@ -74,7 +75,7 @@ class DeviceWorlds:
         self.rules, self.layouts = rules, layouts
         self.width = width + 2 * rules.radius
         device = layouts.place.device
-        self.steps = torch.zeros(layouts.count, dtype=torch.int64, device=device)
+        self.steps = torch.zeros(layouts.cases, dtype=torch.int64, device=device)
         self._delta = _numbered(MOVES, self.width, device)
         reach = np.arange(-rules.radius, rules.radius + 1)
         square = np.stack(np.meshgrid(reach, reach, indexing="ij"), -1).reshape(-1, 2)
@@ -209,11 +210,11 @@ def distances(wall: Tensor, goal: Tensor) -> Tensor:
 
     `wall` is [C, rows, columns] with a margin of walls, so nothing comes around the edges.
     """
-    count, agents = goal.shape
-    away = torch.full((count, agents, wall[0].numel()), FAR, dtype=torch.int16, device=wall.device)
+    shape, cells = goal.shape, wall.shape[1] * wall.shape[2]
+    away = torch.full((*shape, cells), FAR, dtype=torch.int16, device=wall.device)
     away.scatter_(2, goal[..., None], 0)
     away[..., 0] = FAR
-    away = away.view(count, agents, *wall.shape[1:])
+    away = away.view(*shape, *wall.shape[1:])
     blocked = wall[:, None]
     while True:
         before = away
