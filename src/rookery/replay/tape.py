@@ -1,6 +1,10 @@
 """Replay on a device: rows of many worlds that step together, and windows of their steps.
 
-    tape.write(row)                          # [E, ...] each; every world has stepped once
+    if tape.at_mark:
+        tape.mark(memories)                  # [E, ...] each, as they are before the next row
+    mark = tape.write(row)                   # [E, ...] each; every world has stepped once
+    if mark is not None:
+        tape.admit(mark, priority)           # [E] of windows that are complete now
     picks = tape.draw(64, beta=0.4, rng=rng) # which windows, with importance weights
     rows = tape.rows(picks)                  # name → [span, B, ...]
     tape.rerank(picks, priority)
@@ -16,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rookery.errors import ConfigError
+from rookery.errors import ConfigError, EmptyReplayError
 
 LEAST = 1e-6  # priority that keeps a window from never being drawn again
 
@@ -111,7 +115,7 @@ class Tape:
 
     def admit(self, mark: int, priority: Tensor) -> None:
         """Lets the windows [E] that begin at a mark be drawn."""
-        self.priority[mark] = priority.clamp(min=LEAST) ** self.alpha
+        self.priority[mark] = self._ranked(priority)
 
     def window(self, mark: int) -> dict[str, Tensor]:
         """Returns a window of every world: name → [span, E, ...]."""
@@ -120,6 +124,11 @@ class Tape:
 
     def draw(self, batch: int, *, beta: float, rng: torch.Generator) -> Picks:
         """Draws one window from each of `batch` equal parts of all priorities."""
+        if not self.complete:
+            raise EmptyReplayError(
+                f"{batch} windows of {self.span} steps were asked of a replay that holds "
+                f"{self.written} steps; play more of them first"
+            )
         mass = self.priority.flatten().double().cumsum(0)
         luck = torch.rand(batch, device=mass.device, generator=rng, dtype=torch.float64)
         steps = torch.arange(batch, device=mass.device, dtype=torch.float64)
@@ -140,4 +149,8 @@ class Tape:
 
     def rerank(self, picks: Picks, priority: Tensor) -> None:
         """Gives windows new priorities, [B]; nothing may be written since they were drawn."""
-        self.priority[picks.mark, picks.world] = priority.clamp(min=LEAST) ** self.alpha
+        self.priority[picks.mark, picks.world] = self._ranked(priority)
+
+    def _ranked(self, priority: Tensor) -> Tensor:
+        """Returns priorities as they are drawn by; one nan would make all of them unknown."""
+        return priority.nan_to_num().clamp(min=LEAST) ** self.alpha
