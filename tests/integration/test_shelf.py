@@ -26,18 +26,22 @@ pytestmark = pytest.mark.timeout(120)
 STEPS = 4  # learner steps of each pair
 DISCRETE: dict[str, Any] = {"env.id": "rookery.envs.toy:Corridor"}
 CONTINUOUS: dict[str, Any] = {"env.id": "Pendulum-v1"}
+WORLD = {"curriculum": {"agents": [1, 2], "sizes": [4], "history": 2}, "radius": 2, "steps": 9}
+TEAM: dict[str, Any] = {"env.id": "rookery.envs.pathfinding.team:Team", "env.kwargs": WORLD}
 TASKS: dict[str, tuple[dict[str, Any], ...]] = {
     "sac": (DISCRETE, CONTINUOUS),
     "tqc": (CONTINUOUS,),
     "td3": (CONTINUOUS,),
     "ddpg": (CONTINUOUS,),
     "ppo": (DISCRETE, CONTINUOUS, {"env.id": "rookery.envs.toy:Dials"}),
+    "team": (TEAM,),
 }
 SMALL: dict[str, dict[str, Any]] = {
     "r2d2": {"algo.length": 4, "algo.burn_in": 2, "algo.overlap": 2, "net.memory": 8},
     "impala": {"algo.length": 4},
+    "team": {"algo.length": 4, "algo.burn_in": 2, "algo.width": 4, "net.memory": 8},
 }
-HERE = [(mode, Engine.INLINE) for mode in Mode]
+HERE = [(mode, Engine.INLINE) for mode in (Mode.SINGLE, Mode.SYNC, Mode.ASYNC)]
 BESIDE, AFAR = (
     [(mode, engine) for mode in (Mode.SYNC, Mode.ASYNC)]
     for engine in (Engine.PROCESSES, Engine.RAY)
