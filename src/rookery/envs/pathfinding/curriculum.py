@@ -47,7 +47,7 @@ class Syllabus:
         if not 0.0 < self.threshold <= 1.0 or self.history < 1:
             raise ConfigError(
                 "a curriculum needs a threshold above 0 and up to 1 and a history of at least 1, "
-                f"got {self.threshold} and {self.history}"
+                f"got {self.threshold} and {self.history}; choose within these"
             )
         if not self.fits(self.first):
             raise ConfigError(
@@ -158,5 +158,5 @@ def syllabus(given: Mapping[str, Any]) -> Syllabus:
     except TypeError as error:
         raise ConfigError(
             f"a curriculum takes {', '.join(Syllabus.__dataclass_fields__)}, got {dict(given)} "
-            f"({error})"
+            f"({error}); correct this one"
         ) from error
