@@ -90,17 +90,19 @@ class Team(Algorithm):
         return {"q": list(self.online.parameters())}
 
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
-        if isinstance(batch.obs, Window):  # drawn on the device
+        if isinstance(batch.obs, Window):  # drawn on the device: whoever drew it knows the worlds
             learnt, then = self.teach(batch.obs), batch.extras
+            surprise = self.surprise(learnt)
         else:
             fresh = (batch.extras[FRESH] > 0)[:, None].expand(-1, self.agents).flatten()
             learnt, then = self.teach(self._window(batch), fresh), self._then(batch)
+            surprise = self.joint(self.surprise(learnt), self.agents)
         taught, said = learnt.taught.sum().clamp(min=1.0), learnt.said.detach()
         metrics = {
             "q_mean": (said * learnt.taught).sum() / taught,
             "q_drift": ((said - then).abs() * learnt.taught).sum() / taught,  # since it was played
         }
-        yield Loss("q", learnt.loss, self.surprise(learnt, len(batch.weight)), metrics)
+        yield Loss("q", learnt.loss, surprise, metrics)
 
     def teach(self, window: Window, fresh: Tensor | None = None) -> Learnt:
         """Returns the loss of a window.
@@ -134,12 +136,18 @@ class Team(Algorithm):
             ahead = torch.cat([torch.where(there, backed_up, value[:-1]), value[-1:]])
         return ahead[:-1]
 
-    def surprise(self, learnt: Learnt, worlds: int) -> Tensor:
-        """Returns the worlds' priorities, [E], from errors of agents that lie world by world."""
-        error = learnt.error.view(len(learnt.error), worlds, -1)
-        count = learnt.taught.view(error.shape).sum((0, 2)).clamp(min=1.0)
-        eta = self.config.eta
-        return eta * error.amax((0, 2)) + (1.0 - eta) * error.sum((0, 2)) / count
+    def surprise(self, learnt: Learnt) -> Tensor:
+        """Returns the agents' priorities, [S]: a share of the largest error, the rest of mean."""
+        count = learnt.taught.sum(0).clamp(min=1.0)
+        return self._mixed(learnt.error.amax(0), learnt.error.sum(0) / count)
+
+    def joint(self, surprise: Tensor, agents: int) -> Tensor:
+        """Returns the priorities of worlds, mixed likewise, from those of so many agents each."""
+        each = surprise.view(-1, agents)
+        return self._mixed(each.amax(1), each.mean(1))
+
+    def _mixed(self, largest: Tensor, mean: Tensor) -> Tensor:
+        return self.config.eta * largest + (1.0 - self.config.eta) * mean
 
     def settle(self, step: int) -> None:
         self.target.settle(step, tau=self.config.target_tau, period=self.config.target_period)

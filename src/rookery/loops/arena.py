@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.algos.team import Team, Window
+from rookery.algos.team import Learnt, Team, Window
 from rookery.config.algorithms import TeamConfig
 from rookery.config.schema import ReplayConfig
+from rookery.envs.pathfinding.cases import possible
 from rookery.envs.pathfinding.device import DeviceWorlds, Layouts, draw_layouts
 from rookery.envs.pathfinding.rules import Rules
+from rookery.errors import ConfigError
 from rookery.nets.capture import Capture
 from rookery.nets.team import Links
 from rookery.replay.tape import Column, Picks, Tape
@@ -27,7 +29,9 @@ from rookery.types import Batch
 
 NO_ROWS = np.empty(0, dtype=np.int64)  # windows have no numbers: `Picks` say which they are
 NOBODY = 255  # in the column of those who are heard
+FARTHEST = 7  # radius, so that a byte holds a place in a view
 MOST_FIELDS = 16_384  # agents whose ways are found at a time
+TRIES = 1000  # maps drawn without a single case, before there is said to be none
 
 
 class Ended(NamedTuple):
@@ -58,6 +62,8 @@ class Arena:
         sizes: Sequence[int],
         rng: torch.Generator,
     ):
+        possible(worlds, agents, width, density)
+        _refuse_more_than_bytes(agents, rules)
         self.algorithm, self.agents, self.count = algorithm, agents, worlds
         self.rules, self.width, self.density, self.rng = rules, width, density, rng
         self.config: TeamConfig = algorithm.config
@@ -77,11 +83,7 @@ class Arena:
         self._move = Capture(self._moved, device, [rng])
 
     def _tape(self, rows: int, replay: ReplayConfig) -> Tape:
-        n, others, sight = (
-            self.agents,
-            self.config.neighbours,
-            self.rules.sight,
-        )
+        n, others, sight = self.agents, self.config.neighbours, self.rules.sight
         low = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         byte = torch.uint8
         columns = {
@@ -181,10 +183,12 @@ class Arena:
         for _ in range(self.config.n_step):
             backed_up = rows["reward"][:-1] + rows["discount"][:-1, :, None] * ahead[1:]
             ahead = torch.cat([torch.where(steps, backed_up, best[:-1]), best[-1:]])
-        error = ((ahead - taken)[:-1].abs() * steps)[self.config.burn_in :]
-        eta, count = self.config.eta, steps[self.config.burn_in :].sum((0, 2)).clamp(min=1)
-        mean = error.sum((0, 2)) / (count * self.agents)
-        return eta * error.amax((0, 2)) + (1.0 - eta) * mean
+        burn_in = self.config.burn_in
+        error = ((ahead - taken)[:-1].abs() * steps)[burn_in:].flatten(1)
+        taught = steps[burn_in:].expand(-1, -1, self.agents).flatten(1).float()
+        none = error.new_zeros(())
+        surprise = self.algorithm.surprise(Learnt(none, error, taught, none))
+        return self.algorithm.joint(surprise, self.agents)
 
     # New worlds.
 
@@ -208,22 +212,29 @@ class Arena:
     def _cases(self, count: int) -> Layouts:
         """Draws cases of the sizes that are open."""
         found: list[Layouts] = []
+        several = min(count, max(1, MOST_FIELDS // self.agents))
         while sum(some.cases for some in found) < count:
-            several = min(count, max(1, MOST_FIELDS // self.agents))
-            which = torch.randint(
-                len(self.sizes), (several,), device=self.device, generator=self.rng
-            )
-            found.append(
-                draw_layouts(
-                    torch.tensor(self.sizes, device=self.device)[which],
-                    agents=self.agents,
-                    width=self.width,
-                    rules=self.rules,
-                    density=self.density,
-                    rng=self.rng,
+            found.append(self._drawn(several))
+            if len(found) * several >= TRIES and not any(some.cases for some in found):
+                raise ConfigError(
+                    f"{self.agents} agents were to have starts and goals on maps of {self.sizes} "
+                    f"rows and columns, density {self.density}, but in {TRIES} such maps there was "
+                    "no room for them; take fewer agents, larger maps or a lower density"
                 )
-            )
         return joined(found, count)
+
+    def _drawn(self, maps: int) -> Layouts:
+        """Returns the cases that there are on so many new maps."""
+        assert max(self.sizes) <= self.width, "the width is that of the largest map"
+        which = torch.randint(len(self.sizes), (maps,), device=self.device, generator=self.rng)
+        return draw_layouts(
+            torch.tensor(self.sizes, device=self.device)[which],
+            agents=self.agents,
+            width=self.width,
+            rules=self.rules,
+            density=self.density,
+            rng=self.rng,
+        )
 
     # Learning.
 
@@ -253,7 +264,7 @@ class Arena:
             reward=None,
             discount=None,
             next_obs=None,
-            weight=picks.weight,
+            weight=None,
             rows=NO_ROWS,
             extras=taken.flatten(1).float(),
         ), picks
@@ -267,12 +278,22 @@ class Arena:
         own = number.expand(len(who), -1, -1, 1)
         full = torch.cat([own, torch.where(heard, who.long() + base, number)], 3)
         middle = torch.full_like(own, self.rules.sight**2 // 2)
-        place = torch.cat([middle, torch.where(heard, where.long(), middle[..., :1])], 3)
+        place = torch.cat([middle, torch.where(heard, where.long(), middle)], 3)
         all_heard = torch.cat([torch.ones_like(own, dtype=torch.bool), heard], 3)
         return Links(full.flatten(1, 2), all_heard.flatten(1, 2), place.flatten(1, 2))
 
-    def rerank(self, picks: Picks, priority: Tensor) -> None:
-        self.tape.rerank(picks, priority)
+    def rerank(self, picks: Picks, surprise: Tensor) -> None:
+        """Gives windows new priorities, by those of their agents, [B * N]."""
+        self.tape.rerank(picks, self.algorithm.joint(surprise, self.agents))
+
+
+def _refuse_more_than_bytes(agents: int, rules: Rules) -> None:
+    """Refuses what the tape's columns of bytes cannot tell apart."""
+    if agents > NOBODY or rules.sight**2 > NOBODY + 1:
+        raise ConfigError(
+            f"on a device a team has at most {NOBODY} agents, who see at most 16 rows, got "
+            f"{agents} and {rules.sight}; use smaller teams or a smaller radius"
+        )
 
 
 def joined(layouts: Sequence[Layouts], count: int) -> Layouts:

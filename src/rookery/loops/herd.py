@@ -2,7 +2,7 @@
 
     played = herd.play(epsilon)               # all worlds of all arenas, a stretch of steps
     batch = tapes.draw(2048, beta=0.4)        # of the arena whose turn it is
-    tapes.rerank(priority)
+    tapes.rerank(surprise)
 
 To the rest of a run a herd is its crew and the tapes are its replay. Each team size has an arena;
 the curriculum says which are open, and of those the largest few are played and learned from in
@@ -168,11 +168,11 @@ class Tapes:
         self._drawn = arena, picks
         return batch
 
-    def rerank(self, priority: Tensor) -> None:
-        """Gives what was drawn last its new priorities."""
+    def rerank(self, surprise: Tensor) -> None:
+        """Gives what was drawn last new priorities, by those of the agents."""
         assert self._drawn is not None, "the loop draws first"
         arena, picks = self._drawn
-        arena.rerank(picks, priority)
+        arena.rerank(picks, surprise)
 
     @property
     def fill(self) -> float:

@@ -31,8 +31,12 @@ class Capture:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._given: tuple[Tensor, ...] = ()
         self._made: Any = None
+        self._shapes: list[torch.Size] | None = None
 
     def __call__(self, *given: Tensor) -> Any:
+        shapes = [tensor.shape for tensor in given]
+        assert self._shapes in (None, shapes), f"recorded with {self._shapes}, got {shapes}"
+        self._shapes = shapes
         if not self._records:
             return self._work(*given)
         self._calls += 1
