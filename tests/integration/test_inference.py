@@ -26,9 +26,9 @@ CENTRAL: dict[str, Any] = {
     "actor.envs": 3,
     "actor.chunk": 24,
     "actor.pull_period": 24,
-    "run.env_steps": 480,
+    "run.env_steps": 9_000,
     "net.hidden": [16],
-    "replay.capacity": 2_000,
+    "replay.capacity": 10_000,
     "replay.warmup": 100,
     "replay.batch": 16,
     "replay.samples_per_insert": 8.0,
@@ -36,6 +36,7 @@ CENTRAL: dict[str, Any] = {
     "learner.publish_period": 2,
     "env.check": False,
 }
+ENOUGH = 480  # env steps; in async, learning may begin later than that
 VALUES = {"replay.draw": "prioritized", "replay.first_priority": "actor"}
 RECALL = {
     "env.id": "rookery.envs.recall:Recall",
@@ -74,11 +75,13 @@ def config(mode: str, changes: dict[str, Any]) -> Config:
 
 
 def run(parts: Parts) -> None:
-    """Takes a run to its end."""
-    over = parts.config.run.env_steps
+    """Takes a run on until it has played with what it has learned, or to its end."""
 
     def goes_on(event: Event) -> bool:
-        return not (isinstance(event, Turned) and event.counters.env_steps >= over)
+        if not isinstance(event, Turned) or event.counters.env_steps < ENOUGH:
+            return True
+        over = event.counters.env_steps >= parts.config.run.env_steps
+        return not over and lineage.rows_of(parts.pool.ring)["version"].max() == 1
 
     for _ in takewhile(goes_on, LOOPS[parts.config.run.mode](parts)):
         pass

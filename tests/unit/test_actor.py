@@ -596,3 +596,17 @@ class TestTransport:
     def test_where_episodes_are_asked_for_it_is_as_long_as_results_depend_on(self) -> None:
         assert self.capacity(4, chunk=64, envs=8, chunk_episodes=2) == LONG_RING
         assert self.capacity(4, chunk=2048, envs=8, chunk_episodes=2) == 4 * (2048 + 2 * 8)
+
+
+def test_one_whose_state_has_no_weights_pulls_before_it_plays():
+    """They were an oracle's. What it had otherwise goes on."""
+    made = actor(vector([Script(0, [Life((1.0, 1.0), TERMINATED)])], AutoresetMode.SAME_STEP))
+    made.version, made.since_pull = 7, 0
+    numbers, arrays = made.state()
+    with_weights, cuts = dict(arrays), numbers["cuts"]
+
+    made.restore(numbers, with_weights)
+    assert (made.version, made.due()) == (7, False)
+    made.restore(numbers, {k: a for k, a in arrays.items() if not k.startswith("net.")})
+    assert (made.version, made.due(), made.cuts) == (0, True, cuts)
+    made.close()
