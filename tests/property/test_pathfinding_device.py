@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arenas import cases_of
 from crossing import cells, free_cells, steps_to
 from rookery.envs.pathfinding import cases as case
 from rookery.envs.pathfinding import fields
@@ -24,6 +25,15 @@ from rookery.errors import ConfigError
 
 CPU = torch.device("cpu")
 SEEDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small tensors wait for each other's threads longer than they are computed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def scattered(rng, *, count, shape, agents, density):
@@ -203,14 +213,7 @@ def drawn(sizes, agents, density, radius, seed, width=9, outside=Outside.BLOCKED
     laid = draw_layouts(
         torch.tensor(sizes), agents=agents, width=width, rules=rules, density=density, rng=rng
     )
-    wide = width + 2 * radius
-    wall = laid.wall.view(-1, wide, wide).numpy()
-    inside = slice(radius, radius + width)
-    places = (
-        np.stack([part // wide - radius, part % wide - radius], -1).astype(np.int16)
-        for part in (laid.place.numpy(), laid.goal.numpy())
-    )
-    return laid, Cases(wall[:, inside, inside].astype(np.uint8), *places), rules
+    return laid, cases_of(laid, width=width, radius=radius), rules
 
 
 @settings(max_examples=50)

@@ -29,7 +29,6 @@ from rookery.types import Batch
 
 NO_ROWS = np.empty(0, dtype=np.int64)  # windows have no numbers: `Picks` say which they are
 NOBODY = 255  # in the column of those who are heard
-FARTHEST = 7  # radius, so that a byte holds a place in a view
 MOST_FIELDS = 16_384  # agents whose ways are found at a time
 TRIES = 1000  # maps drawn without a single case, before there is said to be none
 

@@ -1,0 +1,102 @@
+"""Arenas of tiny worlds, and what was played in them, told by the compiled worlds."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rookery.algos.team import Team
+from rookery.config.algorithms import TeamConfig
+from rookery.config.schema import EnvConfig, NetConfig, ReplayConfig
+from rookery.envs.pathfinding.cases import Cases
+from rookery.envs.pathfinding.device import Layouts
+from rookery.envs.pathfinding.rules import Rules
+from rookery.envs.pathfinding.worlds import Worlds
+from rookery.loops.arena import Arena
+from rookery.types import ActionSpec, EnvSpec, Kind, Leaf
+
+RADIUS, SIGHT = 2, 5
+WIDTH, WORLDS, ALPHA, GAMMA = 4, 5, 0.6, 0.9
+
+
+def cases_of(layouts: Layouts, *, width: int, radius: int) -> Cases:
+    """Returns layouts as cases on maps of the full width."""
+    wide = width + 2 * radius
+    inside = slice(radius, radius + width)
+    maps = layouts.wall.view(-1, wide, wide).numpy()[:, inside, inside]
+    places = (
+        np.stack([part // wide - radius, part % wide - radius], -1).astype(np.int16)
+        for part in (layouts.place.numpy(), layouts.goal.numpy())
+    )
+    return Cases(maps.astype(np.uint8), *places)
+
+
+def team(agents: int, **settings: Any) -> Team:
+    """Returns an untrained team that remembers little and looks at short windows."""
+    torch.manual_seed(0)
+    defaults = {"n_step": 2, "length": 3, "burn_in": 2, "neighbours": 2, "explorers": 2}
+    config = TeamConfig(gamma=GAMMA, rounds=1, heads=1, width=4, **{**defaults, **settings})
+    leaves = (
+        Leaf("view", (agents, SIGHT, SIGHT), "uint8", Kind.CODES),
+        Leaf("place", (agents, 2), "int16", Kind.VECTOR),
+        Leaf("reward", (agents,), "float32", Kind.VECTOR),
+    )
+    spec = EnvSpec("tiny", leaves, ActionSpec(shape=(agents,), sizes=(5,) * agents))
+    return Team(config, NetConfig(memory=8), EnvConfig(), spec)
+
+
+def arena(agents: int, *, algorithm: Team | None = None, steps: int = 5, **settings: Any) -> Arena:
+    defaults: dict[str, Any] = {
+        "worlds": WORLDS,
+        "width": WIDTH,
+        "rules": Rules(radius=RADIUS, steps=steps),
+        "density": 0.1,
+        "rows": 20,
+        "replay": ReplayConfig(alpha=ALPHA),
+        "sizes": (2, 3, 4),
+    }
+    return Arena(
+        algorithm or team(agents),
+        agents,
+        **{**defaults, **settings},
+        rng=torch.Generator().manual_seed(1),
+    )
+
+
+class Told(NamedTuple):
+    """A row, and what the compiled worlds say of it."""
+
+    row: dict[str, Tensor]  # [E, ...] as it lies on the tape
+    memory: Tensor  # [E, N, M] before it
+    place: Tensor  # [E, N, 2]
+    size: Tensor  # [E]
+    views: np.ndarray  # [E, N, S, S] and all below by compiled worlds, with the row's actions
+    reward: np.ndarray  # [E, N]
+    home: np.ndarray  # [E, N]
+    finished: np.ndarray  # [E]
+    length: np.ndarray  # [E] steps of the episode
+
+
+def play(played: Arena, epsilon: Tensor, rows: int) -> tuple[list[Told], list[Any]]:
+    """Plays row by row; returns them, and what was reported to have ended with each."""
+    worlds, story, ended = _worlds(played), [], []
+    for _ in range(rows):
+        fresh = played.fresh.numpy()
+        now = cases_of(played.worlds.layouts, width=played.width, radius=RADIUS)
+        worlds.load(np.flatnonzero(fresh), Cases(*(part[fresh] for part in now)))
+        memory, place = played.memory.clone(), played.worlds.place.clone()
+        size = played.worlds.layouts.size.clone()
+        slot = played.tape.written % played.tape.capacity
+        ended.append(played.play(1, epsilon))
+        row = {name: column[slot].clone() for name, column in played.tape.columns.items()}
+        views = worlds.views().copy()
+        stepped = worlds.step(row["action"].long().numpy())
+        facts = (part.copy() for part in (stepped.reward, stepped.home, stepped.finished))
+        story.append(Told(row, memory, place, size, views, *facts, worlds.steps.copy()))
+    return story, ended
+
+
+def _worlds(played: Arena) -> Worlds:
+    cases = cases_of(played.worlds.layouts, width=played.width, radius=RADIUS)
+    return Worlds(cases, played.rules)
