@@ -70,9 +70,9 @@ class Inline:
     def _judge(self, snapshot: Snapshot) -> Judgement:
         config = self._setup.config
         if self._evaluator is None:
-            envs = make(config.env, 1, factory=self._setup.factory)
+            envs = make(config.judged_env, 1, factory=self._setup.factory)
             self._evaluator = Evaluator(
-                lambda num: make(config.env, num, factory=self._setup.factory),
+                lambda num: make(config.judged_env, num, factory=self._setup.factory),
                 policy_for(config, envs, self._setup.factory),
                 episodes=config.eval.episodes,
             )

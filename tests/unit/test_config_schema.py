@@ -91,6 +91,16 @@ def test_nan_is_within_no_limits(make):
         make(float("nan"))
 
 
+def test_a_policy_is_judged_in_its_environment_with_kwargs_of_its_own():
+    config = Config(
+        env=EnvConfig(id="Acrobot-v1", kwargs={"a": 1, "b": 2}),
+        eval=EvalConfig(kwargs={"b": None, "c": 3}),
+    )
+
+    assert config.judged_env == EnvConfig(id="Acrobot-v1", kwargs={"a": 1, "b": None, "c": 3})
+    assert Config().judged_env == EnvConfig()
+
+
 def test_a_learning_rate_of_0_is_allowed():
     assert Config(learner=LearnerConfig(lr=0.0)).learner.lr == 0.0
 

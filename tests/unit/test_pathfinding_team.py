@@ -85,6 +85,20 @@ def test_an_episode_that_goes_on_says_nothing():
     assert env.step([0, 0, 0])[4] == {}
 
 
+def test_what_is_reported_of_an_episode_is_success_and_how_far_the_curriculum_has_come():
+    envs = make(EnvConfig(id=ID, kwargs={"curriculum": LESSONS, "steps": 1}), 2)
+    envs.reset(seed=0)
+
+    steps = envs.step(np.zeros((2, 2), np.int64))
+
+    assert envs.finished_info(steps, 1, ("agents",)) == {
+        "is_success": 0.0,
+        "agents": 1.0,
+        "curriculum/agents": 1.0,
+        "curriculum/size": 4.0,
+    }
+
+
 def test_absent_agents_are_nowhere_and_do_not_count():
     env = Team(curriculum=LESSONS)
     obs, _ = env.reset(seed=0)
@@ -118,6 +132,7 @@ def test_a_curriculum_goes_on_when_a_lesson_is_mastered():
             over = terminated or truncated
         assert (info["is_success"], info["agents"], info["size"]) == (1, 1, 4)
 
+    assert info["curriculum"] == {"agents": 2, "size": 6}
     assert set(env.curriculum.lessons) == {(1, 4), (1, 6), (2, 4)}
 
 

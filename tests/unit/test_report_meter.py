@@ -39,7 +39,8 @@ def played(*episodes, version=4, epsilon=0.25):
 def test_a_scripted_run_gets_every_known_name_and_its_value():
     clock = Clock()
     meter = Meter(ReportConfig(), clock)
-    won, lost = {"is_success": 1.0, "depth": 3.0}, {"is_success": 0.0}
+    won = {"is_success": 1.0, "depth": 3.0, "curriculum/agents": 4.0}
+    lost = {"is_success": 0.0}
 
     meter.observe(Started("", Counters(), False, {}))
     meter.observe(played(Episode(10.0, 5, won), Episode(20.0, 9, lost)))
@@ -56,6 +57,7 @@ def test_a_scripted_run_gets_every_known_name_and_its_value():
         "rollout/ep_len_mean": 7.0,
         "rollout/success_rate": 0.5,
         "rollout/depth": 3.0,
+        "curriculum/agents": 4.0,
         "rollout/exploration_rate": 0.25,
         "time/fps": 250.0,
         "time/learner_steps_per_s": 50.0,

@@ -55,11 +55,12 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(answer: dict[str, Any]) -> list[str]:
     """Says the score in two lines."""
-    returns = answer["returns"]
+    returns, share = answer["returns"], answer.get("success_rate")
+    told = "" if share is None else f", {share:.0%} succeeded"
     return [
         f"mean return {answer['mean_return']:.2f} +- {answer['std_return']:.2f} "
         f"over {answer['episodes']} episodes with version {answer['version']}",
-        f"  lowest {min(returns):.2f}, highest {max(returns):.2f}",
+        f"  lowest {min(returns):.2f}, highest {max(returns):.2f}{told}",
     ]
 
 

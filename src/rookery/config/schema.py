@@ -7,7 +7,7 @@ work together is refused in `__post_init__`, so an invalid config cannot exist.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -350,6 +350,7 @@ class EvalConfig:
     episodes: int = 20  # greedy episodes at each
     target: float | None = None  # mean return at which the run is solved and stops
     epsilon: float = 0.0  # share of random actions while judging
+    kwargs: dict[str, Any] = field(default_factory=dict)  # over env.kwargs, while judging
     timeout_s: float = 120.0  # an evaluation that takes longer is given up and reported
     max_restarts: int = 3  # times in a row the evaluator is started again
     queue: int = 8  # marks waiting to be judged; training waits for the evaluator beyond that
@@ -529,6 +530,11 @@ class Config:
         if self.run.engine is not Engine.AUTO:
             return self.run.engine
         return Engine.INLINE if self.run.mode in ALONE else Engine.PROCESSES
+
+    @property
+    def judged_env(self) -> EnvConfig:
+        """The environment as it is while a policy is judged."""
+        return replace(self.env, kwargs={**self.env.kwargs, **self.eval.kwargs})
 
     @property
     def wants_values(self) -> bool:

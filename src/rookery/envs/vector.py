@@ -25,6 +25,7 @@ from rookery.types import Array, Bools, EnvSpec, Floats, Obs
 Vector: TypeAlias = VectorEnv[Any, Any, Any]
 
 STATE_VERSION = 1
+TOLD = ("is_success", "curriculum/agents", "curriculum/size")  # what environments say by themselves
 
 
 class Steps(NamedTuple):
@@ -89,15 +90,15 @@ class Envs:
     def finished_info(self, steps: Steps, index: int, keys: tuple[str, ...]) -> dict[str, float]:
         """Returns numbers from the info of the episode that just ended in environment `index`.
 
-        "a/b" looks into nested dicts. `is_success` is always looked for. What is missing, or is
-        not a number, is left out.
+        "a/b" looks into nested dicts. `TOLD` is always looked for. What is missing, or is not a
+        number, is left out.
         """
         info = steps.info
         if self._mode is AutoresetMode.SAME_STEP:
             info = info.get("final_info", {})
         if not info:
             return {}
-        found = {key: _number(_entry(info, index, key)) for key in (*keys, "is_success")}
+        found = {key: _number(_entry(info, index, key)) for key in (*keys, *TOLD)}
         return {key: number for key, number in found.items() if number is not None}
 
     def export_state(self) -> dict[str, Any] | None:

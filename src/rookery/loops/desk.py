@@ -175,7 +175,7 @@ class _Desk:
         config, factory = self._setup.config, self._setup.factory
 
         def make_envs(num: int) -> Any:
-            return make(config.env, num, factory=factory, render=config.eval.record)
+            return make(config.judged_env, num, factory=factory, render=config.eval.record)
 
         probe = make_envs(1)
         policy = policy_for(config, probe, factory)

@@ -57,7 +57,7 @@ def film(
     WRITERS[format].require()
     place.prepare(out, "a film")
     weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
-    with _evaluator(config, weights, _cut(config.env, max_steps), factory) as evaluator:
+    with _evaluator(config, weights, _cut(config.judged_env, max_steps), factory) as evaluator:
         speed = fps or evaluator.envs.fps or USUAL_FPS
         with _packages(config.env.id):
             played = [evaluator.run(seed=seed + i, record=True) for i in range(episodes)]

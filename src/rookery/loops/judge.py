@@ -33,7 +33,7 @@ def judge(
     probe.close()
     load_arrays(algorithm.acting, weights.arrays)
     evaluator = Evaluator(
-        lambda num: make(config.env, num, factory=factory), algorithm, episodes=episodes
+        lambda num: make(config.judged_env, num, factory=factory), algorithm, episodes=episodes
     )
     try:
         judged = evaluator.run(
@@ -43,10 +43,12 @@ def judge(
         )
     finally:
         evaluator.close()
+    succeeded = {} if judged.success_rate is None else {"success_rate": judged.success_rate}
     return {
         "episodes": episodes,
         "mean_return": statistics.fmean(judged.returns),
         "std_return": statistics.pstdev(judged.returns),
+        **succeeded,
         "returns": list(judged.returns),
         "version": weights.version,
     }

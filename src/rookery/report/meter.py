@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from rookery.config.schema import ReportConfig
 from rookery.event import Collected, Counters, Episode, Event, Learned, Logged, Started
-from rookery.report.names import finite
+from rookery.report.names import finite, named
 from rookery.report.usage import Usage
 
 NEWEST = 128  # learner steps averaged at a log mark: the latest, at most this many
@@ -122,9 +122,7 @@ class Meter:
     def _rollout(self, version: int) -> dict[str, float | None]:
         found = dict.fromkeys(key for episode in self._episodes for key in episode.info)
         metrics: dict[str, float | None] = {
-            f"rollout/{'success_rate' if key == 'is_success' else key}": _mean(
-                [e.info[key] for e in self._episodes if key in e.info]
-            )
+            named(key): _mean([e.info[key] for e in self._episodes if key in e.info])
             for key in found
         }
         metrics["rollout/ep_rew_mean"] = _mean([e.score for e in self._episodes])

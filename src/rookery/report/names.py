@@ -1,6 +1,7 @@
 """The names of metrics: those of Stable-Baselines3 where it has one, ours beside them.
 
-A key of `Learned.metrics` becomes train/<key>, a key of an episode's info rollout/<key>.
+A key of `Learned.metrics` becomes train/<key>, a key of an episode's info rollout/<key>, unless it is
+that of a curriculum.
 """
 
 import math
@@ -30,6 +31,13 @@ KNOWN = (
     "system/cpu_percent",
     "system/memory_mb",
 )
+
+
+def named(key: str) -> str:
+    """Returns the name of what an episode's info has at a key."""
+    if key.startswith("curriculum/"):
+        return key
+    return "rollout/success_rate" if key == "is_success" else f"rollout/{key}"
 
 
 def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:

@@ -31,7 +31,8 @@ class Team(gym.Env[Observed, Array]):
     [N], what each one earned by the last step. An action is one of 0 stay, 1 up, 2 down, 3 left,
     4 right for each. The reward is the mean over the agents. Terminates when all are on their
     goals at once, is truncated after `steps`; the info of the last step has `is_success`,
-    `individual_success` (share of the agents that are on their goals), `agents` and `size`.
+    `individual_success` (share of the agents that are on their goals), `agents` and `size`, and
+    with a curriculum how far that has come.
 
     Every episode has a case of its own, drawn as by `cases.generate`. With a `curriculum` (settings
     of `curriculum.Syllabus`; {} for its defaults) its lessons say how many agents play on how large
@@ -140,7 +141,18 @@ class Team(gym.Env[Observed, Array]):
             "individual_success": home / agents,
             "agents": agents,
             "size": size,
+            **self._progress(),
         }
+
+    def _progress(self) -> dict[str, Any]:
+        """Says how far the curriculum has come: the most agents and the largest map that are open.
+
+        Reports have them as curriculum/agents and curriculum/size.
+        """
+        if self.curriculum is None:
+            return {}
+        agents, sizes = zip(*self.curriculum.lessons, strict=True)
+        return {"curriculum": {"agents": max(agents), "size": max(sizes)}}
 
 
 def observation_space(lesson: Lesson, rules: Rules) -> spaces.Dict:
