@@ -14,6 +14,7 @@ from rookery.envs.pathfinding.cases import Cases
 from rookery.envs.pathfinding.device import (
     FAR,
     DeviceWorlds,
+    _triangular,
     components,
     distances,
     draw_layouts,
@@ -153,6 +154,7 @@ def test_distances_equal_rings_around_the_goal(asked, seed):
     cases = scattered(np.random.default_rng(seed), **asked)
     away, inside = framed_distances(cases)
 
+    assert (away[cases.starts[..., 0] < 0] == FAR).all()
     for k, i in np.argwhere(cases.starts[..., 0] >= 0):
         expected = np.full(asked["shape"], FAR)
         rings = steps_to(free_cells(cases.maps[k]), cells(cases.goals[k])[i])
@@ -292,6 +294,14 @@ def test_without_a_density_each_map_has_its_own_from_the_triangle():
 
     assert len(share) == 500
     assert np.abs(expected - (np.arange(500) + 0.5) / 500).max() < 0.12 + 0.02
+
+
+def test_densities_are_the_inverse_of_the_triangles_distribution():
+    chance = torch.linspace(0, 1, 101, dtype=torch.float64)
+    density = _triangular(chance)
+
+    rising, falling = density**2 / (0.5 * 0.33), 1 - (0.5 - density) ** 2 / (0.5 * 0.17)
+    torch.testing.assert_close(torch.where(density < 0.33, rising, falling), chance)
 
 
 @settings(max_examples=20)

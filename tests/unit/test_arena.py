@@ -303,6 +303,19 @@ def test_every_episode_has_a_case_of_its_own() -> None:
     assert len({tuple(case.tolist()) for case in cases}) == 10 * WORLDS
 
 
+def test_cases_are_replaced_in_the_order_in_which_they_are_taken() -> None:
+    """Worlds that begin one after another: each finds a case that nobody had before."""
+    played = arena(1, steps=WORLDS + 1, width=6, sizes=(6,), density=0.4)
+    played.worlds.steps.copy_(torch.arange(WORLDS))
+    cases: list[Tensor] = []
+    for _ in range(40):
+        now = played.worlds.layouts.pick(played.fresh)
+        cases += torch.cat([part.long() for part in (now.wall, now.place, now.goal)], 1)
+        played.play(1, EPSILON)
+
+    assert len({tuple(case.tolist()) for case in cases}) == len(cases) > 4 * WORLDS
+
+
 def test_sizes_that_open_later_are_those_of_later_cases() -> None:
     played = arena(1, steps=1, sizes=(3,))
     assert set(played.worlds.layouts.size.tolist()) == {3}

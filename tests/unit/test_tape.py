@@ -1,5 +1,7 @@
 """Replay on a device: when windows can be drawn, with which weights, and what they bring back."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -167,6 +169,20 @@ def test_weights_undo_priorities_and_the_largest_is_one(beta: float) -> None:
     expected = torch.tensor([1.0, 2.0, 4.0])[picks.world] ** -beta
     torch.testing.assert_close(picks.weight, expected)
     assert picks.weight.max() == 1.0
+
+
+@pytest.mark.parametrize("luck", [0.0, math.nextafter(1.0, 0.0)])
+def test_no_luck_leads_to_a_window_that_cannot_be_drawn(
+    luck: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to those before the first that can be, nor by rounding beyond the last."""
+    tape = written(made(rows=12), 13 + SPAN)  # the tape went around: marks 1 and 2 are drawn anew
+    tape.priority[0, 0] = tape.priority[-1, -1] = 0.0
+    monkeypatch.setattr(torch, "rand", lambda *_, **k: torch.full((3,), luck, dtype=k["dtype"]))
+
+    picks = drawn(tape, 3)
+
+    assert (tape.priority[picks.mark, picks.world] > 0).all()
 
 
 def test_weights_are_relative_to_what_was_drawn() -> None:

@@ -133,7 +133,8 @@ class Tape:
         luck = torch.rand(batch, device=mass.device, generator=rng, dtype=torch.float64)
         steps = torch.arange(batch, device=mass.device, dtype=torch.float64)
         pick = torch.searchsorted(mass, (steps + luck) / batch * mass[-1], right=True)
-        pick = pick.clamp(max=mass.numel() - 1)
+        last = torch.searchsorted(mass, mass[-1:])  # rounding may not lead beyond those drawable
+        pick = torch.minimum(pick, last)
         chosen = self.priority.flatten()[pick].clamp(min=LEAST**self.alpha)
         weight = (chosen / chosen.min()) ** -beta
         return Picks(pick // self.worlds, pick % self.worlds, weight)
