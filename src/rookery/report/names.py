@@ -1,7 +1,7 @@
 """The names of metrics: those of Stable-Baselines3 where it has one, ours beside them.
 
-A key of `Learned.metrics` becomes train/<key>, a key of an episode's info rollout/<key>, unless it is
-that of a curriculum.
+A key of `Learned.metrics` becomes train/<key>, a key of an episode's info rollout/<key>, unless it
+is that of a curriculum.
 """
 
 import math
