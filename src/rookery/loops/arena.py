@@ -8,6 +8,7 @@ An episode's end is a row of its own: a world that is over shows its last views 
 without a step, and begins anew after it. So what a step led to is always the next row.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from rookery.algos.team import Learnt, Team, Window
 from rookery.config.algorithms import TeamConfig
-from rookery.config.schema import ReplayConfig
+from rookery.config.schema import DeviceConfig, ReplayConfig
 from rookery.envs.pathfinding.cases import possible
 from rookery.envs.pathfinding.device import DeviceWorlds, Layouts, draw_layouts
 from rookery.envs.pathfinding.rules import Rules
@@ -82,23 +83,8 @@ class Arena:
         self._move = Capture(self._moved, device, [rng])
 
     def _tape(self, rows: int, replay: ReplayConfig) -> Tape:
-        n, others, sight = self.agents, self.config.neighbours, self.rules.sight
-        low = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        byte = torch.uint8
-        columns = {
-            "view": Column((n, sight, sight), byte),
-            "who": Column((n, others), byte),
-            "where": Column((n, others), byte),
-            "action": Column((n,), byte),
-            "reward": Column((n,), torch.float32),
-            "q": Column((n, self.algorithm.choices), low),
-            "steps": Column((), torch.bool),  # False: an episode's end
-            "discount": Column((), torch.float32),
-            "fresh": Column((), torch.bool),
-        }
         return Tape(
-            columns,
-            {"memory": Column((n, self.algorithm.online.memory), low)},
+            *columns(self.algorithm, self.agents, self.device),
             worlds=self.count,
             rows=rows,
             stride=self.config.stride,
@@ -293,6 +279,36 @@ def _refuse_more_than_bytes(agents: int, rules: Rules) -> None:
             f"on a device a team has at most {NOBODY} agents, who see at most 16 rows, got "
             f"{agents} and {rules.sight}; use smaller teams or a smaller radius"
         )
+
+
+def columns(
+    algorithm: Team, agents: int, device: torch.device
+) -> tuple[dict[str, Column], dict[str, Column]]:
+    """Returns what a tape keeps of each step of a world, and where a window begins."""
+    others, sight = algorithm.config.neighbours, 2 * algorithm.radius + 1
+    low = torch.bfloat16 if device.type == "cuda" else torch.float32
+    byte = torch.uint8
+    rows = {
+        "view": Column((agents, sight, sight), byte),
+        "who": Column((agents, others), byte),
+        "where": Column((agents, others), byte),
+        "action": Column((agents,), byte),
+        "reward": Column((agents,), torch.float32),
+        "q": Column((agents, algorithm.choices), low),
+        "steps": Column((), torch.bool),  # False: an episode's end
+        "discount": Column((), torch.float32),
+        "fresh": Column((), torch.bool),
+    }
+    return rows, {"memory": Column((agents, algorithm.online.memory), low)}
+
+
+def tape_bytes(algorithm: Team, config: DeviceConfig, device: torch.device) -> int:
+    """Returns what the replay of one arena takes: the most, where each agent has its own world."""
+    rows, marks = (
+        sum(math.prod(column.shape) * column.dtype.itemsize for column in some.values())
+        for some in columns(algorithm, 1, device)
+    )
+    return config.agents * config.rows * (rows + -(-marks // algorithm.config.stride))
 
 
 def joined(layouts: Sequence[Layouts], count: int) -> Layouts:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.config.schema import Config, Engine, Inference, Storage
+from rookery.algos.team import Team
+from rookery.config.schema import Config, Engine, Inference, Mode, Storage
 from rookery.errors import ConfigError
 from rookery.learner import Learner, pick_device
+from rookery.loops.arena import tape_bytes
 from rookery.manage import machine
 from rookery.nets.arrays import arrays_of
 from rookery.replay.pool import bytes_needed
@@ -34,10 +36,12 @@ class Estimate(NamedTuple):
     weights: int
     processes: int
     checkpoints: int  # on disk
+    on_device: int = 0  # replay of run.mode device, on a GPU
 
     def __str__(self) -> str:
+        device = f"device: replay {_size(self.on_device)}; " if self.on_device else ""
         return (
-            f"memory: replay {_size(self.replay)}, weights {_size(self.weights)}, "
+            f"{device}memory: replay {_size(self.replay)}, weights {_size(self.weights)}, "
             f"processes {_size(self.processes)}; disk: checkpoints {_size(self.checkpoints)}"
         )
 
@@ -46,7 +50,7 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
     """Adds up what the roles will hold."""
     trained = sum(a.nbytes for a in arrays_of(learner.algorithm.networks).values())
     acting = sum(a.nbytes for a in learner.weights().values())
-    replay = bytes_needed(spec, replace(config.replay, capacity=config.capacity))
+    replay, on_device = _replay(config, spec, learner)
     kept_rows = replay if config.checkpoint.replay else 0
     return Estimate(
         replay=replay,
@@ -54,12 +58,23 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
         + (2 + COPIES + _networks(config)) * acting,  # two moments for each trained weight
         processes=(PROCESSES + _own_processes(config) + _central(config)) * PROCESS_BYTES,
         checkpoints=kept_rows + (config.checkpoint.keep + 2) * (trained + 3 * acting),
+        on_device=on_device,
     )
+
+
+def _replay(config: Config, spec: EnvSpec, learner: Learner) -> tuple[int, int]:
+    """Returns the bytes of replay: here, and on a GPU."""
+    if config.run.mode is not Mode.DEVICE:
+        return bytes_needed(spec, replace(config.replay, capacity=config.capacity)), 0
+    assert isinstance(learner.algorithm, Team)
+    tapes = config.device.teams * tape_bytes(learner.algorithm, config.device, learner.device)
+    return (0, tapes) if learner.device.type == "cuda" else (tapes, 0)
 
 
 def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> None:
     """Raises ConfigError, with the setting to change, where the machine has too little."""
     refuse_memory(need, config)
+    _refuse_tapes(need, config)
     on_disk = config.replay.storage is Storage.DISK
     disk = need.checkpoints + (need.replay if on_disk else 0)
     free = shutil.disk_usage(run_dir).free
@@ -80,12 +95,31 @@ def refuse_memory(need: Estimate, config: Config) -> None:
             f"the run needs {_size(memory)} of memory, {_size(available)} are available; lower "
             + _knob(config)
             + (f" or actor.num ({config.actor.num})" if _own_processes(config) > 1 else "")
-            + ("" if config.algo.on_policy else ", or set replay.storage=disk")
+            + ("" if _stays(config) else ", or set replay.storage=disk")
         )
+
+
+def _refuse_tapes(need: Estimate, config: Config) -> None:
+    if not need.on_device:
+        return
+    device = pick_device(config.learner.device)
+    free = machine.gpu_memory(device.index or 0).free
+    if need.on_device > free:
+        raise ConfigError(
+            f"GPU out of memory: replay needs {_size(need.on_device)} of {device}, {_size(free)} "
+            f"are free; lower {_knob(config)} or device.agents ({config.device.agents})"
+        )
+
+
+def _stays(config: Config) -> bool:
+    """Can replay be nowhere but in memory?"""
+    return config.algo.on_policy or config.run.mode is Mode.DEVICE
 
 
 def _knob(config: Config) -> str:
     """Returns the setting that decides how many rows are kept."""
+    if config.run.mode is Mode.DEVICE:
+        return f"device.rows ({config.device.rows})"
     if config.algo.on_policy:
         return f"actor.chunk ({config.actor.chunk})"
     return f"replay.capacity ({config.replay.capacity})"

@@ -21,6 +21,7 @@ from rookery.algos.team import Team
 from rookery.config.schema import Config
 from rookery.envs.pathfinding.curriculum import Curriculum, Lesson, syllabus
 from rookery.envs.pathfinding.rules import Rules
+from rookery.errors import ConfigError
 from rookery.event import Episode
 from rookery.loops.arena import Arena, Ended
 from rookery.loops.crew import LADDER, Dealt
@@ -30,6 +31,28 @@ from rookery.seeding import Role
 from rookery.types import Array, Batch
 
 CALM = 0.01  # worlds with a smaller share of random actions count for the curriculum
+
+
+def refuse_herds(config: Config) -> None:
+    """Refuses, before anything is made, teams that no arena could hold or no batch be drawn of."""
+    teams, batch = syllabus(config.device.curriculum).agents, config.replay.batch
+    uneven = [agents for agents in teams if batch % agents]
+    if uneven:
+        raise ConfigError(
+            f"a batch has whole teams, got replay.batch {batch} and teams of {uneven}; choose "
+            "a batch that device.curriculum's agents divide"
+        )
+    if teams[-1] > config.device.agents:
+        raise ConfigError(
+            f"device.agents {config.device.agents} do not make a team of {teams[-1]}; raise it, "
+            "or leave that team out of device.curriculum"
+        )
+    least = config.algo.sequence + 1 + config.algo.stride
+    if config.device.rows < least:
+        raise ConfigError(
+            f"device.rows {config.device.rows} hold no window of {config.algo.sequence + 1} "
+            f"steps, one every {config.algo.stride}; keep at least {least}"
+        )
 
 
 class Played(NamedTuple):

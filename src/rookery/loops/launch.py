@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rookery.config.load import RUN_FILE, differences, load_run
-from rookery.config.schema import Backend, Config, Engine
+from rookery.config.schema import Backend, Config, Engine, Mode
 from rookery.envs.entry import name_of
 from rookery.envs.make import check
 from rookery.errors import (
@@ -32,6 +32,7 @@ from rookery.loops.estimate import (
     refuse_devices,
     refuse_what_cannot_fit,
 )
+from rookery.loops.herd import refuse_herds
 from rookery.loops.hosted import refuse_to_open
 from rookery.loops.manager import Manager
 from rookery.loops.restore import put_back
@@ -210,6 +211,8 @@ def _refuse_what_cannot_start(config: Config) -> None:
     pick_device(config.learner.device)
     refuse_descriptors(config)
     refuse_devices(config)
+    if config.run.mode is Mode.DEVICE:
+        refuse_herds(config)
     check_sinks(config)
 
 

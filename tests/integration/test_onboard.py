@@ -1,0 +1,126 @@
+"""Runs whose worlds, replay and learner are on one device; here that is the CPU."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.config.load import load
+from rookery.config.schema import Config
+from rookery.errors import ConfigError
+from rookery.event import Collected, Logged, Saved, Stopped
+from rookery.loops.front import events
+from rookery.loops.launch import read_weights
+from rookery.manage import checkpoint
+from rookery.report import jsonl
+
+SMALL: dict[str, Any] = {
+    "run.env_steps": 3_000,
+    "run.minutes": None,
+    "env.kwargs": "{agents: 4, size: 10, density: 0.1, steps: 32}",
+    "env.check": False,
+    "eval.period": 1_500,
+    "eval.episodes": 1,
+    "checkpoint.period": 1_000,
+    "report.log_period": 500,
+    "report.tensorboard": False,
+    "device.agents": 16,
+    "device.rows": 64,
+    "device.curriculum": "{agents: [1, 2, 4], sizes: [5, 10], threshold: 0.01, history: 4}",
+    "replay.warmup": 64,
+    "replay.batch": 16,
+    "replay.samples_per_insert": 4.0,
+    "net.memory": 16,
+    "learner.device": "cpu",
+    "learner.publish_period": 2,
+}
+
+
+def small(run_dir: Path, **changes: Any) -> Config:
+    settings = SMALL | {"run.run_dir": str(run_dir)} | changes
+    given = [f"{key}={_word(value)}" for key, value in settings.items()]
+    return load("pathfinding", overrides=given)
+
+
+def _word(value: Any) -> str:
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    run_dir = tmp_path_factory.mktemp("onboard") / "run"
+    return run_dir, list(events(small(run_dir)))
+
+
+def test_it_plays_learns_and_ends(run: tuple[Path, list[Any]]) -> None:
+    _, seen = run
+    (stopped,) = [event for event in seen if isinstance(event, Stopped)]
+
+    assert stopped.counters.env_steps >= 3_000
+    assert stopped.counters.learner_steps > 20
+    assert stopped.counters.episodes > 10
+    assert stopped.best_score is not None
+
+
+def test_episodes_say_how_they_ended(run: tuple[Path, list[Any]]) -> None:
+    _, seen = run
+    ended = [one for event in seen if isinstance(event, Collected) for one in event.ended]
+
+    assert {int(one.info["agents"]) for one in ended} >= {1, 2}
+    assert {one.info["is_success"] for one in ended} == {0.0, 1.0}
+    assert all(one.length <= 32 for one in ended)
+
+
+def test_the_curriculum_is_in_the_report_and_in_the_checkpoint(
+    run: tuple[Path, list[Any]],
+) -> None:
+    run_dir, seen = run
+    lines = [event.metrics for event in seen if isinstance(event, Logged)]
+    found = checkpoint.newest(run_dir / "checkpoints").found
+    assert found is not None
+    saved = found.state()["crew"]["actors"][0]
+
+    assert lines[-1]["curriculum/agents"] >= 2
+    assert any(key.startswith("curriculum/1x") for key in lines[-1])
+    assert lines[-1]["train/q_drift"] >= 0
+    assert {tuple(entry[:2]) for entry in saved["results"]} >= {(1, 5), (2, 5)}
+
+
+def test_a_run_goes_on_where_it_was(run: tuple[Path, list[Any]]) -> None:
+    run_dir, seen = run
+    before = seen[-1].counters
+
+    again = list(events(resume=run_dir, overrides=["run.env_steps=5000"]))
+
+    stopped = again[-1]
+    assert stopped.counters.env_steps >= 5_000
+    assert stopped.counters.learner_steps > before.learner_steps
+    first = next(event for event in again if isinstance(event, Collected))
+    assert first.counters.env_steps > before.env_steps
+    assert any(isinstance(event, Saved) for event in again)
+    steps = [line["env_steps"] for line in jsonl.read(run_dir) if line["event"] == "logged"]
+    assert steps == sorted(steps)
+    assert read_weights(run_dir, "last").version > 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("algo", "{name: dqn}", "algo.name team only"),
+        ("actor.num", 2, "use device.agents"),
+        ("checkpoint.replay", True, "fills its replay anew"),
+        ("replay.draw", "uniform", "by priorities"),
+        ("run.engine", "processes", "on one device"),
+        ("device.rows", 8, "keep at least"),
+        ("device.agents", 2, "do not make a team of 4"),
+        ("replay.batch", 18, "whole teams"),
+        ("device.curriculum", "{agents: [2, 1]}", "sort them"),
+        ("device.curriculum", "{speed: 3}", "a curriculum takes"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, key: str, value: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        list(events(small(tmp_path / "run", **{key: value})))
+    assert not (tmp_path / "run").exists()
