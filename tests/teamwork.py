@@ -1,0 +1,58 @@
+"""A team, one agent after the other, in plain Python: whom it hears, and what it makes of that."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rookery.nets.team import TeamQ
+
+Places = list[list[int]]  # row and column of each agent of one world; -1: nobody
+
+
+def heard(place: Places, i: int, *, radius: int, most: int) -> list[int]:
+    """Returns whom agent `i` hears: itself, then those in its view from the nearest on."""
+    if place[i][0] < 0:
+        return [i]
+    near = []
+    for j, (row, column) in enumerate(place):
+        down, right = row - place[i][0], column - place[i][1]
+        if j != i and row >= 0 and max(abs(down), abs(right)) <= radius:
+            near.append((down**2 + right**2, j))
+    return [i, *(j for _, j in sorted(near)[:most])]
+
+
+def after(net: TeamQ, view: Tensor, place: Places, memory: Tensor, hears: list[list[int]]) -> Tensor:
+    """Returns the memories, [N, M], of the agents of one world after a step."""
+    h = [net.remember(net.see(view[i][None]), memory[i][None])[0] for i in range(len(place))]
+    for _ in range(net.rounds):
+        h = [told(net.talk, h, place, i, hears[i]) for i in range(len(place))]
+    return torch.stack(h)
+
+
+def told(talk: Any, h: list[Tensor], place: Places, i: int, who: list[int]) -> Tensor:
+    """Returns what agent `i` thinks after it has listened to those that it hears."""
+    if len(who) == 1:
+        return h[i]
+    inner, width = talk.inner, talk.width
+    message = []
+    for head in range(talk.heads):
+        part = slice(head * width, (head + 1) * width)
+        question = talk.speak(h[i])[:inner][part]
+        keys, values = [], []
+        for j in who:
+            said = talk.speak(h[j])[inner:] + talk.stand(_where(place, i, j, talk.sight))
+            keys.append(said[:inner][part])
+            values.append(said[inner:][part])
+        scores = torch.stack([question @ key / width**0.5 for key in keys])
+        message.append((scores.softmax(0)[:, None] * torch.stack(values)).sum(0))
+    answer: Tensor = talk.update(torch.cat(message)[None], h[i][None])[0]
+    return answer
+
+
+def _where(place: Places, i: int, j: int, sight: int) -> Tensor:
+    """Says where `i` sees `j`: a one for the row, a one for the column."""
+    shown = torch.zeros(2 * sight)
+    for axis in (0, 1):
+        shown[axis * sight + place[j][axis] - place[i][axis] + sight // 2] = 1.0
+    return shown
