@@ -5,8 +5,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rookery.algos.team import Team
+from rookery.config.algorithms import TeamConfig
+from rookery.config.schema import EnvConfig, NetConfig
+from rookery.envs.pathfinding.curriculum import Lesson
+from rookery.envs.pathfinding.rules import Rules
+from rookery.envs.pathfinding.team import action_space, observation_space
+from rookery.envs.spaces import spec_of
 from rookery.nets.team import TeamQ
+from rookery.types import EnvSpec
 
+N, RADIUS, MEM, GAMMA = 3, 1, 6, 0.9
+SIGHT = 2 * RADIUS + 1
 Places = list[list[int]]  # row and column of each agent of one world; -1: nobody
 
 
@@ -22,7 +32,9 @@ def heard(place: Places, i: int, *, radius: int, most: int) -> list[int]:
     return [i, *(j for _, j in sorted(near)[:most])]
 
 
-def after(net: TeamQ, view: Tensor, place: Places, memory: Tensor, hears: list[list[int]]) -> Tensor:
+def after(
+    net: TeamQ, view: Tensor, place: Places, memory: Tensor, hears: list[list[int]]
+) -> Tensor:
     """Returns the memories, [N, M], of the agents of one world after a step."""
     h = [net.remember(net.see(view[i][None]), memory[i][None])[0] for i in range(len(place))]
     for _ in range(net.rounds):
@@ -56,3 +68,31 @@ def _where(place: Places, i: int, j: int, sight: int) -> Tensor:
     for axis in (0, 1):
         shown[axis * sight + place[j][axis] - place[i][axis] + sight // 2] = 1.0
     return shown
+
+
+def spec(agents: int = N, radius: int = RADIUS) -> EnvSpec:
+    lesson, rules = Lesson(agents, 9), Rules(radius=radius)
+    return spec_of("here", observation_space(lesson, rules), action_space(lesson))
+
+
+def made(agents: int = N, **settings: Any) -> Team:
+    """Returns an algorithm whose target differs from its trained network."""
+    torch.manual_seed(3)
+    small = {"heads": 2, "width": 3, "neighbours": 2, **settings}
+    algorithm = Team(
+        TeamConfig(gamma=GAMMA, **small), NetConfig(memory=MEM), EnvConfig(), spec(agents)
+    )
+    for parameter in algorithm.online.parameters():
+        parameter.data *= 2.0  # or all that is said is nearly the same
+    for parameter in algorithm.target.network.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return algorithm
+
+
+def codes(*shape: int) -> Tensor:
+    return torch.randint(64, (*shape, SIGHT, SIGHT), dtype=torch.uint8)
+
+
+def crowd(*shape: int) -> Tensor:
+    """Returns places so close that some are seen and some are not."""
+    return torch.randint(4, (*shape, 2), dtype=torch.int16)

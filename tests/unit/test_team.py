@@ -1,0 +1,228 @@
+"""The algorithm team: who is heard, who explores, and what its weights do not know."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rookery.algos.team import COMM, FRESH, MEMORY, PLACE, VALUES, VIEW, Team, some_others
+from rookery.config.algorithms import Talk, TeamConfig
+from rookery.config.schema import EnvConfig, NetConfig
+from rookery.errors import ConfigError
+from rookery.nets.team import TeamQ
+from rookery.types import ActionSpec, EnvSpec, Kind, Leaf
+from teamwork import MEM, RADIUS, SIGHT, N, codes, crowd, heard, made, spec
+
+# Who is heard.
+
+
+def values(algorithm: Team, view: Tensor, place: Tensor, memory: Tensor) -> Tensor:
+    """Returns [E, N, A] for [E, N, ...] views and places and [E, N, M] memories."""
+    obs = {VIEW: view, PLACE: place}
+    with torch.no_grad():
+        q = algorithm.scores(obs, memory.flatten(1))[0]
+    return q.view(*view.shape[:2], -1)
+
+
+# Agent 0 sees agent 1, and agent 1 agent 2, which agent 0 does not see; agent 3 is alone.
+LINE = torch.tensor([[[0, 0], [0, 1], [0, 2], [8, 8]]], dtype=torch.int16)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "changed", "reached"),
+    [
+        (1, 2, [False, True, True, False]),
+        (2, 2, [True, True, True, False]),  # by way of agent 1
+        (2, 3, [False, False, False, True]),
+        (1, 1, [True, True, True, False]),
+    ],
+)
+def test_a_word_reaches_those_who_hear_it_and_with_every_round_those_who_hear_them(
+    rounds: int, changed: int, reached: list[bool]
+) -> None:
+    algorithm = made(agents=4, rounds=rounds)
+    torch.manual_seed(5)
+    view, memory = codes(1, 4), torch.randn(1, 4, MEM)
+    other = memory.clone()
+    other[0, changed] += 1.0
+
+    before, now = (values(algorithm, view, LINE, given) for given in (memory, other))
+
+    assert (before != now).any(2)[0].tolist() == reached
+
+
+def test_without_a_word_nobody_is_reached_and_there_is_nothing_to_talk_with() -> None:
+    algorithm = made(agents=4, talk=Talk.NONE)
+    torch.manual_seed(5)
+    view, memory = codes(1, 4), torch.randn(1, 4, MEM)
+    other = memory.clone()
+    other[0, 1] += 1.0
+
+    before, now = (values(algorithm, view, LINE, given) for given in (memory, other))
+
+    assert (before != now).any(2)[0].tolist() == [False, True, False, False]
+    assert algorithm.online.talk is None
+    assert not [name for name, _ in algorithm.online.named_parameters() if "talk" in name]
+    silent = TeamQ(sight=SIGHT, actions=5, features=MEM, memory=MEM, rounds=0)
+    assert silent.state_dict().keys() == algorithm.online.state_dict().keys()
+
+
+def test_of_selective_talk_those_are_heard_whose_removal_changes_what_is_done() -> None:
+    algorithm, everybody = made(talk=Talk.SELECTIVE), made()
+    torch.manual_seed(6)
+    worlds = 20
+    view, place, memory = codes(worlds, N), crowd(worlds, N), 0.1 * torch.randn(worlds * N, MEM)
+    net = algorithm.online
+    for parameter in net.see.parameters():
+        parameter.data *= 5.0  # so that a bit of what is seen can change what is done
+
+    with torch.no_grad():
+        chosen = algorithm.listen(view, place, memory)
+        near = everybody.listen(view, place, memory)
+        seen, kept = 0, 0
+        for a in range(worlds * N):
+            for k in range(1, 3):
+                if not near.heard[a, k]:
+                    assert not chosen.heard[a, k]
+                    continue
+                without = view.flatten(0, 1)[a].clone()
+                row, column = divmod(int(near.where[a, k]), SIGHT)
+                without[row, column] &= 0b111110
+                h = memory[a][None]
+                does, would = (
+                    net.values(net.remember(net.see(given[None]), h)).argmax()
+                    for given in (view.flatten(0, 1)[a], without)
+                )
+                assert chosen.heard[a, k] == (does != would)
+                seen, kept = seen + 1, kept + int(does != would)
+
+    assert chosen.heard[:, 0].all()
+    assert 0 < kept < seen
+
+
+def test_links_name_who_is_heard() -> None:
+    obs = {VIEW: codes(1, 4).numpy(), PLACE: LINE.numpy()}
+
+    found = made(agents=4).links(obs)
+
+    assert found.tolist() == [[[0, 1, -1], [1, 0, 2], [2, 1, -1], [3, -1, -1]]]
+
+
+# Weights do not know how many there are, nor who is who.
+
+
+def apart(agents: int) -> Tensor:
+    """Returns places of which no two are equally far from a third."""
+    places = [[0, 0], [0, 1], [2, 0], [2, 3], [5, 1], [5, 5], [8, 3]]
+    return torch.tensor([places[:agents]], dtype=torch.int16)
+
+
+def wide(agents: int) -> Team:
+    torch.manual_seed(3)
+    config = TeamConfig(heads=2, width=3, neighbours=2)
+    return Team(config, NetConfig(memory=MEM), EnvConfig(), spec(agents, radius=2))
+
+
+def wide_codes(agents: int) -> Tensor:
+    torch.manual_seed(8)
+    return torch.randint(64, (1, agents, 5, 5), dtype=torch.uint8)
+
+
+def test_the_same_weights_serve_teams_of_any_number() -> None:
+    four, seven = wide(4), wide(7)
+    seven.online.load_state_dict(four.online.state_dict())
+    memory, place = torch.randn(1, 7, MEM), apart(7)
+    place[0, 4:] = -1  # three that are not there
+    view = wide_codes(7)
+
+    few = values(four, view[:, :4], place[:, :4], memory[:, :4])
+    many = values(seven, view, place, memory)
+
+    torch.testing.assert_close(many[:, :4], few)
+
+
+def test_who_has_which_number_does_not_matter() -> None:
+    algorithm, order = wide(7), torch.tensor([3, 0, 6, 5, 1, 4, 2])
+    view, place, memory = wide_codes(7), apart(7), torch.randn(1, 7, MEM)
+
+    q = values(algorithm, view, place, memory)
+    shuffled = values(algorithm, view[:, order], place[:, order], memory[:, order])
+
+    torch.testing.assert_close(shuffled, q[:, order])
+
+
+def test_the_mean_of_the_values_is_that_of_the_state() -> None:
+    algorithm = made()
+    h = torch.randn(4, MEM)
+
+    q = algorithm.online.values(h)
+
+    torch.testing.assert_close(q.mean(1), algorithm.online.head(h)[:, 0])
+
+
+# Acting.
+
+
+def test_explorers_alone_take_random_actions_and_every_number_is_one_somewhere() -> None:
+    best = np.full((400, 6), 9)
+
+    action = some_others(best, 5, 0.5, 3, np.random.default_rng(0))
+
+    numbers = np.arange(6) + np.arange(400)[:, None]
+    random = action != best
+    assert not random[numbers % 3 != 0].any()
+    assert random[numbers % 3 == 0].mean() == pytest.approx(0.5, abs=0.1)  # 5.6 deviations
+    assert random.any(0).all()
+    assert set(action[random].tolist()) == set(range(5))
+
+
+def test_in_a_small_team_somebody_explores_in_every_world() -> None:
+    action = some_others(np.full((50, 2), 9), 5, 1.0, 4, np.random.default_rng(0))
+
+    assert ((action != 9).sum(1) == 1).all()
+
+
+def test_without_epsilon_the_generator_is_left_alone() -> None:
+    rng, best = np.random.default_rng(0), np.zeros((2, 2), np.int64)
+
+    assert some_others(best, 5, 0.0, 1, rng) is best
+    assert rng.random() == np.random.default_rng(0).random()
+
+
+def test_an_actor_does_its_best_and_writes_down_what_it_knew() -> None:
+    algorithm = made()
+    torch.manual_seed(7)
+    view, place = codes(4, N), crowd(4, N)
+    obs = {VIEW: view.numpy(), PLACE: place.numpy()}
+    memory = np.random.default_rng(1).normal(size=(4, N * MEM)).astype(np.float32)
+    memory[0] = 0.0
+
+    acted = algorithm.act(obs, np.random.default_rng(0), values=True, memory=memory)
+
+    with torch.no_grad():
+        scores, later = algorithm.scores({VIEW: view, PLACE: place}, torch.from_numpy(memory))
+    q = scores.view(4, N, 5).numpy()
+    np.testing.assert_array_equal(acted.action, q.argmax(2))
+    np.testing.assert_allclose(acted.extras[VALUES], q, rtol=1e-5)
+    np.testing.assert_allclose(acted.best, q.max(2).mean(1), rtol=1e-5)
+    np.testing.assert_array_equal(acted.taken, acted.best)
+    np.testing.assert_allclose(acted.memory, later, rtol=1e-5)
+    assert acted.extras[MEMORY] is memory
+    assert acted.extras[FRESH].tolist() == [True, False, False, False]
+    near = [
+        [int(j in heard(place[e].tolist(), i, radius=RADIUS, most=2)) for j in range(N)]
+        for e in range(4)
+        for i in range(N)
+    ]
+    assert acted.extras[COMM].reshape(-1, N).tolist() == near
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [Leaf("", (4,), "float32", Kind.VECTOR), Leaf(VIEW, (2, 3, 3), "float32", Kind.VECTOR)],
+)
+def test_what_is_no_team_is_refused(leaf: Leaf) -> None:
+    given = EnvSpec("alone", (leaf,), ActionSpec(n=3))
+
+    with pytest.raises(ConfigError, match=r"team needs a team .*pathfinding\.team:Team"):
+        Team(TeamConfig(), NetConfig(), EnvConfig(), given)
