@@ -1,5 +1,6 @@
 """`greedy`, which is exported, chooses as `act` does without noise: for every algorithm."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ from gymnasium import spaces
 
 from rookery.algos import build_algorithm
 from rookery.algos.interface import Algorithm, decided
-from rookery.config.algorithms import ALGORITHMS
+from rookery.config.algorithms import ALGORITHMS, Talk
 from rookery.config.load import load
+from rookery.envs.pathfinding.team import Team as World
 from rookery.envs.spaces import spec_of
 from rookery.errors import ConfigError
 from rookery.nets.ask import tensors
-from rookery.types import ActionSpec
+from rookery.types import ActionSpec, Obs
 
 ROWS = 50
 SEEN = spaces.Dict(
@@ -23,7 +25,7 @@ SEEN = spaces.Dict(
 CHOICE, MOTION = spaces.Discrete(4), spaces.Box(-2.0, 2.0, (2, 2), np.float32)
 CHOICES = spaces.MultiDiscrete([2, 3, 4])
 CONTINUOUS = ("sac", "td3", "ddpg", "tqc", "ppo", "a2c", "impala")
-ACTIONS = [(name, CHOICE) for name in ALGORITHMS if name not in ("td3", "ddpg", "tqc")]
+ACTIONS = [(name, CHOICE) for name in ALGORITHMS if name not in ("td3", "ddpg", "tqc", "team")]
 ACTIONS += [(name, MOTION) for name in CONTINUOUS]
 ACTIONS += [(name, CHOICES) for name in ("ppo", "a2c", "impala")]
 PARTS: list[dict[str, Any]] = [
@@ -33,12 +35,26 @@ PARTS: list[dict[str, Any]] = [
 ]
 
 
-def agrees(algorithm: Algorithm, space: Any) -> None:
-    rng = np.random.default_rng(0)
-    obs = {
+def seen(rng: np.random.Generator) -> Obs:
+    return {
         "a": rng.normal(size=(ROWS, 3)).astype(np.float32),
         "b": rng.integers(0, 256, (ROWS, 3, 6, 6), np.uint8),
     }
+
+
+def seen_by_a_team(rng: np.random.Generator) -> Obs:
+    return {
+        "view": rng.integers(0, 64, (ROWS, 3, 9, 9), np.uint8),
+        "place": rng.integers(0, 10, (ROWS, 3, 2), np.int16),
+        "reward": np.zeros((ROWS, 3), dtype=np.float32),
+    }
+
+
+def agrees(
+    algorithm: Algorithm, space: Any, look: Callable[[np.random.Generator], Obs] = seen
+) -> None:
+    rng = np.random.default_rng(0)
+    obs = look(rng)
     memory = None
     if algorithm.memory:
         memory = rng.normal(size=(ROWS, algorithm.memory)).astype(np.float32)
@@ -66,6 +82,15 @@ def test_every_algorithm_is_as_greedy_in_torch_as_when_it_acts(name, space):
     config = load(changes={"algo.name": name, "net.hidden": [8], "net.memory": 6})
 
     agrees(build_algorithm(config, spec_of("here", SEEN, space)), space)
+
+
+@pytest.mark.parametrize("talk", list(Talk))
+def test_so_is_a_team(talk):
+    config = load(changes={"algo.name": "team", "algo.talk": str(talk), "net.memory": 6})
+    world = World(agents=3, size=10)
+    spec = spec_of("here", world.observation_space, world.action_space)
+
+    agrees(build_algorithm(config, spec), world.action_space, seen_by_a_team)
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=lambda parts: "-".join(map(str, parts.values())))

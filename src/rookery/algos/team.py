@@ -96,7 +96,7 @@ class Team(Algorithm):
         else:
             fresh = (batch.extras[FRESH] > 0)[:, None].expand(-1, self.agents).flatten()
             learnt, then = self.teach(self._window(batch), fresh), self._then(batch)
-            surprise = self.joint(self.surprise(learnt), self.agents)
+            surprise = self.joint(self.surprise(learnt), self.agents, learnt.taught.amax(0))
         taught, said = learnt.taught.sum().clamp(min=1.0), learnt.said.detach()
         metrics = {
             "q_mean": (said * learnt.taught).sum() / taught,
@@ -141,10 +141,15 @@ class Team(Algorithm):
         count = learnt.taught.sum(0).clamp(min=1.0)
         return self._mixed(learnt.error.amax(0), learnt.error.sum(0) / count)
 
-    def joint(self, surprise: Tensor, agents: int) -> Tensor:
-        """Returns the priorities of worlds, mixed likewise, from those of so many agents each."""
+    def joint(self, surprise: Tensor, agents: int, there: Tensor | None = None) -> Tensor:
+        """Returns the priorities of worlds, mixed likewise, from those of so many agents each.
+
+        Where not all numbers are somebody's, `there` [S] is 1 for those that are.
+        """
         each = surprise.view(-1, agents)
-        return self._mixed(each.amax(1), each.mean(1))
+        if there is None:
+            return self._mixed(each.amax(1), each.mean(1))
+        return self._mixed(each.amax(1), each.sum(1) / there.view(-1, agents).sum(1).clamp(min=1.0))
 
     def _mixed(self, largest: Tensor, mean: Tensor) -> Tensor:
         return self.config.eta * largest + (1.0 - self.config.eta) * mean

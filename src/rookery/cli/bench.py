@@ -301,8 +301,8 @@ BENCHES: dict[str, Bench] = {
         needs="stable_baselines3",
     ),
     "pathfinding": Bench(
-        about="32 agents on 40 x 40 cells, their views as planes [6, 9, 9], a new case for each "
-        "world every 256 steps; nobody is asked what to do",
+        about="32 agents on 40 x 40 cells; env: compiled worlds, views as planes [6, 9, 9], a new "
+        "case for each every 256 steps; device: in torch, on a GPU where there is one",
         unit="agent-steps/s",
         contenders=(
             _rate(
@@ -310,6 +310,12 @@ BENCHES: dict[str, Bench] = {
                 "pathfinding/rookery_env.py:step",
                 rival="env_cpu_1core",
                 bar=1_000_000.0,
+            ),
+            *(
+                _rate(
+                    f"{part}_device", f"pathfinding/rookery_device.py:{part}", rival="env_cpu_1core"
+                )
+                for part in ("env", "act", "learn")
             ),
         ),
     ),

@@ -31,7 +31,7 @@ from rookery.envs.pathfinding.rules import (
 )
 from rookery.errors import ConfigError
 
-FAR = 1 << 14  # more steps than any way has
+FAR = 32_000  # more steps than any way has, and one more still fits into 16 bits
 LOOK_PERIOD = 16  # rounds of relaxation between two looks whether anything changes
 TRIANGLE = (0.33, 0.5)  # densities of training maps: the likeliest, and the highest
 
@@ -66,7 +66,7 @@ class DeviceWorlds:
     """E worlds of N agents on one device."""
 
     def __init__(self, layouts: Layouts, rules: Rules, *, width: int):
-        """`width` is that of the maps, without their margins."""
+        """`width` is that of the maps, without margins; the layouts are changed from now on."""
         if rules.collision is not Collision.REFERENCE:
             raise ConfigError(
                 f"worlds on a device know collision {Collision.REFERENCE} only, got "
