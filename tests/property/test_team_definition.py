@@ -80,14 +80,15 @@ def plain(algorithm: Team, batch: Batch) -> tuple[Tensor, list[float]]:
         target = remembered(algorithm, algorithm.target.network, batch, b)
         steps, each = int(batch.mask[b].sum()), []
         for i in range(N):
+            if batch.obs[PLACE][b, 0, i, 0] < 0:
+                continue
             errors = []
-            if batch.obs[PLACE][b, 0, i, 0] >= 0:
-                for t in range(0 if batch.extras[FRESH][b] else config.burn_in, steps):
-                    wanted = aim(config, batch, b, i, t, steps, q, target)
-                    error = wanted - q[t][i, batch.action[b, t, i]]
-                    total = total + batch.weight[b] * F.huber_loss(error, torch.zeros(()))
-                    count += 1
-                    errors.append(abs(error.item()))
+            for t in range(0 if batch.extras[FRESH][b] else config.burn_in, steps):
+                wanted = aim(config, batch, b, i, t, steps, q, target)
+                error = wanted - q[t][i, batch.action[b, t, i]]
+                total = total + batch.weight[b] * F.huber_loss(error, torch.zeros(()))
+                count += 1
+                errors.append(abs(error.item()))
             each.append(mixed(config.eta, errors))
         priorities.append(mixed(config.eta, each))
     return total / max(1, count), priorities
