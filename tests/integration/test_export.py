@@ -32,8 +32,15 @@ from running import TESTS
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.timeout(120)
 Trained = Callable[..., Path]
-SMALL: dict[str, Any] = {"algo.length": 4, "algo.burn_in": 2, "algo.overlap": 2, "net.memory": 8}
+SHORT: dict[str, Any] = {"algo.length": 4, "algo.burn_in": 2, "net.memory": 8}
+SMALL: dict[str, dict[str, Any]] = {
+    "r2d2": {**SHORT, "algo.overlap": 2},
+    "impala": {"algo.length": 4},
+    "team": {**SHORT, "env.kwargs": {"agents": 3, "size": 5, "radius": 2, "steps": 20}},
+}
+TEAM = "rookery.envs.pathfinding.team:Team"
 TASKS = dict.fromkeys(ALGORITHMS, "Corridor") | dict.fromkeys(("td3", "ddpg", "tqc"), "Reach")
+TASKS["team"] = TEAM
 
 
 class Crane(toy.Toy):
@@ -119,7 +126,7 @@ def _trained(run_dir: Path, name: str, task: str, changes: dict[str, Any]) -> Pa
         "replay.batch": 8,
         "replay.warmup": 64,
         "actor.chunk": 16,
-        **(SMALL if name == "r2d2" else {"algo.length": 4} if name == "impala" else {}),
+        **SMALL.get(name, {}),
         **changes,
     }
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
@@ -161,6 +168,8 @@ GRAPHS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "Switches", {}),
     ("ppo", "Reach", {"algo.shared_net": True}),
     ("r2d2", "Mixed", {}),
+    ("team", TEAM, {}),
+    ("team", TEAM, {"algo.talk": "selective"}),
 ]
 
 

@@ -220,13 +220,13 @@ class Team(Algorithm):
         return who.masked_fill(~links.heard.view_as(who), -1).cpu().numpy()
 
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        view = obs[VIEW]
+        view, worlds = obs[VIEW], obs[VIEW].shape[0]  # len() would be a constant of a graph
         if memory is None:
-            memory = torch.zeros(len(view), self.memory, device=view.device)
+            memory = torch.zeros(worlds, self.memory, device=view.device)
         h = memory.view(-1, self.online.memory)
         links = self.listen(view, obs[PLACE], h)
         q, after = self.online(view.flatten(0, 1), h, links)
-        return q.view(len(view), -1), after.view(memory.shape)
+        return q.view(worlds, -1), after.view(memory.shape)
 
     @torch.inference_mode()
     def _step(self, obs: dict[str, Array], memory: Floats) -> tuple[Array, Floats, Array]:

@@ -50,7 +50,9 @@ def write(path: Path, algorithm: Algorithm, codec: Codec, spec: EnvSpec) -> None
     names = input_names(spec, algorithm.memory)
     outputs = [ACTION, MEMORY_OUT][: 1 + bool(algorithm.memory)]
     with _silence(), torch.no_grad():
-        _traced(graph, names, outputs, spec.name).save(str(path), external_data=False)
+        program = _traced(graph, names, outputs, spec.name)
+        _tell_apart(program.model.graph, names)
+        program.save(str(path), external_data=False)
 
 
 def _traced(graph: "Graph", inputs: list[str], outputs: list[str], name: str) -> Any:
@@ -70,6 +72,14 @@ def _traced(graph: "Graph", inputs: list[str], outputs: list[str], name: str) ->
             f"the policy for {name} cannot be traced ({reason}); a network or algorithm of yours "
             "must not look at values, nor take len() of a tensor; or choose safetensors"
         ) from error
+
+
+def _tell_apart(traced: Any, inputs: list[str]) -> None:
+    """Renames steps that the exporter called as an input is called: `view` is one of torch's."""
+    for node in traced:
+        for value in node.outputs:
+            if value.name in inputs:
+                value.name = f"{value.name}_inside"
 
 
 def input_names(spec: EnvSpec, memory: int) -> list[str]:

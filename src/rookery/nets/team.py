@@ -40,11 +40,12 @@ class Sight(nn.Module):
         self.layers = nn.ModuleList(
             nn.Conv2d(inputs, outputs, 3) for inputs, outputs in itertools.pairwise(widths)
         )
-        self.register_buffer("bits", torch.arange(BITS, dtype=torch.uint8), persistent=False)
+        bits = torch.tensor([1 << bit for bit in range(BITS)], dtype=torch.uint8)
+        self.register_buffer("bits", bits, persistent=False)
 
     def forward(self, view: Tensor) -> Tensor:
         """Takes codes, uint8 [A, S, S]; returns [A, F]. On a GPU it computes in bfloat16."""
-        planes = view[..., None].bitwise_right_shift(self.bits) & 1  # [A, S, S, 6]
+        planes = (view[..., None] & self.bits) != 0  # [A, S, S, 6]
         gpu = view.is_cuda
         with torch.autocast(view.device.type, torch.bfloat16, enabled=gpu, cache_enabled=False):
             x = planes.to(torch.bfloat16 if gpu else torch.float32)
