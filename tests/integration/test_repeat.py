@@ -87,6 +87,17 @@ RANKED = {
     "actor.exploration": "ladder",
 }
 EXPORTS = {"env.id": "rookery.envs.toy:Corridor", "env.kwargs": {}, "env.frame_stack": 2}
+LESSONS = {"agents": [1, 2], "sizes": [4], "history": 2}
+TEAM = {
+    "env.id": "rookery.envs.pathfinding.team:Team",
+    "env.kwargs": {"curriculum": LESSONS, "radius": 2, "steps": 9},
+    "algo.name": "team",
+    "algo.length": 4,
+    "algo.burn_in": 2,
+    "actor.envs": 2,
+    "net.memory": 8,
+    "replay.draw": "prioritized",
+}
 
 
 @pytest.mark.usefixtures("inline")
@@ -97,8 +108,9 @@ EXPORTS = {"env.id": "rookery.envs.toy:Corridor", "env.kwargs": {}, "env.frame_s
         {"actor.num": 2} | RANKED | EXPORTS,
         {"actor.num": 3} | RANKED,
         {"actor.num": 2} | EPISODES,
+        {"actor.num": 2} | TEAM,
     ],
-    ids=["one", "two that export their state", "three", "two by episodes"],
+    ids=["one", "two that export their state", "three", "two by episodes", "two teams"],
 )
 def test_where_actors_live_does_not_matter(settings, tmp_path):
     """Timing decides nothing: environments are cut, saved and pulled for at the same places."""
