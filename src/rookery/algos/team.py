@@ -123,18 +123,12 @@ class Team(Algorithm):
         return Learnt(loss, error.detach().abs(), taught, said)
 
     def _wanted(self, window: Window, q: Tensor) -> Tensor:
-        """Returns what values should have been, [T, S]: backed up n times.
-
-        A step nearer than n to the window's end bootstraps there.
-        """
+        """Returns what values should have been, [T, S]."""
         next_q = unroll(self.target.network, window, 0)
         best = (q if self.config.double else next_q).argmax(2, keepdim=True)
         value = next_q.gather(2, best).squeeze(2)  # [T + 1, S]
-        there, ahead = window.mask > 0, value
-        for _ in range(self.config.n_step):
-            backed_up = window.reward + window.discount * ahead[1:]
-            ahead = torch.cat([torch.where(there, backed_up, value[:-1]), value[-1:]])
-        return ahead[:-1]
+        there = window.mask > 0
+        return backed_up(value, window.reward, window.discount, there, self.config.n_step)
 
     def surprise(self, learnt: Learnt) -> Tensor:
         """Returns the agents' priorities, [S]: a share of the largest error, the rest of mean."""
@@ -276,6 +270,19 @@ class Team(Algorithm):
         """Returns what actors thought of what they did, [T, B * N]."""
         q: Tensor = batch.extras[VALUES].gather(3, batch.action[..., None]).squeeze(3)
         return q.transpose(0, 1).flatten(1)
+
+
+def backed_up(value: Tensor, reward: Tensor, discount: Tensor, there: Tensor, times: int) -> Tensor:
+    """Returns what comes of steps, [T, ...], by the values [T + 1, ...] that lie `times` ahead.
+
+    Where no step was (not `there`) nothing is backed up, so an episode's end bootstraps from its
+    own value; a step nearer than `times` to the window's end bootstraps there.
+    """
+    ahead = value
+    for _ in range(times):
+        before = torch.where(there, reward + discount * ahead[1:], value[:-1])
+        ahead = torch.cat([before, value[-1:]])
+    return ahead[:-1]
 
 
 def unroll(net: Any, window: Window, burn_in: int) -> Tensor:

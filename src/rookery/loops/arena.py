@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.algos.team import Learnt, Team, Window
+from rookery.algos.team import Learnt, Team, Window, backed_up
 from rookery.config.algorithms import TeamConfig
 from rookery.config.schema import DeviceConfig, ReplayConfig
 from rookery.envs.pathfinding.cases import possible
@@ -161,15 +161,12 @@ class Arena:
 
     def _surprise(self, rows: dict[str, Tensor]) -> Tensor:
         """Returns the first priorities of windows [E], by what the acting policy thought."""
-        best = rows["q"].float().amax(3)  # [T + 1, E, N]
-        taken = rows["q"].gather(3, rows["action"].long()[..., None]).squeeze(3).float()
-        steps = rows["steps"][:-1, :, None]
-        ahead = best
-        for _ in range(self.config.n_step):
-            backed_up = rows["reward"][:-1] + rows["discount"][:-1, :, None] * ahead[1:]
-            ahead = torch.cat([torch.where(steps, backed_up, best[:-1]), best[-1:]])
-        burn_in = self.config.burn_in
-        error = ((ahead - taken)[:-1].abs() * steps)[burn_in:].flatten(1)
+        q, config = rows["q"].float(), self.config
+        taken = q[:-1].gather(3, rows["action"][:-1].long()[..., None]).squeeze(3)  # [T, E, N]
+        steps, discount = rows["steps"][:-1, :, None], rows["discount"][:-1, :, None]
+        wanted = backed_up(q.amax(3), rows["reward"][:-1], discount, steps, config.n_step)
+        burn_in = config.burn_in
+        error = ((wanted - taken).abs() * steps)[burn_in:].flatten(1)
         taught = steps[burn_in:].expand(-1, -1, self.agents).flatten(1).float()
         none = error.new_zeros(())
         surprise = self.algorithm.surprise(Learnt(none, error, taught, none))
