@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -61,6 +61,23 @@ def count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"needs a whole number above 0, got {text!r}")
     return int(text)
+
+
+def between(low: float, high: float) -> Callable[[str], float]:
+    """Returns a reader of numbers from one to another."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not low <= number <= high:  # nan is not
+            raise argparse.ArgumentTypeError(
+                f"needs a number from {low:g} to {high:g}, got {text!r}"
+            )
+        return number
+
+    return read
 
 
 def counts(text: str) -> list[int]:

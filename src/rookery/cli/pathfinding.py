@@ -90,7 +90,13 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     _add_rules(parser, steps=128)
     parser.add_argument("--out", metavar="FILE", help="default episode.svg")
     parser.add_argument("--format", choices=FORMATS, help="default: what the file's name ends in")
-    parser.add_argument("--pace", type=pace, default=PACE, metavar="P", help="steps a second; 4")
+    parser.add_argument(
+        "--pace",
+        type=arguments.between(SLOWEST, FASTEST),
+        default=PACE,
+        metavar="P",
+        help="steps a second; 4",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
 
 
@@ -344,19 +350,6 @@ def number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"needs a whole number from 0 on, got {text!r}")
     return int(text)
-
-
-def pace(text: str) -> float:
-    """Reads steps a second."""
-    try:
-        steps = float(text)
-    except ValueError:
-        steps = 0.0
-    if not SLOWEST <= steps <= FASTEST:  # nan is not
-        raise argparse.ArgumentTypeError(
-            f"needs a number from {SLOWEST:g} to {FASTEST:g}, got {text!r}"
-        )
-    return steps
 
 
 def _just_one(text: str) -> list[int]:

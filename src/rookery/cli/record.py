@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first episode")
     parser.add_argument(
-        "--fps", type=_rate, metavar="F", help="frames a second; default: the environment's own"
+        "--fps",
+        type=arguments.between(SLOWEST, FASTEST),
+        metavar="F",
+        help="frames a second; default: the environment's own",
     )
     parser.add_argument(
         "--max-steps",
@@ -91,18 +94,6 @@ def summary(answer: dict[str, Any]) -> list[str]:
         f"{answer['file']}: {answer['frames']} frames at {answer['fps']:g} a second",
         f"  return {scores} with version {answer['version']}",
     ]
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not SLOWEST <= rate <= FASTEST:  # nan is not
-        raise argparse.ArgumentTypeError(
-            f"needs a number from {SLOWEST:g} to {FASTEST:g}, got {text!r}"
-        )
-    return rate
 
 
 def _refuse_no_run(run_dir: str) -> None:
