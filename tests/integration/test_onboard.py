@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rookery.config.load import load
 from rookery.config.schema import Config
-from rookery.errors import ConfigError
+from rookery.errors import ConfigError, LostError
 from rookery.event import Collected, Logged, Saved, Stopped
 from rookery.loops.front import events
+from rookery.loops.herd import Herd
 from rookery.loops.launch import read_weights
 from rookery.manage import checkpoint
 from rookery.report import jsonl
@@ -103,6 +105,18 @@ def test_a_run_goes_on_where_it_was(run: tuple[Path, list[Any]]) -> None:
     steps = [line["env_steps"] for line in jsonl.read(run_dir) if line["event"] == "logged"]
     assert steps == sorted(steps)
     assert read_weights(run_dir, "last").version > 1
+
+
+def test_a_device_without_memory_ends_the_run_and_says_what_to_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(herd: Herd, epsilon: float) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Herd, "play", full)
+
+    with pytest.raises(LostError, match=r"ran out of memory; lower device.agents \(16\)"):
+        list(events(small(tmp_path / "run")))
 
 
 @pytest.mark.parametrize(

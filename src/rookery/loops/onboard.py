@@ -6,10 +6,13 @@ for whoever judges or saves it.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import cast
 
+import torch
+
+from rookery.errors import LostError
 from rookery.event import Activity, Collected, Event, Learned, Turned
 from rookery.learner import Recorded
 from rookery.loops.herd import Herd, Tapes
@@ -22,9 +25,21 @@ def onboard(parts: Parts) -> Iterator[Event]:
     tapes = cast(Tapes, parts.pool)
     while True:
         while tapes.ready and parts.limiter.ready():
-            yield learn(parts)
+            yield _within_memory(learn, parts)
         yield Turned(parts.counters)
-        yield play(parts)
+        yield _within_memory(play, parts)
+
+
+def _within_memory(hop: Callable[[Parts], Event], parts: Parts) -> Event:
+    try:
+        return hop(parts)
+    except torch.OutOfMemoryError as error:
+        device = parts.config.device
+        raise LostError(
+            f"{parts.learner.device} ran out of memory; lower device.agents ({device.agents}), "
+            f"device.rows ({device.rows}) or replay.batch ({parts.config.replay.batch}), and go on "
+            "from the last checkpoint"
+        ) from error
 
 
 def learn(parts: Parts) -> Learned:
