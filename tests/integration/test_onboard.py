@@ -108,7 +108,7 @@ def test_a_run_goes_on_where_it_was(run: tuple[Path, list[Any]]) -> None:
 
 
 def test_a_device_without_memory_ends_the_run_and_says_what_to_lower(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(herd: Herd, epsilon: float) -> None:
         raise torch.OutOfMemoryError("no room")
@@ -117,6 +117,7 @@ def test_a_device_without_memory_ends_the_run_and_says_what_to_lower(
 
     with pytest.raises(LostError, match=r"ran out of memory; lower device.agents \(16\)"):
         list(events(small(tmp_path / "run")))
+    assert "without a GPU is slow; pathfinding-cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,10 @@ def _approve(
     _say(str(need))
     if crowded := crowding(config, "--actors"):
         _say(crowded)
+    if config.run.mode is Mode.DEVICE and learner.device.type == "cpu":
+        _say(
+            "run.mode device without a GPU is slow; pathfinding-cpu is a scenario for this machine"
+        )
 
 
 def _take_up(driver: Driver, found: Found | None) -> None:
