@@ -83,7 +83,7 @@ def outlive(connection: Connection, folder: str) -> None:
 def _word(connection: Connection) -> Any:
     try:
         return processes.receive(connection)
-    except (EOFError, OSError):
+    except ClosedError:
         return None
 
 

@@ -31,7 +31,7 @@ def main(target: str, fd: int, parent: int, name: str) -> None:
 
     module, _, function = target.partition(":")
     work = getattr(importlib.import_module(module), function)
-    with contextlib.suppress(EOFError, ClosedError):  # the parent is gone: so are we
+    with contextlib.suppress(ClosedError):  # the parent is gone: so are we
         work(connection, cloudpickle.loads(first["setup"]))
 
 
@@ -40,7 +40,7 @@ def _first_message(connection: Connection) -> dict[str, Any]:
 
     try:
         message: dict[str, Any] = cloudpickle.loads(connection.recv_bytes())
-    except EOFError:
+    except (EOFError, OSError):
         sys.exit(0)
     return message
 

@@ -177,5 +177,9 @@ def send(connection: Connection, message: Any) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """The child's side of `Child.send`. Blocks; raises EOFError when the parent is gone."""
-    return cloudpickle.loads(connection.recv_bytes())
+    """The child's side of `Child.send`. Blocks; raises ClosedError when the parent is gone."""
+    try:
+        message = connection.recv_bytes()
+    except (EOFError, OSError) as error:  # a reset, where it had not read all that we sent
+        raise ClosedError("the parent process is gone") from error
+    return cloudpickle.loads(message)

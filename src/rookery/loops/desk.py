@@ -96,7 +96,7 @@ def _until_the_end(desk: "_Desk") -> None:
     try:
         desk.listen()
         status = 0
-    except (EOFError, ClosedError):  # the parent is gone
+    except ClosedError:  # the parent is gone
         status = 0
     finally:
         if status:
