@@ -1,0 +1,1 @@
+"""Games for several players: batches of them, and players that need no learning."""
