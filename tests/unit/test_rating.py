@@ -139,7 +139,7 @@ def test_what_chance_may_decide_can_be_left_out():
 
 
 def test_an_anchor_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="'nobody'.*random, a"):
+    with pytest.raises(ConfigError, match=r"'nobody'.*random, a"):
         rate(pair(50.0), anchor="nobody")
 
 

@@ -5,9 +5,9 @@
 
 The model is that of Bradley and Terry 1952: i takes a point from j with probability
 1 / (1 + exp(s_j - s_i)). A Gaussian prior on the skills s keeps those finite who never lost, and
-gives a deviation to everybody, as in TrueSkill (Herbrich et al. 2006), whose first deviation is also
-twice that of a single performance. Skills are told on the scale of Elo 1978, on which ten to one are
-400. All results count the same, however old: these are players that do not change.
+gives everybody a deviation, as in TrueSkill (Herbrich et al. 2006), whose prior is also twice as
+wide as a single performance. Skills are told on the scale of Elo 1978, on which ten to one are 400.
+All results count the same, however old: these are players that do not change.
 """
 
 from collections.abc import Iterable
