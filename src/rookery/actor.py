@@ -8,7 +8,7 @@ its own. A step that was only an autoreset becomes none.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +31,13 @@ _TERMINATED, _TRUNCATED = np.uint8(End.TERMINATED), np.uint8(End.TRUNCATED)
 LONG = 4_096  # rows of a transport ring that is to hold whole episodes
 CHUNKS, FEWEST = 16, 4  # in a transport ring: what its consumer may be late by
 RING_BYTES = 8_000_000  # of a transport ring with more than the fewest chunks
+
+
+class Listener(Protocol):
+    """Somebody who hears what is published beside the weights."""
+
+    def hear(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Takes in what is its own, and returns the rest."""
 
 
 class Played(NamedTuple):
@@ -56,9 +63,11 @@ class Actor:
         incarnation: int = 0,
         info_keys: tuple[str, ...] = (),
         values: bool = False,  # write the policy's own estimates into its rows
+        company: Listener | None = None,  # who fills the other seats, where games are played
     ):
         self.envs, self.algorithm, self.config, self.env = envs, algorithm, config, env
         self.seed, self.index, self.info_keys, self.values = seed, index, info_keys, values
+        self.company = company
         self.rng = seeding.generator(seed, Role.ACTOR, index=index, incarnation=incarnation)
         spec = written(envs.spec, algorithm)
         self.ring = ring or transport(spec, config, index=index, incarnation=incarnation)
@@ -85,7 +94,10 @@ class Actor:
         weights = board.latest(self.version)
         if weights is None:
             return False
-        load_arrays(self.algorithm.acting, weights.arrays)
+        arrays = weights.arrays
+        if self.company is not None:
+            arrays = self.company.hear(arrays)
+        load_arrays(self.algorithm.acting, arrays)
         self.version, self.since_pull = weights.version, 0
         return True
 

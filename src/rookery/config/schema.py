@@ -102,6 +102,38 @@ class Strategy(StrEnum):
     ADAPTIVE = "adaptive"
 
 
+class Pick(StrEnum):
+    """Whom a run plays its games against."""
+
+    RANDOM = "random"
+    SCRIPTED = "scripted"
+    LATEST = "latest"  # its own present weights
+    PAST = "past"  # its snapshots, all alike
+    PRIORITIZED = "prioritized"  # its snapshots, those more often that are hard to beat
+
+
+class Weighting(StrEnum):
+    """Which opponents are worth more games (prioritised fictitious self-play)."""
+
+    HARD = "hard"  # those that beat us: (1 - win rate)^2
+    EVEN = "even"  # those about as strong as we are: win rate x (1 - win rate)
+
+
+class Drop(StrEnum):
+    """Which snapshot goes when there are too many. The newest never does."""
+
+    SPREAD = "spread"  # those left stay evenly spread over the run; the first one stays
+    OLDEST = "oldest"
+    WEAKEST = "weakest"  # the one that we beat most surely
+
+
+class Part(StrEnum):
+    """What a run is to a league."""
+
+    MAIN = "main"  # plays against everybody
+    EXPLOITER = "exploiter"  # plays against the newest snapshots of the main runs alone
+
+
 class Optimizer(StrEnum):
     """How gradients become weights."""
 
@@ -302,6 +334,51 @@ class SharingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelfplayConfig:
+    """Whom games are played against. Without opponents, all seats of a game are the run's own."""
+
+    opponents: dict[str, float] = field(default_factory=dict)  # random, scripted, latest, past, …
+    learn_from_both_seats: bool = False  # against latest, the other seat's rows are learned from
+    snapshot_period: int = 1_000  # learner steps between two snapshots
+    keep: int = 20  # snapshots kept
+    drop: Drop = Drop.SPREAD  # which one goes when there are more
+    newest: int | None = None  # past and prioritized choose among so many; none: among all kept
+    weighting: Weighting = Weighting.HARD  # of prioritized
+    memory: int = 200  # games against an opponent that its win rate looks back on
+    slips: float = 0.0  # share of random actions of latest, past and prioritized
+    opening: int = 0  # random plies at the beginning of each game
+    scripted: str | None = None  # module:Class, a player of yours; none: the game's own
+    judge: Pick = Pick.SCRIPTED  # in evaluations: random or scripted; where there is none, random
+    judge_opening: int = 2  # random plies at the beginning of each game of an evaluation
+    league: bool = False  # runs of one sharing.pool play against each other's snapshots
+    part: Part = Part.MAIN  # this run's, in a league
+
+    @property
+    def on(self) -> bool:
+        return bool(self.opponents)
+
+    def __post_init__(self) -> None:
+        for name in ("snapshot_period", "keep", "memory"):
+            positive(f"selfplay.{name}", getattr(self, name))
+        if self.newest is not None:
+            positive("selfplay.newest", self.newest)
+        for name in ("opening", "judge_opening"):
+            at_least_0(f"selfplay.{name}", getattr(self, name))
+        within("selfplay.slips", self.slips, 0.0, 1.0)
+        one_of("selfplay.judge", self.judge, (Pick.RANDOM.value, Pick.SCRIPTED.value))
+        if self.scripted is not None:
+            reference("selfplay.scripted", self.scripted)
+        for pick, weight in self.opponents.items():
+            one_of("selfplay.opponents", pick, tuple(p.value for p in Pick))
+            at_least_0(f"selfplay.opponents.{pick}", weight)
+        if self.opponents and not sum(self.opponents.values()) > 0:
+            raise ConfigError(
+                f"selfplay.opponents has no weight above 0, got {self.opponents}; give one of "
+                f"{', '.join(Pick)} more, or leave it out to play all seats"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Where the ray engine finds its hosts. Other engines do not look at it."""
 
@@ -495,6 +572,15 @@ DEVICE_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
         "it has to leave out bad steps by itself",
     ),
 }
+SELFPLAY_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "run.mode": ((Mode.SINGLE, Mode.SYNC, Mode.ASYNC), "leave it out"),
+    "run.engine": (
+        (Engine.AUTO, Engine.INLINE, Engine.PROCESSES),
+        "actors read snapshots from the run's folder, on this machine: use --engine processes",
+    ),
+    "actor.inference": ((Inference.LOCAL,), "opponents act in the actors' processes: leave it out"),
+    "algo.remembers": ((False,), "opponents' memory is not kept: use another algorithm"),
+}
 HINDSIGHT_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "algo.n_step": ((1,), "steps in between were played for another goal: set algo.n_step=1"),
     "algo.sequence": ((0,), "goals are exchanged in single transitions alone: leave it out"),
@@ -517,6 +603,7 @@ class Config:
     actor: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     sharing: SharingConfig = field(default_factory=SharingConfig)
+    selfplay: SelfplayConfig = field(default_factory=SelfplayConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -574,6 +661,9 @@ class Config:
         self._refuse_a_far_guard()
         self._refuse_what_nobody_remembers()
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
+        if self.selfplay.on:
+            self._refuse_what_does_not_fit(SELFPLAY_TAKES, "selfplay.opponents")
+        self._refuse_a_league_of_one()
         if self.replay.hindsight > 0:
             self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
         if self.run.mode is Mode.DEVICE:
@@ -642,6 +732,14 @@ class Config:
             raise ConfigError(
                 f"actor.inference central has one network on one device, got actor.devices "
                 f"{list(actor.devices)}; name one, or none for learner.device"
+            )
+
+    def _refuse_a_league_of_one(self) -> None:
+        if self.selfplay.league and not (self.selfplay.on and self.sharing.pool is not None):
+            raise ConfigError(
+                "selfplay.league needs selfplay.opponents and a sharing.pool in which runs find "
+                f"each other, got {self.selfplay.opponents or 'none'} and {self.sharing.pool}; "
+                "`rookery share` makes a pool"
             )
 
     def _refuse_what_nobody_remembers(self) -> None:

@@ -53,6 +53,7 @@ from rookery.loops.warden import Warden
 from rookery.manage.patience import Patience, back_off_s
 from rookery.manage.watchdog import Hung, Watchdog
 from rookery.replay.ring import Ring
+from rookery.selfplay.gallery import Gallery
 from rookery.types import Array, EnvSpec
 
 START_S = 120.0  # for a fresh interpreter to import what it needs and make its environments
@@ -121,6 +122,7 @@ class Crew:
         incarnations: Sequence[int] = (),
         numbers: Sequence[int] | None = None,
         memory: int = 0,
+        gallery: Gallery | None = None,
     ):
         """`numbers` are those of the actors in the run, where this crew is not all of them.
 
@@ -129,6 +131,7 @@ class Crew:
         self.config, self.spec, self._factory, self._board_fd = config, spec, factory, board_fd
         self._start_role = ENGINES[config.engine]
         self._envs = envs  # the first inline actor takes them
+        self._gallery = gallery  # where the opponents' snapshots are
         self.restarts = 0
         self._complaints: list[str] = []
         self._allowed: tuple[bool, Sequence[float]] | None = None
@@ -213,6 +216,7 @@ class Crew:
             None if central else fd,
             envs,
             self._line(seat, fd) if central else None,
+            self._gallery,
         )
         with self._here(seat):
             seat.host = self._start_role(

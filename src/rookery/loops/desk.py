@@ -170,6 +170,7 @@ class _Desk:
 
         from rookery.envs.make import make
         from rookery.evaluator import Evaluator
+        from rookery.loops.company import seat_judge
 
         torch.set_num_threads(1)
         config, factory = self._setup.config, self._setup.factory
@@ -180,7 +181,11 @@ class _Desk:
         probe = make_envs(1)
         policy = policy_for(config, probe, factory)
         probe.close()
-        return Evaluator(make_envs, policy, episodes=config.eval.episodes)
+
+        def seated(num: int) -> Any:
+            return seat_judge(config, make_envs(num), policy)
+
+        return Evaluator(seated, policy, episodes=config.eval.episodes)
 
     def _judge(self, evaluator: Any, snapshot: Snapshot) -> Judgement:
         from rookery.nets.arrays import load_arrays

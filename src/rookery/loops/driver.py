@@ -174,6 +174,7 @@ class Driver:
                 **parts.freshness.metrics(),
                 **parts.crew.metrics(),
                 **(parts.member.stats() if parts.member else {}),
+                **(parts.opponents.stats() if parts.opponents else {}),
                 **self._taken(),
                 **{f"faults/{kind}": float(count) for kind, count in self.faults.items()},
             },

@@ -15,6 +15,7 @@ from rookery.event import Activity, Collected, Counters, Episode, Learned
 from rookery.loops.crew import rungs
 from rookery.loops.wiring import Parts
 from rookery.replay.pool import Drained
+from rookery.selfplay.opponents import OpponentManager
 from rookery.types import Learned as Facts
 
 
@@ -34,6 +35,8 @@ def learn(parts: Parts) -> Learned:
             pool.rerank(batch.rows, facts.td_error)
     if due(parts, facts):
         publish(parts)
+    if parts.opponents is not None and parts.opponents.due(learner.learner_steps):
+        keep_snapshot(parts, parts.opponents)
     done = parts.counters
     parts.counters = Counters(done.env_steps, learner.learner_steps, done.episodes)
     parts.trace.note(Activity.LEARN, began, time.monotonic(), 1)
@@ -53,9 +56,21 @@ def publish(parts: Parts) -> None:
     if began - parts.published_at < parts.publish_interval_s:
         return
     parts.published_at = began
-    parts.pool.version = parts.board.publish(parts.learner.weights())
+    parts.pool.version = parts.board.publish(parts.published())
     parts.freshness.published(parts.pool.version)
     parts.trace.note(Activity.PUBLISH, began, time.monotonic(), 1)
+
+
+def keep_snapshot(parts: Parts, opponents: OpponentManager) -> None:
+    """Makes the present weights an opponent: the version that is published now."""
+    opponents.keep(
+        parts.board.version + 1,
+        parts.learner.weights(),
+        learner_steps=parts.learner.learner_steps,
+        env_steps=parts.counters.env_steps,
+    )
+    parts.published_at = float("-inf")  # it is never too early for this one
+    publish(parts)
 
 
 def play(parts: Parts) -> Collected:
@@ -81,6 +96,9 @@ def count(
     parts: Parts, env_steps: int, ended: Sequence[Episode], epsilon: float, version: int
 ) -> Collected:
     """Counts what was played."""
+    if parts.opponents is not None:
+        for episode in ended:
+            parts.opponents.record(int(episode.info["opponent"]), episode.info["points"])
     parts.counters = replace(
         parts.counters,
         env_steps=parts.counters.env_steps + env_steps,

@@ -8,8 +8,9 @@ import torch
 
 from rookery.algos import build_algorithm
 from rookery.config.load import load_run
-from rookery.envs.make import make
+from rookery.envs.make import Envs, make
 from rookery.evaluator import Evaluator
+from rookery.loops.company import seat_judge
 from rookery.loops.launch import read_weights
 from rookery.loops.wiring import Factory
 from rookery.nets.arrays import load_arrays
@@ -32,9 +33,11 @@ def judge(
     algorithm = build_algorithm(config, probe.spec)
     probe.close()
     load_arrays(algorithm.acting, weights.arrays)
-    evaluator = Evaluator(
-        lambda num: make(config.judged_env, num, factory=factory), algorithm, episodes=episodes
-    )
+
+    def seated(num: int) -> Envs:
+        return seat_judge(config, make(config.judged_env, num, factory=factory), algorithm)
+
+    evaluator = Evaluator(seated, algorithm, episodes=episodes)
     try:
         judged = evaluator.run(
             seed=seed,

@@ -22,9 +22,12 @@ from rookery.errors import ConfigError, EnvError
 from rookery.event import Activity, Counters, Episode, Traced
 from rookery.learner import pick_device
 from rookery.loops.caller import Caller, Line
+from rookery.loops.company import Company, seat
 from rookery.nets.arrays import arrays_of
 from rookery.replay.ring import Ring
 from rookery.report.trace import Trace
+from rookery.selfplay.gallery import Gallery
+from rookery.selfplay.opponents import blank
 from rookery.types import Array, EnvSpec, Floats
 
 NAP_S, LONG_NAP_S = 0.0005, 0.004  # between two looks at a closed gate: the longer, the longer
@@ -43,6 +46,7 @@ class Setup(NamedTuple):
     board_fd: int | None  # None: an oracle has the weights
     envs: Envs | None = None  # made already: only where it lives in the process that made them
     line: Line | None = None  # to the oracle
+    gallery: Gallery | None = None  # where the opponents' snapshots are
 
 
 class Play(NamedTuple):
@@ -157,9 +161,10 @@ class Player:
     def _begin(self, envs: Envs) -> None:
         setup, config = self.setup, self.setup.config
         ring = Ring.from_fd(setup.ring_fd)
+        algorithm = self._algorithm(envs.spec, ring)
         self.actor = Actor(
             envs,
-            self._algorithm(envs.spec, ring),
+            algorithm,
             _patience(config),
             config.env,
             seed=config.run.seed,
@@ -168,6 +173,7 @@ class Player:
             incarnation=setup.incarnation,
             info_keys=config.report.info_keys,
             values=config.wants_values,
+            company=self._company(envs, algorithm),
         )
         self._pull()
 
@@ -177,9 +183,19 @@ class Player:
         if setup.line is not None:
             return Caller(setup.line, beat=ring.beat)
         algorithm = build_algorithm(config, spec)
-        self.board = Board(arrays_of(algorithm.acting), fd=setup.board_fd)
+        said = blank(config.selfplay) if config.selfplay.on else {}
+        self.board = Board(arrays_of(algorithm.acting) | said, fd=setup.board_fd)
         algorithm.networks.to(_device(config, setup.actor))
         return algorithm
+
+    def _company(self, envs: Envs, algorithm: Algorithm) -> Company | None:
+        """Fills the other seats; it has heard whom it may meet before the first game begins."""
+        setup = self.setup
+        company = seat(setup.config, envs, setup.gallery, algorithm)
+        said = self.board.latest(0) if self.board is not None else None
+        if company is not None and said is not None:
+            company.hear(said.arrays)
+        return company
 
     def _pull(self) -> None:
         if self.board is not None:

@@ -47,6 +47,8 @@ def capture(
         "learner": parts.learner.state(),
         "pool": (pool.numbers, pool.arrays),
     }
+    if parts.opponents is not None:
+        states["opponents"] = parts.opponents.state()
     for role, (own_numbers, own_arrays) in states.items():
         numbers[role] = own_numbers
         arrays |= {f"{role}:{name}": array for name, array in own_arrays.items()}
@@ -86,6 +88,8 @@ def put_back(parts: Parts, saver: Saver, found: Found) -> Rest:
     numbers, arrays = found.state(), found.arrays()
     parts.counters = Counters(**numbers["counters"])
     parts.learner.restore(numbers["learner"], _of("learner", arrays))
+    if parts.opponents is not None:  # before the actors, who may be in games against them
+        parts.opponents.restore(numbers["opponents"], _of("opponents", arrays))
     if "actors" in numbers["crew"]:
         parts.crew.restore(numbers["crew"], _of("crew", arrays))
     if found.manifest["about"]["replay"]:

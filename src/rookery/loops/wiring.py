@@ -23,8 +23,10 @@ from rookery.board import Board
 from rookery.config.schema import Config, Engine, Mode
 from rookery.envs.make import Envs, make
 from rookery.envs.pathfinding.team import Team as World
+from rookery.errors import ConfigError
 from rookery.event import Counters, Traced
 from rookery.learner import Learner, Recorded, pick_device
+from rookery.loops.company import gallery_of
 from rookery.loops.crew import Crew
 from rookery.loops.freshness import Freshness
 from rookery.loops.shard import build_shard
@@ -37,6 +39,7 @@ from rookery.replay.shards import Shards
 from rookery.report.trace import Trace
 from rookery.schedule import Schedule
 from rookery.seeding import Role
+from rookery.selfplay.opponents import OpponentManager
 from rookery.sharing.blend import Blend
 from rookery.sharing.guard import Guard
 from rookery.sharing.member import Member
@@ -66,6 +69,7 @@ class Parts:
     trace: Trace
     counters: Counters = field(default_factory=Counters)
     freshness: Freshness = field(default_factory=Freshness)
+    opponents: OpponentManager | None = None  # of a run that plays against its past
     published_at: float = float("-inf")
     traced: list[Traced] = field(default_factory=list)  # by others, not written down yet
 
@@ -94,6 +98,11 @@ class Parts:
             return 0.0
         least = AFAR_S if config.engine is Engine.RAY else 0.0
         return max(least, config.learner.publish_min_interval_s)
+
+    def published(self) -> dict[str, Array]:
+        """What a version consists of: weights, and whom actors may meet."""
+        said = {} if self.opponents is None else self.opponents.announcement()
+        return self.learner.weights() | said
 
     def keep(self, traced: Traced | None) -> None:
         """Puts a trace aside for whoever writes it down."""
@@ -138,10 +147,12 @@ def wire(
         spec = written(spec, learner.algorithm)
         if approve is not None:
             approve(spec, learner)
+        opponents = _opponents(config, run_dir)
         board, crew, pool, member = _shared(
             config,
             spec,
             learner,
+            opponents,
             envs=envs if inline else None,
             factory=factory,
             run_dir=run_dir,
@@ -160,6 +171,7 @@ def wire(
         board=board,
         epsilon=Schedule(random.first, random.last, random.decay),
         trace=Trace("learner"),
+        opponents=opponents,
     )
     if isinstance(member, Member) and config.sharing.guard:
         member.guard = _guard(parts)
@@ -239,10 +251,22 @@ def _learner(
     return learner
 
 
+def _opponents(config: Config, run_dir: Path | None) -> OpponentManager | None:
+    if not config.selfplay.on:
+        return None
+    if run_dir is None:
+        raise ConfigError(
+            "selfplay.opponents keeps snapshots in a run's folder, and this run has none; give it "
+            "a run_dir"
+        )
+    return OpponentManager(config.selfplay, gallery_of(config, run_dir, _run_id(config, run_dir)))
+
+
 def _shared(
     config: Config,
     spec: EnvSpec,
     learner: Learner,
+    opponents: OpponentManager | None,
     *,
     envs: Envs | None,
     factory: Factory | None,
@@ -255,13 +279,15 @@ def _shared(
             config, spec, learner, factory=factory, run_dir=run_dir, incarnations=incarnations
         )
     with contextlib.ExitStack() as stack:
-        board = Board(learner.weights())
+        said = {} if opponents is None else opponents.announcement()
+        board = Board(learner.weights() | said)
         stack.callback(board.close)
-        board.publish(learner.weights())
+        board.publish(learner.weights() | said)
         crew = Crew(
             config,
             spec,
             board_fd=board.fd,
+            gallery=None if opponents is None else opponents.gallery,
             factory=factory,
             envs=envs,
             incarnations=incarnations,

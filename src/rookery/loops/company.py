@@ -1,0 +1,145 @@
+"""The company at the tables: whoever plays the seats that are not ours.
+
+An actor's company hears through the board whom it may meet and how likely, and loads snapshots as
+they are met. One that is dropped from the list stays until no game is left that it sits in.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rookery.algos import Algorithm
+from rookery.config.schema import Config, Pick
+from rookery.envs.entry import load
+from rookery.envs.games.interface import Player, Who
+from rookery.envs.make import Envs
+from rookery.errors import ConfigError
+from rookery.loops.rollout import InferencePolicy, Recipe
+from rookery.selfplay.gallery import FOLDER, LEAGUE, Gallery, tag_of
+from rookery.selfplay.opponents import ODDS, WHO
+from rookery.types import Array
+
+ROOM = 2  # times as many policies as may be met are kept in memory
+
+
+class Company:
+    """Random, scripted and learned players, by who they are."""
+
+    def __init__(self, config: Config, envs: Envs, gallery: Gallery | None, latest: Algorithm):
+        from rookery.envs.games.scripted import Random
+
+        self._config, self._codec, self._gallery, self._latest = config, envs.codec, gallery, latest
+        self._spec = envs.spec
+        self._who, self._odds = np.array([Who.RANDOM]), np.ones(1)
+        self._policies: dict[int, InferencePolicy] = {}
+        self._fixed: dict[int, Callable[[Any, np.random.Generator], Array]] = {
+            Who.RANDOM: Random().act,
+            Who.SCRIPTED: scripted(config, envs).act,
+            Who.LATEST: self._as_we_are,
+        }
+
+    def hear(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Takes in who may be met from now on; returns what else was published."""
+        some = arrays[ODDS] > 0
+        self._who, self._odds = arrays[WHO][some], arrays[ODDS][some] / arrays[ODDS].sum()
+        return {name: array for name, array in arrays.items() if name not in (WHO, ODDS)}
+
+    def invite(self, count: int, rng: np.random.Generator) -> Array:
+        """Returns who plays the next games, [count]."""
+        return rng.choice(self._who, size=count, p=self._odds)
+
+    def act(self, who: int, obs: Any, rng: np.random.Generator) -> Array:
+        """Returns [K] actions for a batch of observations in the game's own form."""
+        return self._fixed[who](obs, rng) if who in self._fixed else self._past(who, obs, rng)
+
+    def _as_we_are(self, obs: Any, rng: np.random.Generator) -> Array:
+        return self._choose(self._latest, obs, rng)
+
+    def _past(self, who: int, obs: Any, rng: np.random.Generator) -> Array:
+        return self._choose(self._policy(who).algorithm, obs, rng)
+
+    def _choose(self, algorithm: Algorithm, obs: Any, rng: np.random.Generator) -> Array:
+        stored = self._codec.encode(obs, _count(obs))
+        slips = self._config.selfplay.slips
+        action = algorithm.act(stored, rng, epsilon=slips, noise=False).action
+        return self._codec.decode_action(action)
+
+    def _policy(self, who: int) -> InferencePolicy:
+        found = self._policies.pop(who, None) or self._loaded(who)
+        self._policies[who] = found  # last: the one that was asked most recently
+        while len(self._policies) > ROOM * max(1, len(self._who)):
+            del self._policies[next(iter(self._policies))]
+        return found
+
+    def _loaded(self, who: int) -> InferencePolicy:
+        assert self._gallery is not None, "only a run with snapshots announces any"
+        policy = InferencePolicy(Recipe(self._config), self._spec, self._codec)
+        policy.set_weights(self._gallery.weights(who))
+        return policy
+
+
+def scripted(config: Config, envs: Envs) -> Player:
+    """Returns the scripted player of a game; a random one where nobody wrote any."""
+    from rookery.envs.games.scripted import SCRIPTED, Random
+
+    tables, own = envs.tables, config.selfplay.scripted
+    if own is not None:
+        player: Player = load(own, "selfplay.scripted")()
+        return player
+    name = tables.games.name if tables is not None else ""
+    if name in SCRIPTED:
+        return SCRIPTED[name]()
+    if config.selfplay.opponents.get(Pick.SCRIPTED, 0.0) > 0:
+        raise ConfigError(
+            f"selfplay.opponents has scripted, but nobody wrote a player for {envs.name}; there "
+            f"are some for {', '.join(SCRIPTED)}; name one of yours in selfplay.scripted"
+        )
+    return Random()
+
+
+def gallery_of(config: Config, run_dir: Path, run_id: str) -> Gallery:
+    """Returns where this run's snapshots are, and those of its league."""
+    if not config.selfplay.league:
+        return Gallery(run_dir / FOLDER)
+    assert config.sharing.pool is not None, "the config refuses a league without a pool"
+    league = Path(config.sharing.pool) / LEAGUE
+    return Gallery(run_dir / FOLDER, league, tag_of(run_id), config.selfplay.part)
+
+
+def seat(config: Config, envs: Envs, gallery: Gallery | None, latest: Algorithm) -> Company | None:
+    """Fills the other seats of an actor's games; None where there are none to be filled."""
+    selfplay = config.selfplay
+    if not selfplay.on:
+        return None
+    company = Company(config, envs, gallery, latest)
+    _tables(envs).invite(
+        company, both_seats=selfplay.learn_from_both_seats, opening=selfplay.opening
+    )
+    return company
+
+
+def seat_judge(config: Config, envs: Envs, latest: Algorithm) -> Envs:
+    """Fills the other seats of an evaluator's games, where there are any; returns them."""
+    if not config.selfplay.on:
+        return envs
+    company = Company(config, envs, None, latest)
+    who = {Pick.RANDOM: Who.RANDOM, Pick.SCRIPTED: Who.SCRIPTED}[config.selfplay.judge]
+    company.hear({WHO: np.array([who]), ODDS: np.ones(1)})
+    _tables(envs).invite(company, opening=config.selfplay.judge_opening)
+    return envs
+
+
+def _tables(envs: Envs) -> Any:
+    if envs.tables is None:
+        raise ConfigError(
+            f"selfplay.opponents needs a game with several seats, but {envs.name} is an "
+            "environment for one; name a game (ludo, connect-four, tictactoe, or a PettingZoo "
+            "environment as module:env) in env.id, or leave selfplay.opponents out"
+        )
+    return envs.tables
+
+
+def _count(obs: Any) -> int:
+    return len(next(iter(obs.values()))) if isinstance(obs, Mapping) else len(obs)

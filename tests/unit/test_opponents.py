@@ -1,0 +1,142 @@
+"""The opponents of a run: snapshots, records, announcements, and what a checkpoint keeps."""
+
+import numpy as np
+import pytest
+
+from rookery.config.schema import Drop, Part, SelfplayConfig
+from rookery.envs.games.interface import Who
+from rookery.errors import CheckpointError
+from rookery.selfplay.gallery import Gallery, about, snapshots
+from rookery.selfplay.opponents import ODDS, WHO, OpponentManager, blank
+
+
+def weights(value):
+    return {"layer.weight": np.full((2, 3), value, dtype=np.float32)}
+
+
+def manager(folder, **settings):
+    settings = {"opponents": {"past": 1.0}, "snapshot_period": 10, **settings}
+    return OpponentManager(SelfplayConfig(**settings), Gallery(folder / "opponents"))
+
+
+def filled(folder, versions, **settings):
+    own = manager(folder, **settings)
+    for version in versions:
+        own.keep(version, weights(version), learner_steps=10 * version, env_steps=0)
+    return own
+
+
+def test_a_snapshot_is_due_every_so_many_learner_steps(tmp_path):
+    own = manager(tmp_path)
+
+    assert [step for step in range(41) if own.due(step)] == [10, 20, 30, 40]
+
+
+def test_a_snapshot_is_a_file_with_its_weights_and_where_it_was_taken(tmp_path):
+    own = filled(tmp_path, [3])
+    ((version, path),) = snapshots(tmp_path / "opponents")
+
+    assert version == 3
+    assert about(path) == {"version": 3, "learner_steps": 30, "env_steps": 0}
+    np.testing.assert_array_equal(
+        own.gallery.weights(3)["layer.weight"], weights(3)["layer.weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("drop", "left"),
+    [(Drop.OLDEST, [4, 5, 6]), (Drop.SPREAD, [1, 3, 6]), (Drop.WEAKEST, [1, 2, 6])],
+)
+def test_no_more_are_kept_than_asked_for(tmp_path, drop, left):
+    """Those spread out: the first, the newest, and one between them."""
+    own = manager(tmp_path, keep=3, drop=drop)
+    for version in range(1, 7):
+        own.record(version, 0.0 if version < 3 else 1.0)  # the first two always beat us
+        own.keep(version, weights(version), learner_steps=version, env_steps=0)
+
+    assert own.snapshots == left
+
+
+def test_one_that_was_dropped_stays_readable_until_the_next_snapshot(tmp_path):
+    """A game against it may still be on."""
+    own = filled(tmp_path, [1, 2, 3], keep=2, drop=Drop.OLDEST)
+    assert own.gallery.weights(1)
+
+    own.keep(4, weights(4), learner_steps=40, env_steps=0)
+
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        own.gallery.weights(1)
+
+
+def test_a_win_rate_begins_at_a_half_and_forgets_old_games(tmp_path):
+    own = manager(tmp_path, memory=10)
+    assert own.rate(5) == 0.5
+    for points in [0.0] * 50 + [1.0] * 10:
+        own.record(5, points)
+
+    assert own.rate(5) == pytest.approx(10.5 / 11)
+    assert own.records[5].games == 60
+
+
+def test_an_announcement_always_has_the_same_size(tmp_path):
+    own = filled(tmp_path, range(1, 30), keep=5, opponents={"past": 1, "latest": 1})
+    said = own.announcement()
+
+    assert {k: v.shape for k, v in said.items()} == {
+        k: v.shape for k, v in blank(own.config).items()
+    }
+    assert said[ODDS].sum() == pytest.approx(1.0)
+    assert set(said[WHO][said[ODDS] > 0]) == {Who.LATEST, *own.snapshots}
+
+
+def test_only_the_newest_are_chosen_among_where_so_asked(tmp_path):
+    own = filled(tmp_path, range(1, 9), newest=2)
+
+    assert [rival.who for rival in own.rivals()] == [7, 8]
+
+
+def test_a_checkpoint_brings_back_records_and_the_files_that_are_gone(tmp_path):
+    own = filled(tmp_path, [1, 2, 3], keep=2, drop=Drop.OLDEST)
+    own.record(2, 1.0)
+    numbers, arrays = own.state()
+    for version in (4, 5, 6):  # a run that went on, and is resumed from before that
+        own.keep(version, weights(version), learner_steps=version, env_steps=0)
+    again = manager(tmp_path, keep=2, drop=Drop.OLDEST)
+    again.restore(numbers, arrays)
+
+    assert (again.snapshots, again.buried, again.rate(2)) == ([2, 3], [1], own.rate(2))
+    assert again.gallery.versions() == [1, 2, 3]
+    np.testing.assert_array_equal(
+        again.gallery.weights(2)["layer.weight"], weights(2)["layer.weight"]
+    )
+
+
+class TestLeague:
+    def member(self, folder, tag, part=Part.MAIN):
+        config = SelfplayConfig(opponents={"past": 1.0}, league=True, part=part)
+        gallery = Gallery(folder / f"run-{tag}", folder / "league", tag, part)
+        return OpponentManager(config, gallery)
+
+    def test_a_main_run_meets_its_own_past_and_everybody_else(self, tmp_path):
+        first, second = self.member(tmp_path, 1), self.member(tmp_path, 2, Part.EXPLOITER)
+        second.keep(5, weights(5), learner_steps=1, env_steps=0)
+        first.keep(7, weights(7), learner_steps=1, env_steps=0)
+
+        assert [rival.who for rival in first.rivals()] == [7, 2 << 40 | 5]
+        assert first.gallery.weights(2 << 40 | 5)["layer.weight"][0, 0] == 5
+
+    def test_an_exploiter_meets_the_newest_of_each_main_run_alone(self, tmp_path):
+        main, other = self.member(tmp_path, 1), self.member(tmp_path, 2, Part.EXPLOITER)
+        for version in (3, 4):
+            main.keep(version, weights(version), learner_steps=1, env_steps=0)
+        self.member(tmp_path, 3, Part.EXPLOITER).keep(9, weights(9), learner_steps=1, env_steps=0)
+        other.keep(5, weights(5), learner_steps=1, env_steps=0)
+
+        assert [rival.who for rival in other.rivals()] == [1 << 40 | 4]
+
+    def test_what_a_run_drops_is_gone_from_the_league(self, tmp_path):
+        own = self.member(tmp_path, 1)
+        own.keep(3, weights(3), learner_steps=1, env_steps=0)
+        own.gallery.drop(3)
+
+        assert self.member(tmp_path, 2).gallery.foreign() == []
