@@ -34,7 +34,9 @@ RING_BYTES = 8_000_000  # of a transport ring with more than the fewest chunks
 
 
 class Listener(Protocol):
-    """Somebody who hears what is published beside the weights."""
+    """Somebody who hears what is published beside the weights, and how the actor explores."""
+
+    epsilon: float
 
     def hear(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Takes in what is its own, and returns the rest."""
@@ -130,6 +132,8 @@ class Actor:
 
     def _step(self, epsilon: float, ended: list[Episode], left: int = 0) -> int:
         """Plays a step; `left` are the env steps up to where a rollout ends."""
+        if self.company is not None:
+            self.company.epsilon = epsilon
         view = self.view
         acted = self.algorithm.act(
             view.seen(), self.rng, epsilon=epsilon, values=self.values, memory=view.memory

@@ -345,7 +345,7 @@ class SelfplayConfig:
     newest: int | None = None  # past and prioritized choose among so many; none: among all kept
     weighting: Weighting = Weighting.HARD  # of prioritized
     memory: int = 200  # games against an opponent that its win rate looks back on
-    slips: float = 0.0  # share of random actions of latest, past and prioritized
+    slips: float = 0.0  # random actions of our own as opponents, for each one of the actor's
     opening: int = 0  # random plies at the beginning of each game
     scripted: str | None = None  # module:Class, a player of yours; none: the game's own
     judge: Pick = Pick.SCRIPTED  # in evaluations: random or scripted; where there is none, random

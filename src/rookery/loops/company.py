@@ -34,6 +34,7 @@ class Company:
         self._spec = envs.spec
         self._who, self._odds = np.array([Who.RANDOM]), np.ones(1)
         self._policies: dict[int, InferencePolicy] = {}
+        self.epsilon = 0.0  # of the actor
         self._fixed: dict[int, Callable[[Any, np.random.Generator], Array]] = {
             Who.RANDOM: Random().act,
             Who.SCRIPTED: scripted(config, envs).act,
@@ -62,7 +63,7 @@ class Company:
 
     def _choose(self, algorithm: Algorithm, obs: Any, rng: np.random.Generator) -> Array:
         stored = self._codec.encode(obs, _count(obs))
-        slips = self._config.selfplay.slips
+        slips = self._config.selfplay.slips * self.epsilon
         action = algorithm.act(stored, rng, epsilon=slips, noise=False).action
         return self._codec.decode_action(action)
 
