@@ -59,12 +59,17 @@ class Chance:
 
 def allowed(obs: Any, actions: int) -> Bools:
     """Returns [K, actions]: what may be done, by the mask in observations; all where none is."""
-    if isinstance(obs, Mapping):
-        if MASK in obs:
-            mask: Bools = np.asarray(obs[MASK]) > 0
-            return mask
+    if isinstance(obs, Mapping) and MASK in obs:
+        mask: Bools = np.asarray(obs[MASK]) > 0
+        return mask
+    return np.ones((batch_size(obs), actions), dtype=np.bool_)
+
+
+def batch_size(obs: Any) -> int:
+    """Returns how many observations a batch, or a dict of batches, has."""
+    while isinstance(obs, Mapping):
         obs = next(iter(obs.values()))
-    return np.ones((len(obs), actions), dtype=np.bool_)
+    return len(obs)
 
 
 def draw(candidates: Bools, rng: np.random.Generator) -> Array:
