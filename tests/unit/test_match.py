@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from heaps import Always, Careful, Heaps, Pennies
-from rookery.errors import ConfigError, EnvError
+from rookery.errors import ConfigError
 from rookery.selfplay.match import Chance, Outcome, play, table
 
 CHANCE = Chance(Heaps(1).action_space)
@@ -151,15 +151,6 @@ def test_chance_counts_actions_from_where_the_game_does():
             super().play(which, action)
 
     play(Elsewhere(4), (Always(5), Always(6)), count=10, rng=rng(), opening=1)
-
-
-def test_an_empty_mask_is_an_error_that_says_so():
-    class Stuck(Heaps):
-        def look(self, which, seats):
-            return {name: 0 * leaf for name, leaf in super().look(which, seats).items()}
-
-    with pytest.raises(EnvError, match="no action"):
-        play(Stuck(2), (CHANCE, CHANCE), count=2, rng=rng())
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])

@@ -6,8 +6,9 @@ from safetensors.numpy import save_file
 
 from heaps import Heaps
 from rookery.config.load import load
+from rookery.envs.games.interface import MASK
 from rookery.envs.spaces import Codec
-from rookery.errors import CheckpointError, ConfigError
+from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.loops.rollout import InferencePolicy, Recipe
 from rookery.loops.snapshot import SnapshotPlayer, find, taken
 from rookery.types import Array, EnvSpec
@@ -78,6 +79,14 @@ def test_without_ties_it_does_what_the_algorithm_does_without_noise():
 
     acted = made.algorithm.act(stored, np.random.default_rng(0), noise=False).action
     assert took.tolist() == acted.tolist()
+
+
+def test_an_empty_mask_is_an_error_that_says_so():
+    obs = seen([9])
+    obs[MASK][:] = 0
+
+    with pytest.raises(EnvError, match="no action is allowed"):
+        fixed([1.0, 2.0, 3.0]).act(obs, np.random.default_rng(0))
 
 
 def test_weights_that_have_diverged_are_not_mistaken_for_an_empty_mask():

@@ -18,6 +18,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("rookery.cli.export", "write a trained agent's policy to one file, and check it"),
     "timeline": ("rookery.cli.timeline", "draw what each process of a run did when"),
     "compare": ("rookery.cli.compare", "compare groups of runs, with intervals"),
+    "ladder": ("rookery.cli.ladder", "rate the snapshots of a self-play run against each other"),
+    "play": ("rookery.cli.play", "play against a trained agent in the terminal"),
     "pathfinding": ("rookery.cli.pathfinding", "many agents on a grid: evaluate, show, demo"),
     "import": ("rookery.cli.import_", "turn settings of the RL Baselines3 Zoo into a scenario"),
     "list": ("rookery.cli.list", "show scenarios, algorithms and settings"),

@@ -19,15 +19,15 @@ from safetensors.numpy import load_file
 
 from rookery.algos import Algorithm
 from rookery.config.schema import Config
+from rookery.envs.games.interface import MASK
 from rookery.envs.spaces import Codec
-from rookery.errors import CheckpointError, ConfigError
+from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.loops.launch import pick_checkpoint
 from rookery.loops.rollout import InferencePolicy, Recipe
 from rookery.loops.wiring import Factory
 from rookery.nets.ask import tensors
 from rookery.selfplay.gallery import FOLDER, about, snapshots
-from rookery.selfplay.match import allowed, batch_size, draw
-from rookery.types import Array, EnvSpec, Floats
+from rookery.types import Array, Bools, EnvSpec, Floats
 
 CHECKPOINTS = {"latest": "last", "best": "best"}  # by the name of the player: its checkpoint
 
@@ -114,6 +114,11 @@ class Seats:
             )
         return spec, codec
 
+    @property
+    def game(self) -> str:
+        """What its environment is called."""
+        return self._spaces[0].name
+
     def player(self, arrays: Mapping[str, Array]) -> "SnapshotPlayer":
         """Makes a player of weights; those of another network are refused."""
         policy = InferencePolicy(self._recipe, *self._spaces)
@@ -130,7 +135,7 @@ class SnapshotPlayer:
         self._compares = own and policy.spec.action.discrete
 
     def act(self, obs: Any, rng: np.random.Generator) -> Array:
-        stored = self._codec.encode(obs, batch_size(obs))
+        stored = self._codec.encode(obs, _count(obs))
         if not self._compares:
             acted = self._algorithm.act(stored, rng, noise=False)
             return self._codec.decode_action(acted.action)
@@ -145,4 +150,29 @@ class SnapshotPlayer:
             )
         legal = allowed(obs, scores.shape[1])
         found = np.where(legal, scores, -np.inf)
-        return draw(legal & (found == found.max(1, keepdims=True)), rng)
+        return _drawn(legal & (found == found.max(1, keepdims=True)), rng)
+
+
+def allowed(obs: Any, actions: int) -> Bools:
+    """Returns [K, actions]: what may be done, by the mask in observations; all where none is."""
+    if isinstance(obs, Mapping) and MASK in obs:
+        mask: Bools = np.asarray(obs[MASK]) > 0
+        return mask
+    return np.ones((_count(obs), actions), dtype=np.bool_)
+
+
+def _drawn(candidates: Bools, rng: np.random.Generator) -> Array:
+    """Returns for each row of [K, A] one of its candidates, all as likely."""
+    if not candidates.any(1).all():
+        raise EnvError(
+            "no action is allowed in a game that goes on; its mask must leave at least one; "
+            "correct the game, or end it there"
+        )
+    chosen: Array = np.where(candidates, rng.random(candidates.shape), -1.0).argmax(1)
+    return chosen
+
+
+def _count(obs: Any) -> int:
+    while isinstance(obs, Mapping):
+        obs = next(iter(obs.values()))
+    return len(obs)

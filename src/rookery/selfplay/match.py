@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from rookery.envs.games.interface import MASK, Games, Player
-from rookery.errors import ConfigError, EnvError
+from rookery.envs.games.interface import Games, Player
+from rookery.envs.tables import any_allowed
+from rookery.errors import ConfigError
 from rookery.selfplay.rating import Results
 from rookery.types import Array, Bools, Rows
 
@@ -45,42 +46,10 @@ class Chance:
     """Any allowed action, all as likely."""
 
     def __init__(self, action_space: spaces.Space[Any]):
-        if not isinstance(action_space, spaces.Discrete):
-            raise ConfigError(
-                f"the action space is {action_space}; random moves can be drawn from a Discrete; "
-                "wrap the game so that it has one"
-            )
-        self.start, self.actions = int(action_space.start), int(action_space.n)
+        self._space = action_space
 
     def act(self, obs: Any, rng: np.random.Generator) -> Array:
-        chosen: Array = self.start + draw(allowed(obs, self.actions), rng)
-        return chosen
-
-
-def allowed(obs: Any, actions: int) -> Bools:
-    """Returns [K, actions]: what may be done, by the mask in observations; all where none is."""
-    if isinstance(obs, Mapping) and MASK in obs:
-        mask: Bools = np.asarray(obs[MASK]) > 0
-        return mask
-    return np.ones((batch_size(obs), actions), dtype=np.bool_)
-
-
-def batch_size(obs: Any) -> int:
-    """Returns how many observations a batch, or a dict of batches, has."""
-    while isinstance(obs, Mapping):
-        obs = next(iter(obs.values()))
-    return len(obs)
-
-
-def draw(candidates: Bools, rng: np.random.Generator) -> Array:
-    """Returns for each row of [K, A] one of its candidates, all as likely."""
-    if not candidates.any(1).all():
-        raise EnvError(
-            "no action is allowed in a game that goes on; its mask must leave at least one; "
-            "correct the game, or end it there"
-        )
-    chosen: Array = np.where(candidates, rng.random(candidates.shape), -1.0).argmax(1)
-    return chosen
+        return any_allowed(self._space, obs, rng)
 
 
 def play(
@@ -129,7 +98,10 @@ class _Match:
 
     def __init__(self, games: Games, players: Sequence[Player], count: int, opening: int):
         self.games, self.count, self.opening = games, count, opening
-        self.players = (*players, Chance(games.action_space)) if opening else (*players,)
+        self.players = (*players, Chance(games.action_space))
+        space = games.action_space
+        assert space.shape is not None, "an action has a shape"
+        self.choices = np.zeros((games.num, 2, *space.shape), dtype=space.dtype)  # [E, S, ...]
         self.game = np.full(games.num, -1)  # [E] its number; -1: none
         self.plies = np.zeros(games.num, dtype=np.int64)  # [E]
         self.earned = np.zeros((games.num, 2))  # [E, S]
@@ -154,13 +126,13 @@ class _Match:
 
     def step(self, which: Rows, rng: np.random.Generator) -> None:
         """Lets whoever is due at these tables act."""
-        choices = np.zeros((self.games.num, 2), dtype=np.int64)
         due, who = self.games.due, self._who()
         for number, player in enumerate(self.players):
             tables, seats = np.nonzero(due & (who == number) & (self.game >= 0)[:, None])
             if len(tables):
-                choices[tables, seats] = player.act(self.games.look(tables, seats), rng)
-        self.games.play(which, choices[which])
+                seen = self.games.look(tables, seats)
+                self.choices[tables, seats] = player.act(seen, rng)
+        self.games.play(which, self.choices[which])
         self.plies[which] += 1
         self.earned[which] += self.games.reward[which]
 
