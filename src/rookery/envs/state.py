@@ -2,12 +2,12 @@
 
 An environment, or a wrapper, joins in by defining
 
-    def export_state(self) -> dict:              # JSON: numbers, strings, lists, dicts
+    def export_state(self) -> dict | None:       # JSON: numbers, strings, lists, dicts
     def restore_state(self, state: dict) -> None:
 
 for the variables of its own; gymnasium's `np_random` is kept here. Others take part when their
-exact class is in `MEMORY`, which names the attributes that make them what they are. Anything else
-cannot be saved, and `export` says so with None.
+exact class is in `MEMORY`, which names the attributes that make them what they are. Anything else,
+and what exports None, cannot be saved, and `export` says so with None.
 """
 
 import base64
@@ -69,6 +69,8 @@ def export(vector: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] | None:
         if not _exportable(layer):
             return None
         saved.append(_export(layer))
+        if _speaks(layer) and saved[-1]["own"] is None:
+            return None
     return saved
 
 
