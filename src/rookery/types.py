@@ -7,6 +7,7 @@ An observation is one array, or a dict of arrays when the space is a Dict; both 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,6 +36,10 @@ class Kind(StrEnum):
     DISCRETE = "discrete"  # ints [k], one-hot with `sizes` classes each
     BINARY = "binary"  # 0/1 [k]
     CODES = "codes"  # ints that an algorithm can read; others take them for floats
+    MASK = "mask"  # 0/1 [n]: which of n actions are allowed; no network input at all
+
+
+MASK = "action_mask"  # the part of an observation that says which actions are allowed
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,11 @@ class EnvSpec:
     @property
     def is_dict(self) -> bool:
         return self.obs[0].name != ""
+
+    @cached_property  # asked at every step
+    def masked(self) -> bool:
+        """Does the observation say, in its leaf `MASK`, which actions are allowed?"""
+        return any(leaf.kind is Kind.MASK for leaf in self.obs)
 
     def pack(self, leaves: Mapping[str, Any]) -> Any:
         """Gives leaves keyed by name the shape users know: an array, or a dict of arrays."""

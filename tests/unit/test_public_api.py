@@ -109,7 +109,7 @@ def test_the_front_door_refuses_arguments_of_a_wrong_type(call):
         (OPTIMIZERS, Optimizer),
         (SHAPES, Decay),
         (ACTIVATIONS, Activation),
-        (ENCODERS, Kind),
+        (ENCODERS, set(Kind) - {Kind.MASK}),  # which no network sees
     ],
     ids=lambda side: getattr(side, "__name__", ""),
 )

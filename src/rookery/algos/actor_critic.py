@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rookery.algos.interface import NOTHING, Acted, Algorithm, Loss
+from rookery.algos.masks import allowed, masked
 from rookery.algos.policies import Judged, policy_for
 from rookery.config.algorithms import ActorCriticConfig, RolloutConfig
 from rookery.config.schema import EnvConfig, NetConfig
@@ -51,11 +52,11 @@ class ActorCritic(Algorithm):
         return self.policy.judge(out, action), value
 
     def outputs(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """Returns the policy's outputs [B, width] and the values [B]."""
-        out = self.nets[0](obs)
+        """Returns the policy's outputs [B, width], masked, and the values [B]."""
+        out, mask = self.nets[0](obs), allowed(obs, self.spec)
         if self.config.shared_net:
-            return out[:, :-1], out[:, -1]
-        return out, self.nets[1](obs).squeeze(1)
+            return masked(out[:, :-1], mask), out[:, -1]
+        return masked(out, mask), self.nets[1](obs).squeeze(1)
 
     def act(
         self,
@@ -70,9 +71,10 @@ class ActorCritic(Algorithm):
         """Draws [E, *action] actions; without noise the likeliest. `best` is the state's value."""
         out = self._asks[0](obs)
         value = out[:, -1] if self.config.shared_net else None
-        out = out[:, : self.policy.width]
+        mask = allowed(obs, self.spec)
+        out = masked(out[:, : self.policy.width], mask)
         action = self.policy.draw(out, rng) if noise else self.policy.best(out)
-        action = self.policy.disturb(action, epsilon, rng)
+        action = self.policy.disturb(action, epsilon, rng, mask)
         extras = {LOG_PROB: self.policy.log_prob(out, action)} if noise else NOTHING
         if not values:
             return Acted(action, extras=extras)
@@ -80,7 +82,8 @@ class ActorCritic(Algorithm):
         return Acted(action, value, value, extras)
 
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return self.nets[0](obs)[:, : self.policy.width], None
+        out = self.nets[0](obs)[:, : self.policy.width]
+        return masked(out, allowed(obs, self.spec)), None
 
 
 class OnPolicy(ActorCritic):

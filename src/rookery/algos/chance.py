@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rookery.errors import ProtocolError
-from rookery.types import Array, Floats
+from rookery.types import Array, Bools, Floats
+
+SMALLEST = 2.0**-54  # less than any number that is drawn but 0, whose logarithm is none
 
 
 class Voice(NamedTuple):
@@ -64,16 +66,35 @@ def some_random(action: Floats, epsilon: float, rng: np.random.Generator) -> Flo
     return action
 
 
-def some_other(action: Array, choices: int, epsilon: float, rng: np.random.Generator) -> Array:
-    """Puts uniform choices in the place of a share of [E] discrete ones, in place."""
+def some_other(
+    action: Array,
+    choices: int,
+    epsilon: float,
+    rng: np.random.Generator,
+    mask: Bools | None = None,
+) -> Array:
+    """Puts uniform choices in the place of a share of [E] discrete ones, in place.
+
+    With a mask [E, choices] each is drawn from those that it allows.
+    """
     if isinstance(rng, Choir):
         for rows, own, its_epsilon in rng.voices:
-            some_other(action[rows], choices, its_epsilon, own)
+            its_mask = None if mask is None else mask[rows]
+            some_other(action[rows], choices, its_epsilon, own, its_mask)
     elif epsilon > 0:
         chance = rng.random(len(action))
-        explore = np.flatnonzero(chance < epsilon)  # below it, `chance` is still uniform
-        action[explore] = chance[explore] / epsilon * choices
+        explore = np.flatnonzero(chance < epsilon)
+        share = chance[explore] / epsilon  # below it, `chance` is still uniform
+        action[explore] = share * choices if mask is None else _at(share, mask[explore])
     return action
+
+
+def _at(share: Floats, mask: Bools) -> Array:
+    """Returns the allowed choices that lie at shares from 0 to 1 of them all, [K]."""
+    count = mask.sum(1)
+    rank = np.minimum((share * count).astype(np.int64), count - 1)
+    chosen: Array = (mask.cumsum(1) > rank[:, None]).argmax(1)
+    return chosen
 
 
 def some_others(
@@ -91,6 +112,7 @@ def some_others(
 
 def drawn(logits: Floats, rng: np.random.Generator) -> Array:
     """Draws from [E, A] unnormalised log-probabilities: the largest after Gumbel noise, [E]."""
-    noise = -np.log(-np.log(uniform(logits.shape, rng)))
+    chance = np.maximum(uniform(logits.shape, rng), SMALLEST)
+    noise = -np.log(-np.log(chance))  # finite: what a mask forbids must stay the lowest
     action: Array = np.argmax(logits + noise, axis=1)
     return action

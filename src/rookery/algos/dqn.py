@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from rookery.algos.chance import some_other
 from rookery.algos.distributions import VALUES
 from rookery.algos.interface import Acted, Algorithm, Loss, require
+from rookery.algos.masks import allowed, masked
 from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import EnvConfig, NetConfig
 from rookery.nets.ask import Ask
@@ -93,12 +94,14 @@ class Dqn(Algorithm):
         return self.kind.backed_up(best, batch.reward, batch.discount)
 
     def _best(self, batch: Batch, said: Tensor, at: Tensor | None, rng: torch.Generator) -> Tensor:
-        """Chooses the [B] actions to bootstrap from."""
+        """Chooses the [B] actions to bootstrap from, among those that are allowed there."""
         if not self.config.double:
-            return self._means(batch.next_obs, said, at).argmax(1)
-        if self.config.noisy:
-            shake(self.online, rng)  # or it would choose by the noise it is trained with
-        return self.kind.mean(self.online(batch.next_obs)).argmax(1)
+            means = self._means(batch.next_obs, said, at)
+        else:
+            if self.config.noisy:
+                shake(self.online, rng)  # or it would choose by the noise it is trained with
+            means = self.kind.mean(self.online(batch.next_obs))
+        return masked(means, allowed(batch.next_obs, self.spec)).argmax(1)
 
     def _means(self, obs: Any, said: Tensor, at: Tensor | None) -> Tensor:
         """Returns the target's [B, A] values: of all it can say, where `said` is a sample."""
@@ -110,18 +113,18 @@ class Dqn(Algorithm):
         Of n steps the first alone is paid: the others' observations are not in the batch.
         """
         config = self.config
-        before = self._log_policy(self.kind.mean(self.target.network(batch.obs)))  # [B, A]
+        before = self._log_policy(batch.obs, self.kind.mean(self.target.network(batch.obs)))
         taken = before.gather(1, batch.action[:, None]).squeeze(1)
         reward = batch.reward + config.munchausen_scale * taken.clamp(config.munchausen_clip, 0.0)
-        after = self._log_policy(self._means(batch.next_obs, said, at))  # [B, A]
+        after = self._log_policy(batch.next_obs, self._means(batch.next_obs, said, at))
         log = after if said.dim() == 2 else after[:, :, None]
         prob = (log / config.temperature).exp()
         return self.kind.backed_up((prob * (said - log)).sum(1), reward, batch.discount)
 
-    def _log_policy(self, q: Tensor) -> Tensor:
-        """Returns the softmax policy's log-probabilities, times the temperature."""
+    def _log_policy(self, obs: Any, q: Tensor) -> Tensor:
+        """Returns the softmax policy's [B, A] log-probabilities, times the temperature."""
         temperature = self.config.temperature
-        return temperature * F.log_softmax(q / temperature, 1)
+        return temperature * F.log_softmax(masked(q, allowed(obs, self.spec)) / temperature, 1)
 
     def settle(self, step: int) -> None:
         self.target.settle(step, tau=self.config.target_tau, period=self.config.target_period)
@@ -142,13 +145,14 @@ class Dqn(Algorithm):
         """
         if self.config.noisy:
             self._listen(rng if noise else None)
-        q = self._compared(obs, exact=values)
-        action = some_other(q.argmax(1), self.spec.action.n, epsilon, rng)
+        mask = allowed(obs, self.spec)
+        q = masked(self._compared(obs, exact=values), mask)
+        action = some_other(q.argmax(1), self.spec.action.n, epsilon, rng, mask)
         return Acted(action, q[np.arange(len(q)), action], q.max(1)) if values else Acted(action)
 
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         quiet(self.online)
-        return self.kind.mean(self.online(obs)), None
+        return masked(self.kind.mean(self.online(obs)), allowed(obs, self.spec)), None
 
     def _listen(self, rng: np.random.Generator | None) -> None:
         """Gives the layers new noise; none without a generator."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rookery.algos.chance import drawn, normal, some_other, some_others, some_random
-from rookery.types import ActionSpec, Array, Floats
+from rookery.types import ActionSpec, Array, Bools, Floats
 
 LOG_TAU = math.log(2.0 * math.pi)
 
@@ -43,8 +43,13 @@ class Policy(nn.Module):
         """Returns the likeliest actions."""
         raise NotImplementedError
 
-    def disturb(self, action: Array, epsilon: float, rng: np.random.Generator) -> Array:
-        """Puts uniformly random actions in the place of a share of them."""
+    def disturb(
+        self, action: Array, epsilon: float, rng: np.random.Generator, mask: Bools | None = None
+    ) -> Array:
+        """Puts uniformly random actions in the place of a share of them.
+
+        Of one choice a mask [E, n] says which are allowed; nothing else has one.
+        """
         raise NotImplementedError
 
     def log_prob(self, out: Floats, action: Array) -> Floats:
@@ -70,8 +75,10 @@ class Choice(Policy):
         action: Array = out.argmax(1)
         return action
 
-    def disturb(self, action: Array, epsilon: float, rng: np.random.Generator) -> Array:
-        return some_other(action, self.width, epsilon, rng)
+    def disturb(
+        self, action: Array, epsilon: float, rng: np.random.Generator, mask: Bools | None = None
+    ) -> Array:
+        return some_other(action, self.width, epsilon, rng, mask)
 
     def log_prob(self, out: Floats, action: Array) -> Floats:
         return _log_softmax(out)[np.arange(len(out)), action]
@@ -97,7 +104,9 @@ class Choices(Policy):
     def best(self, out: Floats) -> Array:
         return np.stack([part.argmax(1) for part in self._cut(out)], axis=1)
 
-    def disturb(self, action: Array, epsilon: float, rng: np.random.Generator) -> Array:
+    def disturb(
+        self, action: Array, epsilon: float, rng: np.random.Generator, mask: Bools | None = None
+    ) -> Array:
         return some_others(action, self.sizes, epsilon, rng)
 
     def log_prob(self, out: Floats, action: Array) -> Floats:
@@ -134,7 +143,9 @@ class Gaussian(Policy):
     def best(self, out: Floats) -> Array:
         return self._shaped(out)
 
-    def disturb(self, action: Array, epsilon: float, rng: np.random.Generator) -> Array:
+    def disturb(
+        self, action: Array, epsilon: float, rng: np.random.Generator, mask: Bools | None = None
+    ) -> Array:
         return some_random(action, epsilon, rng)
 
     def log_prob(self, out: Floats, action: Array) -> Floats:

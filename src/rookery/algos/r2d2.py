@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from rookery.algos.chance import some_other
 from rookery.algos.interface import Acted, Algorithm, Loss, require
+from rookery.algos.masks import allowed, masked
 from rookery.config.algorithms import R2d2Config
 from rookery.config.schema import EnvConfig, NetConfig, Recurrent
 from rookery.nets.ask import tensors
@@ -113,7 +114,8 @@ class R2d2(Algorithm):
         A step nearer than n to its sequence's end bootstraps there, from the last observation.
         """
         next_q = self._values(self.target.network, batch)
-        best = (q if self.config.double else next_q).argmax(2, keepdim=True)
+        judge = masked(q if self.config.double else next_q, allowed(batch.obs, self.spec))
+        best = judge.argmax(2, keepdim=True)
         value = self._unscaled(next_q.gather(2, best).squeeze(2))  # [B, T + 1]
         there, ahead = batch.mask > 0, value
         for _ in range(self.config.n_step):
@@ -154,17 +156,19 @@ class R2d2(Algorithm):
             count = len(next(iter(self.spec.unpack(obs).values())))
             memory = np.zeros((count, self.memory), dtype=np.float32)
         q, after = self._step(obs, memory)
-        action = some_other(q.argmax(1), self.spec.action.n, epsilon, rng)
+        mask = allowed(obs, self.spec)
+        action = some_other(masked(q, mask).argmax(1), self.spec.action.n, epsilon, rng, mask)
         fresh = np.asarray(~memory.any(1))  # zeros are the memory at an episode's beginning
         acted = Acted(action, extras={MEMORY: memory, FRESH: fresh}, memory=after)
         if not values:
             return acted
         raw = self._unscaled(torch.from_numpy(q)).numpy()
-        return acted._replace(taken=raw[np.arange(len(raw)), action], best=raw.max(1))
+        best = masked(raw, mask).max(1)
+        return acted._replace(taken=raw[np.arange(len(raw)), action], best=best)
 
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        scores: tuple[Tensor, Tensor] = self.online(obs, memory)
-        return scores
+        q, after = self.online(obs, memory)
+        return masked(q, allowed(obs, self.spec)), after
 
     @torch.inference_mode()
     def _step(self, obs: Obs, memory: Floats) -> tuple[Array, Floats]:

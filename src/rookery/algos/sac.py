@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from rookery.algos.chance import drawn, normal, some_other
 from rookery.algos.continuous import Continuous
 from rookery.algos.interface import Acted, Algorithm, Loss
+from rookery.algos.masks import allowed, masked
 from rookery.config.algorithms import SacConfig
 from rookery.config.schema import EnvConfig, NetConfig
 from rookery.nets.ask import Ask, tensors
@@ -165,18 +166,33 @@ class DiscreteSac(Algorithm):
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         alpha = self.temperature()
         yield self._critic_loss(batch, self._wanted(batch, alpha))
-        log_prob = F.log_softmax(self.policy(batch.obs), 1)  # [B, A]
+        log_prob = self._log_prob(batch.obs)  # [B, A]
         prob = log_prob.exp()
         with torch.no_grad():
             judged = smallest(self.critic, batch.obs)  # [B, A]
         loss = (prob * (alpha * log_prob - judged)).sum(1).mean()
         entropy = -(prob * log_prob).sum(1)
         yield Loss("actor", loss, None, {"entropy": entropy.detach().mean()})
-        yield from self.temperature.losses(entropy)
+        yield from self.temperature.losses(self._as_of_all(entropy, batch.obs))
+
+    def _log_prob(self, obs: Any) -> Tensor:
+        """Returns the policy's [B, A] log-probabilities."""
+        return F.log_softmax(masked(self.policy(obs), allowed(obs, self.spec)), 1)
+
+    def _as_of_all(self, entropy: Tensor, obs: Any) -> Tensor:
+        """Returns entropies [B] to be compared with a target for all actions.
+
+        Where a mask allows few there is less to have. What our own target asks less of is added.
+        """
+        mask = allowed(obs, self.spec)
+        if mask is None or self.config.entropy_target is not None:
+            return entropy
+        room: Tensor = math.log(self.spec.action.n) - mask.sum(1).log()
+        return entropy + GREEDY_SHARE * room
 
     @torch.no_grad()
     def _wanted(self, batch: Batch, alpha: Tensor) -> Tensor:
-        log_prob = F.log_softmax(self.policy(batch.next_obs), 1)
+        log_prob = self._log_prob(batch.next_obs)
         next_q = smallest(self.target.network, batch.next_obs) - alpha * log_prob
         wanted: Tensor = batch.reward + batch.discount * (log_prob.exp() * next_q).sum(1)
         return wanted
@@ -198,18 +214,20 @@ class DiscreteSac(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        logits = self._ask(obs)
+        mask = allowed(obs, self.spec)
+        logits = masked(self._ask(obs), mask)
         action = drawn(logits, rng) if noise else logits.argmax(1)
-        action = some_other(action, self.spec.action.n, epsilon, rng)
+        action = some_other(action, self.spec.action.n, epsilon, rng, mask)
         if not values:
             return Acted(action)
         with torch.inference_mode():
             device = next(self.critic.parameters()).device
             q = smallest(self.critic, tensors(obs, device)).cpu().numpy()
+        q = masked(q, mask)
         return Acted(action, q[np.arange(len(q)), action], q.max(1))
 
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return self.policy(obs), None
+        return masked(self.policy(obs), allowed(obs, self.spec)), None
 
 
 def smallest(critics: Any, obs: Any) -> Tensor:

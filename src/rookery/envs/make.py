@@ -12,9 +12,11 @@ from rookery.config.schema import EnvConfig
 from rookery.envs.entry import Entry, Env, Given, Vector, find
 from rookery.envs.fault import Fault
 from rookery.envs.guard import BoxingGuard, Guard
+from rookery.envs.masks import Corrected
 from rookery.envs.spaces import Codec
 from rookery.envs.vector import MODES, Envs, Steps
 from rookery.errors import ConfigError, EnvError, RookeryError
+from rookery.types import Kind
 
 __all__ = ["Envs", "Steps", "check", "make", "make_one"]
 
@@ -68,8 +70,10 @@ def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
         return []
     env = _made(entry, entry.one)
     try:
-        guarded = Guard(env, Codec(env.observation_space, env.action_space))
-        return _checked(entry.name, guarded)
+        codec = Codec(env.observation_space, env.action_space)
+        guarded = Guard(env, codec)
+        masked = any(leaf.kind is Kind.MASK for leaf in codec.leaves)
+        return _checked(entry.name, Corrected(guarded) if masked else guarded)
     finally:
         env.close()
 

@@ -10,6 +10,9 @@
 | MultiDiscrete, any start | DISCRETE int64 [k], from 0 |
 | MultiBinary | BINARY int8 [k] |
 | Dict of these, nested or not | one leaf for each, names joined with "/" |
+| its entry `action_mask`, beside a Discrete of n actions | MASK int8 [n], 1: allowed |
+
+An `action_mask` beside another action space is an entry like any other.
 
 | action space | stored as |
 |---|---|
@@ -29,7 +32,7 @@ from gymnasium import spaces
 
 from rookery.envs.fault import Fault
 from rookery.errors import ConfigError, ProtocolError
-from rookery.types import ActionSpec, Array, EnvSpec, Kind, Leaf, Obs
+from rookery.types import MASK, ActionSpec, Array, EnvSpec, Kind, Leaf, Obs
 
 Space: TypeAlias = spaces.Space[Any]
 Path: TypeAlias = tuple[str, ...]
@@ -83,12 +86,13 @@ class Codec:
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self._parts = tuple(_parts(observation_space))
-        self.leaves = tuple(part.leaf for part in self._parts)
-        _refuse_odd_names(observation_space, [leaf.name for leaf in self.leaves])
-        self._single = None if isinstance(observation_space, spaces.Dict) else self._parts[0]
+        parts = tuple(_parts(observation_space))
+        _refuse_odd_names(observation_space, [part.leaf.name for part in parts])
+        self._single = None if isinstance(observation_space, spaces.Dict) else parts[0]
         self._door = _door(action_space)
         self.action = self._door.spec
+        self._parts = _with_mask(parts, observation_space, self.action)
+        self.leaves = tuple(part.leaf for part in self._parts)
 
     def encode(self, obs: Any, num: int) -> Obs:
         """Returns `num` observations as stored: C-contiguous, and never a view of `obs`."""
@@ -362,12 +366,47 @@ def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
     def restore(stored: Array) -> Array:
         return stored.reshape(-1, *space.shape).copy()
 
-    def good(stored: Array) -> Array:
-        lower: Array = (stored & -2) == 0  # only 0 and 1 have no other bit
-        return lower
-
     leaf = Leaf("/".join(path), (size,), "int8", Kind.BINARY)
-    return _Part(leaf, path, space.shape, "iub", store, restore, good, "only 0 and 1")
+    return _Part(leaf, path, space.shape, "iub", store, restore, _is_bit, "only 0 and 1")
+
+
+def _is_bit(stored: Array) -> Array:
+    lower: Array = (stored & -2) == 0  # only 0 and 1 have no other bit
+    return lower
+
+
+def _with_mask(parts: tuple[_Part, ...], space: Space, action: ActionSpec) -> tuple[_Part, ...]:
+    """Stores the top-level entry `MASK` as what it is, where there is one choice of n to mask."""
+    found = space.spaces.get(MASK) if isinstance(space, spaces.Dict) else None
+    if found is None or not action.discrete:
+        return parts
+    mask = _mask(found, action)
+    rest = [part for part in parts if part.path[0] != MASK]
+    if not rest:
+        raise ConfigError(
+            f"the observation space is {space}; networks do not see the mask, and there is nothing "
+            "else; add what an action depends on, or one constant number"
+        )
+    return tuple(mask if part.path == (MASK,) else part for part in parts)
+
+
+def _mask(space: Space, action: ActionSpec) -> _Part:
+    """What does not fit is refused: a mask that is not kept to would be worse than none."""
+    if not isinstance(space, spaces.Box | spaces.MultiBinary) or space.shape != (action.n,):
+        raise ConfigError(
+            f"{_where((MASK,))} is {space}; beside {action.n} discrete actions it must be a Box of "
+            f"integers or a MultiBinary of shape ({action.n},); correct it, or rename it"
+        )
+
+    def store(array: Array) -> Array:
+        other = np.where(array == 0, np.int8(0), np.int8(-1))  # 256 and 0.5 must not become a 0
+        return np.where(array == 1, np.int8(1), other)
+
+    def restore(stored: Array) -> Array:
+        return stored.astype(space.dtype)
+
+    leaf = Leaf(MASK, space.shape, "int8", Kind.MASK)
+    return _Part(leaf, (MASK,), space.shape, "fiub", store, restore, _is_bit, "only 0 and 1")
 
 
 LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {

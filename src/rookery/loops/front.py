@@ -25,6 +25,7 @@ from rookery.config.schema import Backend, Config
 from rookery.envs.entry import name_of
 from rookery.envs.frames import remember
 from rookery.envs.make import make
+from rookery.envs.masks import refuse_empty
 from rookery.envs.spaces import Codec
 from rookery.errors import ConfigError
 from rookery.event import Event, Reason, Stopped
@@ -60,6 +61,7 @@ class Policy:
         policies that see single observations.
         """
         seen, frames, memory = self._look(obs, state)
+        refuse_empty(seen, self._spec)
         acted = self._algorithm.act(
             seen,
             self._rng,

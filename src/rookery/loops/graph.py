@@ -6,6 +6,8 @@
 | the same with a frame stack | [B, frames, *shape], the oldest first |
 | `memory` of recurrent policies | [B, M]; zeros where an episode begins |
 
+A mask (`action_mask`) is a part like the others; one that allows nothing restricts nothing.
+
 Outputs are `action`, [B, *shape] as the environment takes it, and `memory_out` for the next step.
 """
 
@@ -186,6 +188,7 @@ ENCODERS: dict[Kind, Callable[[Leaf, Space], Encode]] = {
     Kind.DISCRETE: _classes,
     Kind.BINARY: _as_it_is,
     Kind.CODES: _as_it_is,
+    Kind.MASK: _as_it_is,
 }
 
 

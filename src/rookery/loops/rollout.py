@@ -23,6 +23,7 @@ from rookery.config.schema import ActorConfig, Config, Recurrent
 from rookery.envs.entry import name_of
 from rookery.envs.frames import remember
 from rookery.envs.make import make
+from rookery.envs.masks import refuse_empty
 from rookery.envs.spaces import Codec
 from rookery.errors import ConfigError
 from rookery.loops.trajectory import Trajectory, trajectories_in
@@ -93,8 +94,10 @@ class InferencePolicy:
         leaves = self.spec.unpack(self.codec.encode_one(obs))
         if self.spec.frame_stack > 1:
             self._frames = leaves = remember(self._frames, leaves, self.spec.frame_stack)
+        seen = self.spec.pack(leaves)
+        refuse_empty(seen, self.spec)
         acted = self.algorithm.act(
-            self.spec.pack(leaves), self._rng, epsilon=epsilon, noise=False, memory=self._memory
+            seen, self._rng, epsilon=epsilon, noise=False, memory=self._memory
         )
         self._memory = acted.memory
         return self.codec.decode_action(acted.action)[0]

@@ -25,8 +25,10 @@ class Ask:
         """Returns [E, outputs] for [E, *obs]."""
         if self._quick is None:
             self._quick = Quick.of(self.module) or False
-        if self._quick and self._quick.fits(obs):
-            return self._quick(obs)  # type: ignore[arg-type]
+        if self._quick:
+            flat = obs[self._quick.leaf] if isinstance(obs, dict) else obs
+            if self._quick.fits(flat):
+                return self._quick(flat)
         with torch.inference_mode():
             return self.module(tensors(obs, self._device)).cpu().numpy()  # type: ignore[no-any-return]
 

@@ -78,7 +78,7 @@ class OneHot(nn.Module):
         return torch.cat(parts, 1).float()
 
 
-ENCODERS: dict[Kind, Callable[[Leaf, int, bool, Image], Any]] = {
+ENCODERS: dict[Kind, Callable[[Leaf, int, bool, Image], Any]] = {  # a mask has no row: unseen
     Kind.VECTOR: lambda leaf, frames, normalize, image: Vector(leaf, frames, normalize),
     Kind.BINARY: lambda leaf, frames, normalize, image: Vector(leaf, frames, normalize=False),
     Kind.DISCRETE: lambda leaf, frames, normalize, image: OneHot(leaf, frames),
@@ -88,13 +88,17 @@ ENCODERS: dict[Kind, Callable[[Leaf, int, bool, Image], Any]] = {
 
 
 class Features(nn.Module):
-    """Encodes every leaf of an observation and lays the results side by side: Obs → [B, F]."""
+    """Encodes every leaf of an observation and lays the results side by side: Obs → [B, F].
+
+    A mask is none of them: it rules actions out and says nothing else.
+    """
 
     def __init__(self, spec: EnvSpec, normalize: bool, image: Image = Image.AUTO):
         super().__init__()
-        self.names = [leaf.name for leaf in spec.obs]
+        leaves = seen(spec)
+        self.names = [leaf.name for leaf in leaves]
         encoders = [
-            ENCODERS[leaf.kind](leaf, spec.frame_stack, normalize, image) for leaf in spec.obs
+            ENCODERS[leaf.kind](leaf, spec.frame_stack, normalize, image) for leaf in leaves
         ]
         self.encoders = nn.ModuleList(encoders)
         self.plain = not normalize and is_plain(spec)
@@ -102,7 +106,7 @@ class Features(nn.Module):
 
     def forward(self, obs: Any) -> Tensor:
         if self.plain:
-            return obs  # type: ignore[no-any-return]
+            return obs[self.names[0]] if self.names[0] else obs  # type: ignore[no-any-return]
         if not isinstance(obs, Mapping):
             return self.encoders[0](obs)  # type: ignore[no-any-return]
         parts = [encode(obs[name]) for name, encode in zip(self.names, self.encoders, strict=True)]
@@ -123,10 +127,18 @@ def observe(module: nn.Module, leaves: Mapping[str, Tensor]) -> None:
                 norm.observe(leaves[name].float().flatten(1))
 
 
+def seen(spec: EnvSpec) -> list[Leaf]:
+    """Returns the leaves of an observation that are there to be looked at."""
+    return [leaf for leaf in spec.obs if leaf.kind is not Kind.MASK]
+
+
 def is_plain(spec: EnvSpec) -> bool:
-    """Is an observation a flat vector of floats, with which there is nothing to do?"""
-    leaves = [(leaf.name, leaf.kind, len(leaf.shape), leaf.dtype) for leaf in spec.obs]
-    return leaves == [("", Kind.VECTOR, 1, "float32")]
+    """Is an observation a flat vector of floats, with which there is nothing to do?
+
+    By itself, or beside a mask.
+    """
+    leaves = [(leaf.kind, len(leaf.shape), leaf.dtype) for leaf in seen(spec)]
+    return leaves == [(Kind.VECTOR, 1, "float32")] and spec.is_dict == spec.masked
 
 
 def _size(leaf: Leaf) -> int:

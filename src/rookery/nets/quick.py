@@ -32,6 +32,7 @@ class Quick:
         self._scratch = np.empty((2, 0, self._widest), dtype=np.float32)
         self._flat = _flatten(layers)
         self._first, self._place = layers[0].weight, layers[0].weight.data_ptr()
+        self.leaf = net.features.names[0]  # of a Dict, the one leaf that is no mask; "": no Dict
 
     @classmethod
     def of(cls, net: nn.Module) -> "Quick | None":
