@@ -5,6 +5,9 @@
 
 Every step of every environment becomes one row; an episode's final observation becomes a row of
 its own. A step that was only an autoreset becomes none.
+
+Of games it plays lanes. One that is not due rests, and its row is written once it is known what its
+action brought; what it did is held until then.
 """
 
 from collections.abc import Mapping
@@ -18,14 +21,16 @@ from rookery.algos.interface import NOTHING
 from rookery.board import Board
 from rookery.config.schema import ActorConfig, EnvConfig
 from rookery.envs.frames import View
+from rookery.envs.games.interface import Who
 from rookery.envs.make import Envs, Steps
 from rookery.envs.reward import learned_reward
-from rookery.errors import ProtocolError
+from rookery.envs.tables import OPPONENT
+from rookery.errors import ConfigError, ProtocolError
 from rookery.event import Episode
 from rookery.nets.arrays import arrays_of, load_arrays
 from rookery.replay.ring import Ring, obs_column, row_bytes, schema_of
 from rookery.seeding import Role
-from rookery.types import AHEAD, Array, End, EnvSpec, Obs, Rows
+from rookery.types import AHEAD, Array, End, EnvSpec, Floats, Obs, Rows
 
 _TERMINATED, _TRUNCATED = np.uint8(End.TERMINATED), np.uint8(End.TRUNCATED)
 LONG = 4_096  # rows of a transport ring that is to hold whole episodes
@@ -72,6 +77,7 @@ class Actor:
         self.company = company
         self.rng = seeding.generator(seed, Role.ACTOR, index=index, incarnation=incarnation)
         spec = written(envs.spec, algorithm)
+        self.held = None if envs.tables is None else Held(spec, _lanes(envs, config))
         self.ring = ring or transport(spec, config, index=index, incarnation=incarnation)
         self.incarnation = incarnation
         self.version, self.since_pull = 0, 0
@@ -127,20 +133,24 @@ class Actor:
         return Played(played, tuple(ended))
 
     def room(self, env_steps: int) -> int:
-        """Returns the rows that this many env steps take at most."""
-        return env_steps + 2 * self.envs.num
+        """Returns the rows that this many env steps take at most: each may end an episode."""
+        return 2 * (env_steps + self.envs.num) - 1
 
     def _step(self, epsilon: float, ended: list[Episode], left: int = 0) -> int:
         """Plays a step; `left` are the env steps up to where a rollout ends."""
         if self.company is not None:
             self.company.epsilon = epsilon
         view = self.view
-        acted = self.algorithm.act(
-            view.seen(), self.rng, epsilon=epsilon, values=self.values, memory=view.memory
-        )
-        if acted.version is not None:  # chosen by somebody else's weights
-            self.version = acted.version
-        steps = self.envs.step(acted.action)
+        if self.held is None:
+            acted = self.algorithm.act(
+                view.seen(), self.rng, epsilon=epsilon, values=self.values, memory=view.memory
+            )
+            if acted.version is not None:  # chosen by somebody else's weights
+                self.version = acted.version
+            steps = self.envs.step(acted.action)
+        else:
+            acted, steps = self._step_lanes(self.held, epsilon)
+            left -= self.envs.num  # a lane that rests at the end wrote its last row before
         if self._looks_ahead:
             ahead = self._ahead(steps, left)
             acted = acted._replace(extras={**acted.extras, AHEAD: ahead})
@@ -149,6 +159,30 @@ class Actor:
         view.push(steps, acted.memory)
         self.ring.beat()
         return played
+
+    def _step_lanes(self, held: "Held", epsilon: float) -> tuple[Acted, Steps]:
+        """Plays a step where lanes are due; returns what each lane did when it acted last."""
+        view, who = self.view, np.flatnonzero(self.envs.due)
+        acted = self.algorithm.act(
+            _pick(view.seen(), who),
+            self.rng,
+            epsilon=epsilon,
+            values=self.values,
+            memory=None if view.memory is None else view.memory[who],
+        )
+        if acted.version is not None:
+            self.version = acted.version
+        held.take(who, acted, self.version)
+        steps = self.envs.step(held.action)
+        done = held.acted()
+        extras = {**done.extras, **self._facing(steps.opponent)}
+        return done._replace(extras=extras, memory=_spread(acted.memory, view.memory, who)), steps
+
+    def _facing(self, opponent: Rows | None, who: Any = ...) -> Mapping[str, Array]:
+        """Returns the column of opponents; one who is as we are is the version that plays."""
+        if opponent is None:
+            return NOTHING
+        return {OPPONENT: np.where(opponent == Who.LATEST, self.version, opponent)[who]}
 
     def _ahead(self, steps: Steps, left: int) -> Array:
         """Returns what the policy expects of the next state where a rollout ends; nan before."""
@@ -215,7 +249,8 @@ class Actor:
             return []
         how = np.where(steps.terminated[who], _TERMINATED, _TRUNCATED)
         best = self._final_values(steps.final_obs, who, how) if self.values else None
-        self._rows(who, _pick(steps.final_obs, who), how, best=best)
+        facing = self._facing(steps.opponent, who)
+        self._rows(who, _pick(steps.final_obs, who), how, best=best, extras=facing)
         facts = zip(self.score[who].tolist(), self.t[who].tolist(), who.tolist(), strict=True)
         ended = [
             Episode(score, length, self.envs.finished_info(steps, i, self.info_keys))
@@ -244,12 +279,15 @@ class Actor:
         """Ends every open episode here (truncated: it bootstraps) and resets all environments.
 
         Done at periodic checkpoints where environments cannot export their state, so that a
-        resumed run and an uninterrupted one begin the same episodes.
+        resumed run and an uninterrupted one begin the same episodes. A lane that waits for what its
+        action brings is cut at what it acted on, as if it had not.
         """
         who = np.flatnonzero(self.t > 0)
         if len(who):
             best = self._best(_pick(self.view.seen(), who)) if self.values else None
-            self._rows(who, _pick(self.view.obs, who), End.TRUNCATED, best=best)
+            tables = self.envs.tables
+            facing = self._facing(None if tables is None else tables.opponent, who)
+            self._rows(who, _pick(self.view.obs, who), End.TRUNCATED, best=best, extras=facing)
         self._new_episodes(who)
         self.cuts += 1
         self._begin(self.envs.reset(self._env_seed()))
@@ -269,6 +307,8 @@ class Actor:
         arrays = {f"net.{k}": v.copy() for k, v in arrays_of(self.algorithm.acting).items()}
         if self.view.memory is not None:
             arrays["memory"] = self.view.memory.copy()
+        if self.held is not None:
+            arrays |= {f"held.{k}": v.copy() for k, v in self.held.columns.items()}
         return numbers, arrays | {f"frames.{k}": v.copy() for k, v in self.view.stacks.items()}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -290,6 +330,9 @@ class Actor:
                 stack[...] = arrays[f"frames.{name}"]
             if self.view.memory is not None:
                 self.view.memory[...] = arrays["memory"]
+            if self.held is not None:
+                held = {k[5:]: v.copy() for k, v in arrays.items() if k.startswith("held.")}
+                self.held.columns.update(held)
 
     def _reload(self, weights: dict[str, Array]) -> None:
         """Takes weights back. It may have had none, or have none now: an oracle's were used."""
@@ -305,6 +348,53 @@ class Actor:
             self.envs.close()
         finally:
             self.ring.close()
+
+
+class Held:
+    """What each lane did when it acted last, [L] of everything: rows come later than actions."""
+
+    def __init__(self, spec: EnvSpec, lanes: int):
+        self._lanes = lanes
+        self.columns: dict[str, Array] = {
+            "action": np.zeros((lanes, *spec.action.shape), dtype=spec.action.dtype)
+        }
+
+    @property
+    def action(self) -> Array:
+        return self.columns["action"]
+
+    def take(self, who: Rows, acted: Acted, version: int) -> None:
+        """Takes in what lanes `who` do now."""
+        self._put("action", who, acted.action)
+        self._put("version", who, np.full(len(who), version))
+        if acted.best is not None:
+            assert acted.taken is not None, "who says one says both"
+            self._put("taken", who, acted.taken)
+            self._put("best", who, acted.best)
+        for name, extra in acted.extras.items():
+            self._put(name, who, extra)
+
+    def acted(self) -> Acted:
+        """Returns what all lanes did; the versions that did it are among the extras."""
+        rest = dict(self.columns)
+        return Acted(rest.pop("action"), rest.pop("taken", None), rest.pop("best", None), rest)
+
+    def _put(self, name: str, who: Rows, values: Array) -> None:
+        if name not in self.columns:
+            self.columns[name] = np.zeros((self._lanes, *values.shape[1:]), dtype=values.dtype)
+        self.columns[name][who] = values
+
+
+def _lanes(envs: Envs, config: ActorConfig) -> int:
+    """Returns how many lanes there are; rings and replay have room for `actor.envs`."""
+    assert envs.tables is not None, "only games have lanes"
+    if envs.num > config.envs:
+        seats = envs.tables.seats
+        raise ConfigError(
+            f"actor.envs is {config.envs}, and {envs.name} is played in all its {seats} seats, "
+            f"each of which counts for one; use a multiple of {seats}: actor.envs={envs.num}"
+        )
+    return envs.num
 
 
 def transport(spec: EnvSpec, config: ActorConfig, *, index: int, incarnation: int) -> Ring:
@@ -326,6 +416,15 @@ def _capacity(row: int, config: ActorConfig) -> int:
     if config.chunk_episodes is not None:  # where it is full, sync drains: results depend on it
         return max(FEWEST * chunk, LONG)
     return min(CHUNKS, max(FEWEST, RING_BYTES // (chunk * row))) * chunk
+
+
+def _spread(memory: Floats | None, before: Floats | None, who: Rows) -> Floats | None:
+    """Returns what everybody remembers, of whom only `who` has something new to."""
+    if memory is None or before is None:
+        return memory
+    everyone = before.copy()
+    everyone[who] = memory
+    return everyone
 
 
 def _pick(obs: Obs, who: Rows) -> Obs:

@@ -22,8 +22,10 @@ def build_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
 
 
 def written(spec: EnvSpec, algorithm: Algorithm) -> EnvSpec:
-    """Returns the spec of the rows that this algorithm's actors write."""
-    return replace(spec, extras=algorithm.extras)
+    """Returns the spec of the rows that this algorithm's actors write in this environment."""
+    known = {extra.name for extra in algorithm.extras}
+    rest = (extra for extra in spec.extras if extra.name not in known)
+    return replace(spec, extras=(*algorithm.extras, *rest))
 
 
 __all__ = ["Acted", "Algorithm", "build_algorithm", "written"]

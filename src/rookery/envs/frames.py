@@ -5,7 +5,7 @@ import copy
 import numpy as np
 
 from rookery.envs.vector import Steps
-from rookery.types import Array, EnvSpec, Floats, Obs, Rows
+from rookery.types import Array, Bools, EnvSpec, Floats, Obs, Rows
 
 
 class View:
@@ -49,9 +49,10 @@ class View:
         self.obs = steps.obs
         if not self.stacks and memory is None:
             return
-        fresh = np.flatnonzero(steps.terminated | steps.truncated | ~steps.real)
+        ended = steps.terminated | steps.truncated
+        fresh = np.flatnonzero(ended | ~steps.real if steps.rested is None else ended)
         if memory is not None:
-            self.memory = memory
+            self.memory = self._kept(memory, steps.rested)
             self.memory[fresh] = 0.0
         leaves = self.spec.unpack(steps.obs)
         for name, stack in self.stacks.items():
@@ -59,6 +60,13 @@ class View:
             stack[:, :-width] = stack[:, width:].copy()
             stack[:, -width:] = leaf
             stack[fresh] = _filled(leaf[fresh], self.spec.frame_stack)
+
+    def _kept(self, memory: Floats, rested: Bools | None) -> Floats:
+        """Returns what is remembered; lanes that rested saw nothing new."""
+        if rested is None:
+            return memory
+        assert self.memory is not None, "who remembers now did so before"
+        return np.where(rested[:, None], self.memory, memory)
 
 
 def remember(

@@ -245,7 +245,8 @@ class Tables(VectorEnv[Any, Any, Any]):
     def _won(self, table: Rows, seat: Rows) -> Array:
         """Says who has won, as 1: nobody at the table has more, and it is more than nothing."""
         own = self._score[table, seat]
-        return ((own > 0) & (own == self._score[table].max(1))).astype(np.float64)
+        won: Bools = (own > 0) & (own == self._score[table].max(1))
+        return won.astype(np.float64)
 
     def _final(self, lanes: Rows) -> Any:
         """Returns [L] observations, of which those of `lanes` are the last of their games."""
@@ -288,7 +289,8 @@ def _choice(space: spaces.Discrete[Any], obs: Any, rng: np.random.Generator) -> 
     drawn = rng.random((_count(obs), int(space.n)))
     if isinstance(obs, Mapping) and MASK in obs:
         drawn = np.where(np.asarray(obs[MASK]) > 0, drawn, -1.0)
-    return drawn.argmax(1) + space.start
+    chosen: Array = drawn.argmax(1) + space.start
+    return chosen
 
 
 def _choices(space: spaces.MultiDiscrete[Any], obs: Any, rng: np.random.Generator) -> Array:

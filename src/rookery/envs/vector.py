@@ -5,6 +5,8 @@
     steps = envs.step(action)      # rows for steps.real, final rows where an episode ended
     obs = steps.obs
 
+Of games it has lanes (`tables.py`), of which some may rest: `steps.due` says who acts next.
+
 Whatever reaches the caller has the shape, the type and the finite values its spec promises;
 anything else is an `EnvError` that names the environment, its step and the value.
 """
@@ -18,14 +20,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rookery.envs import state as states
 from rookery.envs.fault import OLD_STEP, STEP_FORM, Fault, raised
 from rookery.envs.guard import BOX
+from rookery.envs.masks import refuse_forbidden
 from rookery.envs.spaces import Codec, narrowed
+from rookery.envs.tables import OPPONENT, PLAYED, Tables
 from rookery.errors import CheckpointError, ConfigError, EnvError
-from rookery.types import Array, Bools, EnvSpec, Floats, Obs
+from rookery.types import Array, Bools, EnvSpec, Floats, Obs, Rows
 
 Vector: TypeAlias = VectorEnv[Any, Any, Any]
 
 STATE_VERSION = 1
 TOLD = ("is_success", "curriculum/agents", "curriculum/size")  # what environments say by themselves
+TOLD_OF_GAMES = ("is_success", OPPONENT, "seat")
 
 
 class Steps(NamedTuple):
@@ -38,6 +43,10 @@ class Steps(NamedTuple):
     final_obs: Obs  # [E] where an episode ended: its last observation; elsewhere meaningless
     real: Bools  # [E] False where the environment only reset itself: no row may be stored
     info: dict[str, Any]  # the vector's own; see `finished_info`
+    due: Bools  # [E] who acts next; what others do will not be looked at
+    rested: Bools | None = None  # [E] lanes: whose action was not looked at. Here a lane that is
+    # not real may still wait for what its latest action brings
+    opponent: Rows | None = None  # [E] lanes: who the game was played against
 
 
 class _Answer(NamedTuple):
@@ -54,15 +63,35 @@ class Envs:
     """Steps environments together, whichever way they reset themselves."""
 
     def __init__(self, vector: Vector, name: str, frame_stack: int = 1) -> None:
-        self._vector, self.name, self.num = vector, name, vector.num_envs
+        self._vector, self.name = vector, name
+        self.tables = vector if isinstance(vector, Tables) else None
         self._mode = _mode_of(vector, name)
+        self._read = MODES[self._mode] if self.tables is None else Envs._lanes
         self.codec = Codec(vector.single_observation_space, vector.single_action_space)
-        self.spec = EnvSpec(name, self.codec.leaves, self.codec.action, frame_stack)
+        extras = () if self.tables is None else (PLAYED,)
+        self.spec = EnvSpec(name, self.codec.leaves, self.codec.action, frame_stack, extras)
+        if self.tables is not None and frame_stack > 1:
+            raise ConfigError(
+                f"env.frame_stack is {frame_stack}, and {name} is a game, in which a seat sees one "
+                "observation at a time; set env.frame_stack=1, or stack frames in the game itself"
+            )
+        self._calls = 0  # of step
+        self._obs: Obs | None = None
+        self._size()
+        if self.tables is not None:
+            self.tables.changed = self._size
+
+    def _size(self) -> None:
+        """Counts the environments; the lanes of a game are others once somebody is invited."""
+        self.num = self._vector.num_envs
         self._all, self._none = _constant(self.num, True), _constant(self.num, False)
         self._ended = self._none  # [E] whose episode was over after the latest step
-        self._calls = 0  # of step
         self._skipped = np.zeros(self.num, dtype=np.int64)  # [E] calls that only reset
-        self._obs: Obs | None = None
+
+    @property
+    def due(self) -> Bools:
+        """[E] who has to act now."""
+        return self._all if self.tables is None else self.tables.due
 
     def reset(self, seed: int) -> Obs:
         """Starts a new episode everywhere, seeded; returns the first observations."""
@@ -78,27 +107,41 @@ class Envs:
 
     def step(self, action: Array) -> Steps:
         """Plays one step everywhere. `action` is in the stored form."""
+        if self.spec.masked:
+            self._look_at_masks(action)
         result = self._ask("step", self.codec.decode_action(action))
         self._calls += 1
         try:
-            steps = MODES[self._mode](self, self._answer(result))
+            steps = self._read(self, self._answer(result))
         except Fault as fault:
             raise self._error(fault) from fault.__cause__
         self._obs = steps.obs
         return steps
 
+    def _look_at_masks(self, action: Array) -> None:
+        """Nothing forbidden gets out. Whoever rests, or only resets now, does not act."""
+        idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else ~self.due
+        if self._obs is None:
+            return
+        try:
+            refuse_forbidden(self._obs, action, self.spec, idle)
+        except Fault as fault:
+            raise self._error(fault, "step") from None
+
     def finished_info(self, steps: Steps, index: int, keys: tuple[str, ...]) -> dict[str, float]:
         """Returns numbers from the info of the episode that just ended in environment `index`.
 
-        "a/b" looks into nested dicts. `TOLD` is always looked for. What is missing, or is not a
-        number, is left out.
+        "a/b" looks into nested dicts. `TOLD`, or of games `TOLD_OF_GAMES`, is always looked for.
+        What is missing, or is not a number, is left out.
         """
-        info = steps.info
-        if self._mode is AutoresetMode.SAME_STEP:
+        info, told = steps.info, TOLD
+        if self.tables is not None:
+            told = TOLD_OF_GAMES
+        elif self._mode is AutoresetMode.SAME_STEP:
             info = info.get("final_info", {})
         if not info:
             return {}
-        found = {key: _number(_entry(info, index, key)) for key in (*keys, *TOLD)}
+        found = {key: _number(_entry(info, index, key)) for key in (*keys, *told)}
         return {key: number for key, number in found.items() if number is not None}
 
     def export_state(self) -> dict[str, Any] | None:
@@ -204,7 +247,7 @@ class Envs:
         final_obs = answer.obs
         if np.count_nonzero(self._ended):
             final_obs = self._final_obs(answer)
-        return Steps(*answer[:4], final_obs, self._all, answer.info)
+        return Steps(*answer[:4], final_obs, self._all, answer.info, self._all)
 
     def _next_step(self, answer: _Answer) -> Steps:
         """Whoever ended at the step before was only reset now, and has played nothing."""
@@ -215,7 +258,16 @@ class Envs:
             np.logical_and(answer.terminated, real, out=answer.terminated)
             np.logical_and(answer.truncated, real, out=answer.truncated)
         self._ended = answer.terminated | answer.truncated
-        return Steps(*answer[:4], answer.obs, real, answer.info)
+        return Steps(*answer[:4], answer.obs, real, answer.info, self._all)
+
+    def _lanes(self, answer: _Answer) -> Steps:
+        """Lanes that are not real rest, or wait for what their action brings."""
+        info, final_obs = answer.info, answer.obs
+        self._ended = answer.terminated | answer.truncated
+        if np.count_nonzero(self._ended):
+            final_obs = self.codec.encode(info["final_obs"], self.num)
+        told = (info["due"], info["rested"], info[OPPONENT])
+        return Steps(*answer[:4], final_obs, info["real"], info, *told)
 
     def _final_obs(self, answer: _Answer) -> Obs:
         given = answer.info.get("final_obs")

@@ -200,4 +200,10 @@ def _batch(spec: EnvSpec, loan: Loan) -> Batch:
         next_obs=spec.pack({name: leaf[upto] for name, leaf in loan.next_obs.items()}),
         weight=np.ones(loan.filled, dtype=np.float32),
         rows=np.full(loan.filled, NOBODYS),
+        extras=_strange(spec, loan.filled) if spec.extras else None,
     )
+
+
+def _strange(spec: EnvSpec, count: int) -> dict[str, Array]:
+    """Returns extras that say nothing: a compiled loan has none."""
+    return {extra.name: np.zeros((count, *extra.shape), dtype=extra.dtype) for extra in spec.extras}

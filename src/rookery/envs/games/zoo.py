@@ -1,0 +1,322 @@
+"""PettingZoo's environments as games: E of one kind, played one after another in Python.
+
+    games = AecGames(tictactoe_v3.env, 8)            # seats take turns
+    games = ParallelGames(rps_v2.parallel_env, 8)    # everybody moves at once
+
+A seat is a place in `possible_agents`, whatever agents are called. Rewards are `env.rewards` after
+each step. Who is dead is stepped with None, as PettingZoo wants it, and is not due any more; once
+nobody is left, the game is over. A game has one ending for all: it is truncated where somebody was
+truncated and nobody has terminated, and terminated otherwise.
+
+A mask may be an entry of the observation, or of an agent's info; then the observation becomes a
+Dict of `observation` and `action_mask`.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+
+from rookery.envs.fault import Fault, raised
+from rookery.envs.games.interface import MASK
+from rookery.errors import ConfigError
+from rookery.types import Array, Bools, Floats, Rows
+
+Agent: TypeAlias = Hashable
+Space: TypeAlias = spaces.Space[Any]
+OBSERVATION = "observation"  # what an observation is called beside a mask that came in the info
+EMPTY = "it must allow at least one action; end the game there, or add an action that passes"
+
+
+class ZooGames(ABC):
+    """What both kinds of environments have in common; implements `Games`."""
+
+    def __init__(self, factory: Callable[[], Any], num: int):
+        self.num, self._envs = num, [factory() for _ in range(num)]
+        first = self._envs[0]
+        self.name: str = getattr(first, "metadata", {}).get("name") or type(first).__name__
+        self.agents: list[Agent] = list(_possible(first, self.name))
+        self.seats = len(self.agents)
+        self._seat = {agent: seat for seat, agent in enumerate(self.agents)}
+        self._seen, self.action_space = _spaces(first, self.agents, self.name)
+        self.due: Bools = np.zeros((num, self.seats), dtype=np.bool_)
+        self.reward: Floats = np.zeros((num, self.seats), dtype=np.float32)
+        self.over: Bools = np.ones(num, dtype=np.bool_)
+        self.truncated: Bools = np.zeros(num, dtype=np.bool_)
+        self._terminations: Bools = np.zeros(num, dtype=np.bool_)  # [E] has anybody terminated?
+        self._truncations: Bools = np.zeros(num, dtype=np.bool_)
+        self._last: list[dict[Agent, Any]] = [{} for _ in range(num)]  # what the dead saw last
+        self._allowed: list[dict[Agent, Array]] = [{} for _ in range(num)]  # as it was looked at
+        self._own = int if isinstance(self.action_space, spaces.Discrete) else np.array
+        self._told = self._masks_in_infos()
+        self.observation_space = self._with_mask() if self._told else self._seen
+        self._masked = _masked(self.observation_space, self.action_space)
+
+    def _masks_in_infos(self) -> bool:
+        """Asks a game that nobody plays, for nothing else says where masks are."""
+        if MASK in getattr(self._seen, "spaces", ()):
+            return False
+        self._ask(0, "reset", seed=0)
+        return any(MASK in self._info(0, agent) for agent in self.agents)
+
+    def _with_mask(self) -> Space:
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise ConfigError(
+                f"{self.name} has masks in its infos beside actions {self.action_space}; only a "
+                "Discrete can be masked; leave the masks out, or offer a Discrete"
+            )
+        mask = spaces.Box(0, 1, (int(self.action_space.n),), np.int8)
+        return spaces.Dict({OBSERVATION: self._seen, MASK: mask})
+
+    def reset(self, which: Rows, rng: np.random.Generator) -> None:
+        """Starts new games at tables `which` [K], each with a seed drawn from `rng`."""
+        self._terminations[which] = self._truncations[which] = False
+        self.over[which] = self.truncated[which] = False
+        self.reward[which] = 0.0
+        for table in which.tolist():
+            self._last[table].clear()
+            self._begin(table, int(rng.integers(2**31)))
+            self._settle(table)
+
+    def look(self, which: Rows, seats: Rows) -> Any:
+        """Returns what seat `seats[k]` of table `which[k]` sees; who has left, what it saw last."""
+        pairs = zip(which.tolist(), seats.tolist(), strict=True)
+        seen = [self._look(table, self.agents[seat]) for table, seat in pairs]
+        if self._masked:
+            self._look_at_masks(which, seats, seen)
+        return _stacked(seen)
+
+    def _look_at_masks(self, which: Rows, seats: Rows, seen: Sequence[Any]) -> None:
+        """Keeps the masks of those who are due; one that allows nothing is refused."""
+        for at in np.flatnonzero(self.due[which, seats]).tolist():
+            table, agent = int(which[at]), self.agents[int(seats[at])]
+            mask = self._allowed[table][agent] = np.asarray(seen[at][MASK])
+            if not mask.any():
+                raise Fault(f"{agent!r} is due, and its {MASK} allows nothing; {EMPTY}", table)
+
+    def play(self, which: Rows, action: Array) -> None:
+        """Plays at tables `which` [K] the actions [K, S] of seats that are due."""
+        self.reward[which] = 0.0
+        for table, row in zip(which.tolist(), action, strict=True):
+            due = np.flatnonzero(self.due[table]).tolist()
+            chosen = {self.agents[seat]: self._own(row[seat]) for seat in due}
+            if self._masked:
+                self._refuse_forbidden(table, chosen)
+            self._step(table, chosen)
+            self._settle(table)
+
+    def _refuse_forbidden(self, table: int, chosen: Mapping[Agent, Any]) -> None:
+        start = int(getattr(self.action_space, "start", 0))
+        for agent, action in chosen.items():
+            mask = self._allowed[table].get(agent)
+            if mask is None:  # nobody looked
+                mask = np.asarray(self._look(table, agent)[MASK])
+            if not (0 <= action - start < mask.size and mask[action - start]):
+                raise Fault(
+                    f"{agent!r} chose action {action}, and its mask allows "
+                    f"{(start + np.flatnonzero(mask)).tolist()}; choose among those",
+                    table,
+                )
+
+    def _settle(self, table: int) -> None:
+        """Says who is due, and how it ended where nobody is."""
+        self.due[table] = False
+        self._allowed[table].clear()
+        for agent in self._alive(table):
+            self.due[table, self._seat[agent]] = True
+        self.over[table] = not self.due[table].any()
+        cut = self._truncations[table] and not self._terminations[table]
+        self.truncated[table] = self.over[table] and cut
+
+    def _look(self, table: int, agent: Agent) -> Any:
+        last = self._last[table]
+        seen = last[agent] if agent in last else self._observed(table, agent)
+        if not self._told:
+            return seen
+        allowed = self._info(table, agent).get(MASK)
+        mask = np.ones(int(self.action_space.n)) if allowed is None else np.asarray(allowed)  # type: ignore[attr-defined]
+        return {OBSERVATION: seen, MASK: mask.astype(np.int8)}
+
+    def _bury(self, table: int, agent: Agent, *, terminated: bool, truncated: bool) -> None:
+        """Notes how somebody's game ended, and what it saw then."""
+        self._terminations[table] |= terminated
+        self._truncations[table] |= truncated
+        self._last[table][agent] = deepcopy(self._observed(table, agent))
+
+    def _ask(self, table: int, call: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self._envs[table], call)(*args, **kwargs)
+        except Exception as error:  # anything may come out of an environment: it gets a name
+            raise Fault(raised(call, error), table) from error
+
+    def export_state(self) -> dict[str, Any] | None:
+        """Returns None: PettingZoo's environments do not say what they are made of."""
+        return None
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError("nothing was exported")
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    @abstractmethod
+    def _begin(self, table: int, seed: int) -> None:
+        """Resets an environment."""
+
+    @abstractmethod
+    def _step(self, table: int, chosen: Mapping[Agent, Any]) -> None:
+        """Plays what those who are due have chosen, and adds up their rewards."""
+
+    @abstractmethod
+    def _alive(self, table: int) -> Sequence[Agent]:
+        """Returns whoever has to act now."""
+
+    @abstractmethod
+    def _observed(self, table: int, agent: Agent) -> Any:
+        """Returns what an agent that has not left sees."""
+
+    @abstractmethod
+    def _info(self, table: int, agent: Agent) -> Mapping[str, Any]:
+        """Returns what an agent is told beside it; nothing once it has left."""
+
+
+class AecGames(ZooGames):
+    """Agents that take turns: `AECEnv`."""
+
+    def _begin(self, table: int, seed: int) -> None:
+        self._ask(table, "reset", seed=seed)
+        self._clear(table)
+
+    def _step(self, table: int, chosen: Mapping[Agent, Any]) -> None:
+        for action in chosen.values():  # of one agent
+            self._ask(table, "step", action)
+        for agent, reward in self._envs[table].rewards.items():
+            self.reward[table, self._seat[agent]] += reward
+        self._clear(table)
+
+    def _clear(self, table: int) -> None:
+        """Lets the dead leave. Their steps bring nothing: PettingZoo clears rewards there."""
+        env = self._envs[table]
+        while env.agents and self._dead(env.agent_selection, table):
+            self._ask(table, "step", None)
+
+    def _dead(self, agent: Agent, table: int) -> bool:
+        env = self._envs[table]
+        terminated, truncated = bool(env.terminations[agent]), bool(env.truncations[agent])
+        if terminated or truncated:
+            self._bury(table, agent, terminated=terminated, truncated=truncated)
+        return terminated or truncated
+
+    def _alive(self, table: int) -> Sequence[Agent]:
+        env = self._envs[table]
+        return [env.agent_selection] if env.agents else []
+
+    def _observed(self, table: int, agent: Agent) -> Any:
+        return self._ask(table, "observe", agent)
+
+    def _info(self, table: int, agent: Agent) -> Mapping[str, Any]:
+        info: Mapping[str, Any] = self._envs[table].infos.get(agent, {})
+        return info
+
+
+class ParallelGames(ZooGames):
+    """Agents that move at once: `ParallelEnv`."""
+
+    def __init__(self, factory: Callable[[], Any], num: int):
+        self._views: list[dict[Agent, Any]] = [{} for _ in range(num)]
+        self._infos: list[dict[Agent, Any]] = [{} for _ in range(num)]
+        self._there: list[list[Agent]] = [[] for _ in range(num)]
+        super().__init__(factory, num)
+
+    def _masks_in_infos(self) -> bool:
+        if MASK in getattr(self._seen, "spaces", ()):
+            return False
+        _, infos = self._ask(0, "reset", seed=0)
+        return any(MASK in info for info in infos.values())
+
+    def _begin(self, table: int, seed: int) -> None:
+        seen, infos = self._ask(table, "reset", seed=seed)
+        self._views[table], self._infos[table] = dict(seen), dict(infos)
+        self._there[table] = list(self._envs[table].agents)
+
+    def _step(self, table: int, chosen: Mapping[Agent, Any]) -> None:
+        seen, rewards, terminations, truncations, infos = self._ask(table, "step", dict(chosen))
+        self._views[table].update(seen)
+        self._infos[table] = dict(infos)
+        for agent, reward in rewards.items():
+            self.reward[table, self._seat[agent]] += reward
+        dead = [a for a in terminations if terminations[a] or truncations.get(a)]
+        for agent in dead:
+            ended, cut = bool(terminations[agent]), bool(truncations.get(agent))
+            self._bury(table, agent, terminated=ended, truncated=cut)
+        self._there[table] = [a for a in self._envs[table].agents if a not in dead]
+
+    def _alive(self, table: int) -> Sequence[Agent]:
+        return self._there[table]
+
+    def _observed(self, table: int, agent: Agent) -> Any:
+        views = self._views[table]
+        # who comes later has not seen anything yet
+        return views[agent] if agent in views else _nothing(self._seen)
+
+    def _info(self, table: int, agent: Agent) -> Mapping[str, Any]:
+        info: Mapping[str, Any] = self._infos[table].get(agent, {})
+        return info
+
+
+def kind_of(env: Any) -> type[ZooGames] | None:
+    """Returns what plays an environment of PettingZoo's; None where it is not one of them."""
+    zoo: Any = sys.modules.get("pettingzoo")  # nobody has one who has not imported it
+    if zoo is None:
+        return None
+    if isinstance(env, zoo.AECEnv):
+        return AecGames
+    return ParallelGames if isinstance(env, zoo.ParallelEnv) else None
+
+
+def _possible(env: Any, name: str) -> Sequence[Agent]:
+    agents = getattr(env, "possible_agents", None)
+    if not agents:
+        raise ConfigError(
+            f"{name} has no possible_agents; seats are places in that list, so it must be there "
+            "from the start; set it in the environment's constructor"
+        )
+    return agents  # type: ignore[no-any-return]
+
+
+def _spaces(env: Any, agents: Sequence[Agent], name: str) -> tuple[Space, Space]:
+    """Returns the spaces that everybody has; one network plays all seats."""
+    first, *others = ((env.observation_space(a), env.action_space(a)) for a in agents)
+    for agent, own in zip(agents[1:], others, strict=True):
+        for what, mine, theirs in zip(("observation", "action"), first, own, strict=True):
+            if mine != theirs:
+                raise ConfigError(
+                    f"{name}: the {what} space of {agents[0]!r} is {mine}, that of {agent!r} is "
+                    f"{theirs}; all agents must have the same; pad them with the wrappers of "
+                    "SuperSuit, or with one of your own"
+                )
+    return first
+
+
+def _masked(seen: Space, action: Space) -> bool:
+    return MASK in getattr(seen, "spaces", ()) and isinstance(action, spaces.Discrete)
+
+
+def _nothing(space: Space) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _nothing(child) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        return space.start
+    return np.zeros(space.shape or (), dtype=space.dtype)
+
+
+def _stacked(seen: Sequence[Any]) -> Any:
+    """Makes a batch of observations that may be dicts of parts."""
+    if isinstance(seen[0], Mapping):
+        return {key: _stacked([one[key] for one in seen]) for key in seen[0]}
+    return np.stack([np.asarray(one) for one in seen])
