@@ -117,8 +117,8 @@ class AtOnce(ParallelEnv):  # type: ignore[misc]
         self.round += 1
         rewards = {agent: float(actions[agent] * self.round) for agent in self.agents}
         over = self.round == self.rounds
-        ended = {agent: over and self.ending == "terminated" for agent in self.agents}
-        cut = {agent: over and self.ending == "truncated" for agent in self.agents}
+        ended = dict.fromkeys(self.agents, over and self.ending == "terminated")
+        cut = dict.fromkeys(self.agents, over and self.ending == "truncated")
         if self.leaves and 0 in ended:
             ended[0] = True
         answer = self._seen(), rewards, ended, cut, {agent: {} for agent in self.agents}

@@ -5,6 +5,9 @@ A name is, in this order of reading,
     module:Thing        a class or function in an importable module
     module:Id-v0        a Gymnasium id that importing the module registers
     Id-v0               a Gymnasium id
+    ludo                one of our own games: `games/table.py`
+
+A class or function may also make one of PettingZoo's environments, and is then a game too.
 """
 
 import difflib
@@ -20,6 +23,9 @@ from gymnasium.envs import registration
 from gymnasium.vector import VectorEnv
 
 from rookery.config.schema import EnvConfig
+from rookery.envs.games.interface import Games
+from rookery.envs.games.zoo import kind_of
+from rookery.envs.tables import Tables
 from rookery.errors import ConfigError
 
 Env: TypeAlias = gym.Env[Any, Any]
@@ -28,13 +34,14 @@ Given: TypeAlias = str | Env | Callable[..., Env]
 Wrap: TypeAlias = Callable[[Env], Env]
 
 FRAMES = "rgb_array"
+INSTALL = {"pettingzoo": "pip install 'rookery[pettingzoo]'"}  # module → how to get it
 
 
 class Entry(NamedTuple):
     """Where environments come from."""
 
     name: str
-    one: Callable[[], Env] | None  # one environment, its time limit and wrappers on
+    one: Callable[[], Env] | None  # one environment, its time limit and wrappers on, or a game
     many: Callable[[int], Vector] | None  # a vector written as such, where there is one
 
 
@@ -46,6 +53,8 @@ def find(config: EnvConfig, given: Given | None = None, *, render: bool = False)
     given = config.id if given is None else given
     if isinstance(given, str):
         _refuse_unnamed(given)
+        if given not in gym.registry and (game := _game(given)) is not None:
+            return _own_game(given, game, config)
         found = _thing(given)
         if found is None:
             return _registered(_spec(given), config, wrap, render)
@@ -95,7 +104,8 @@ def _import(module: str, setting: str) -> Any:
     except Exception as error:  # importing runs a user's code: whatever it raises gets a name
         raise ConfigError(
             f"{setting} names the module {module!r}, which cannot be imported "
-            f"({type(error).__name__}: {error}); install it, or put its folder on PYTHONPATH"
+            f"({type(error).__name__}: {error}); "
+            f"{INSTALL.get(module.partition('.')[0], 'install it')}, or put its folder on PYTHONPATH"
         ) from error
 
 
@@ -109,6 +119,40 @@ def _thing(path: str) -> Callable[..., Env] | None:
     except AttributeError:
         return None
     return found if callable(found) else None
+
+
+def _game(name: str) -> Callable[..., Games] | None:
+    """Returns what makes a game of ours, by its name with either kind of dash."""
+    plain = name.replace("-", "_")
+    if not plain.isidentifier() or plain != plain.lower():
+        return None
+    from rookery.envs.games.table import GAMES  # compiled: only where one may be meant
+
+    found: Callable[..., Games] | None = GAMES.get(plain)
+    return found
+
+
+def _own_game(name: str, game: Callable[..., Games], config: EnvConfig) -> Entry:
+    _refuse_for_games(name, config)
+
+    def many(num: int) -> Vector:
+        return Tables(lambda tables: game(tables, **config.kwargs), num)
+
+    return Entry(name.replace("-", "_"), None, many)
+
+
+def _refuse_for_games(name: str, config: EnvConfig) -> None:
+    """Refuses what is only there for environments of Gymnasium's."""
+    if config.wrappers:
+        raise ConfigError(
+            f"env.wrappers has {list(config.wrappers)}, which wrap environments of Gymnasium's, "
+            f"and {name} is a game; wrap it in a function of your own with PettingZoo's wrappers"
+        )
+    if config.max_episode_steps is not None:
+        raise ConfigError(
+            f"env.max_episode_steps is {config.max_episode_steps}, and {name} is a game, which "
+            "ends by its own rules; set a limit of its own in env.kwargs, or leave it out"
+        )
 
 
 def _spec(env_id: str) -> registration.EnvSpec:
@@ -200,6 +244,9 @@ def _callable(
 
     def one() -> Env:
         env = make(**kwargs)
+        if kind_of(env) is not None:
+            _refuse_for_games(name, config)
+            return env
         _refuse_strangers(name, env)
         if config.max_episode_steps is not None:
             env = wrappers.TimeLimit(env, config.max_episode_steps)
@@ -240,7 +287,7 @@ def _refuse_strangers(name: str, env: Any) -> None:
     hint = (
         "it belongs to the old gym package: derive it from gymnasium.Env instead"
         if old
-        else "it must be a gymnasium.Env"
+        else "it must be a gymnasium.Env, or one of PettingZoo's environments"
     )
     raise ConfigError(f"{name} made a {type(env).__name__}; {hint}")
 

@@ -5,15 +5,18 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rookery.config.schema import EnvConfig
 from rookery.envs.entry import Entry, Env, Given, Vector, find
 from rookery.envs.fault import Fault
+from rookery.envs.games.zoo import ZooGames, kind_of
 from rookery.envs.guard import BoxingGuard, Guard
 from rookery.envs.masks import Corrected
 from rookery.envs.spaces import Codec
+from rookery.envs.tables import Tables, any_allowed
 from rookery.envs.vector import MODES, Envs, Steps
 from rookery.errors import ConfigError, EnvError, RookeryError
 from rookery.types import Kind
@@ -28,6 +31,7 @@ SETTLED = (
     "symmetric and normalized space",
 )
 REUSED = "share an object"  # an error to the checker; here everything is copied at the door
+REHEARSED = 50  # steps
 COLOUR = re.compile(r"\x1b\[\d+m")
 
 
@@ -57,6 +61,12 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
             "register it with an entry point"
         )
     env: Env = _made(entry, entry.one)
+    if kind_of(env) is not None:
+        env.close()
+        raise ConfigError(
+            f"{entry.name} is a game; one environment for one agent is needed; leave out what asks "
+            "for it, such as replay.hindsight"
+        )
     return env
 
 
@@ -64,18 +74,34 @@ def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
     """Runs gymnasium's checker on a throw-away environment and returns its warnings.
 
     What it refuses is an `EnvError`; spaces that cannot be learned from are a `ConfigError`.
+    Of PettingZoo's environments a few steps are played at random.
     """
     entry = find(config, factory)
     if entry.one is None:  # there is only a native vector, and nothing to check one with
         return []
     env = _made(entry, entry.one)
     try:
+        if kind_of(env) is not None:
+            return _rehearsed(make(config, 1, factory=factory))
         codec = Codec(env.observation_space, env.action_space)
         guarded = Guard(env, codec)
         masked = any(leaf.kind is Kind.MASK for leaf in codec.leaves)
         return _checked(entry.name, Corrected(guarded) if masked else guarded)
     finally:
         env.close()
+
+
+def _rehearsed(envs: Envs) -> list[str]:
+    """Plays a game at random; whatever is wrong with it is an `EnvError`. It has no warnings."""
+    rng, codec = np.random.default_rng(0), envs.codec
+    try:
+        obs = envs.reset(seed=0)
+        for _ in range(REHEARSED):
+            action = any_allowed(codec.action_space, codec.decode(obs), rng)
+            obs = envs.step(codec.encode_action(action)).obs
+    finally:
+        envs.close()
+    return []
 
 
 def _native(entry: Entry, num: int) -> Vector | None:
@@ -106,6 +132,9 @@ def _synchronous(entry: Entry, num: int) -> Vector:
     if entry.one is None:
         raise ConfigError(f"{entry.name} has no entry point; register it with one")
     first = _made(entry, entry.one)
+    if (kind := kind_of(first)) is not None:
+        first.close()
+        return _tables(entry, kind, num)
     codec = Codec(first.observation_space, first.action_space)
     rest = (_made(entry, entry.one) for _ in range(num - 1))
     guards = [BoxingGuard(env, codec, index) for index, env in enumerate((first, *rest))]
@@ -113,6 +142,13 @@ def _synchronous(entry: Entry, num: int) -> Vector:
     # copy=False: the codec copies anyway
     vector: Vector = _made(entry, lambda: SyncVectorEnv(givers, copy=False, autoreset_mode=mode))
     return vector
+
+
+def _tables(entry: Entry, kind: type[ZooGames], num: int) -> Vector:
+    one = entry.one
+    assert one is not None, "it made the first"
+    tables: Vector = _made(entry, lambda: Tables(lambda count: kind(one, count), num))
+    return tables
 
 
 def _giving(env: Env) -> Callable[[], Env]:
