@@ -105,6 +105,25 @@ def test_arriving_at_home_earns_a_roll_when_the_dice_are_used_up():
     assert games.tables["extra"][0] == 0
 
 
+def sixes():
+    """Returns where the luck is before three sixes in a row."""
+    for word in range(10_000):
+        luck = Luck(word)
+        if [luck.die() for _ in range(3)] == [6, 6, 6]:
+            return word
+    raise AssertionError("no sixes")
+
+
+def test_three_sixes_void_the_turn_and_all_that_it_has_earned():
+    games = at([10, 11, -1, -1], [2], theirs=[1, 2, 3, 4], owed=2)
+    games.tables["luck"][0] = sixes()
+    taken(games, 0)
+
+    assert games.due[0].tolist() == [False, True]
+    assert games.tables["extra"][0] == 0
+    assert places(games, 0) == [12, 11, -1, -1]
+
+
 def test_the_turn_passes_when_the_dice_are_used_up():
     games = at([10, -1, -1, -1], [2], theirs=[1, 2, 3, 4])
     taken(games, 0)
@@ -218,6 +237,24 @@ def test_what_a_seat_that_is_not_due_chooses_is_not_looked_at():
     games.play(ONE, np.array([[0, 999]]))
 
     assert places(games, 0)[0] == 12
+
+
+@pytest.mark.parametrize("table", [-1, 2])
+def test_tables_that_there_are_not_are_refused(table):
+    games, beyond = fresh(2), np.array([table])
+    for call in (
+        lambda: games.reset(beyond, np.random.default_rng(0)),
+        lambda: games.look(beyond, ONE),
+        lambda: games.play(beyond, np.zeros((1, 2), dtype=np.int64)),
+        lambda: games.play_out(beyond),
+    ):
+        with pytest.raises(ProtocolError, match="tables 0 to 1"):
+            call()
+
+
+def test_seats_that_there_are_not_are_refused():
+    with pytest.raises(ProtocolError, match="seats 0 to 1"):
+        fresh().look(ONE, np.array([2]))
 
 
 def test_a_game_that_is_over_cannot_be_played():

@@ -319,6 +319,18 @@ BENCHES: dict[str, Bench] = {
             ),
         ),
     ),
+    "selfplay": Bench(
+        about="Ludo for two: whole games by random choices, compiled, 256 tables on one core",
+        unit="games/min",
+        contenders=(
+            _rate(
+                "ludo_games_per_minute",
+                "selfplay/rookery_ludo.py:play",
+                rival="ludo_games_per_minute",
+                bar=1_600_000.0,
+            ),
+        ),
+    ),
 }
 
 

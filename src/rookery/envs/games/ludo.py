@@ -33,7 +33,7 @@ import numpy as np
 from gymnasium import spaces
 from numba import njit
 
-from rookery.envs.games.turns import SEATS, Turns, record, rows
+from rookery.envs.games.turns import SEATS, Turns, record
 from rookery.errors import ConfigError
 from rookery.types import Floats, Rows
 
@@ -74,7 +74,7 @@ class Ludo(Turns):
 
     def play_out(self, which: Rows) -> None:
         """Plays on to the end at tables `which`, by uniform choices of the tables' own luck."""
-        _play_out(self.tables, rows(which), self.limit, self.step_cost)
+        _play_out(self.tables, self._at(which), self.limit, self.step_cost)
 
     def _begin(self, tables: Rows, rng: np.random.Generator) -> None:
         _begin(self.tables, tables, rng.integers(2**64, size=len(tables), dtype=np.uint64))

@@ -61,14 +61,14 @@ class Turns(ABC):
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
         """Starts new games at tables `which` [K]; everything random in them comes from `rng`."""
-        self._begin(rows(which), rng)
+        self._begin(self._at(which), rng)
 
     def look(self, which: Rows, seats: Rows) -> dict[str, Array]:
         """Returns what seat `seats[k]` of table `which[k]` sees; without the turn none is allowed.
 
         The arrays are the caller's to keep.
         """
-        tables, sides = rows(which), rows(seats)
+        tables, sides = self._at(which), _within(seats, SEATS, "seats")
         return {OBSERVATION: self._seen(tables, sides), MASK: _masks(self.tables, tables, sides)}
 
     def play(self, which: Rows, action: Array) -> None:
@@ -76,7 +76,7 @@ class Turns(ABC):
 
         One that is not allowed is an EnvError, and then nothing at all has been played.
         """
-        tables, given = rows(which), np.asarray(action)
+        tables, given = self._at(which), np.asarray(action)
         chosen = self._chosen(tables, given)
         if chosen.size and chosen.min() < 0:
             self._refuse(int(tables[chosen.argmin()]), given[chosen.argmin()])
@@ -98,6 +98,10 @@ class Turns(ABC):
             here[...] = saved
 
     def close(self) -> None: ...  # noqa: B027 - nothing is held
+
+    def _at(self, which: Rows) -> Rows:
+        """Returns the numbers of tables, checked: compiled code writes wherever it is told to."""
+        return _within(which, self.num, "tables")
 
     def _chosen(self, tables: Rows, action: Array) -> Rows:
         """Returns the choice at each table, -1 where it is not allowed."""
@@ -136,8 +140,26 @@ def rows(numbers: Any) -> Rows:
     return np.ascontiguousarray(numbers, dtype=np.int64)
 
 
+def _within(numbers: Any, count: int, what: str) -> Rows:
+    checked = rows(numbers)
+    if _beyond(checked, count):
+        raise ProtocolError(
+            f"there are {what} 0 to {count - 1}, got {checked.min()} to {checked.max()}; "
+            f"name {what} that there are"
+        )
+    return checked
+
+
 def _names(tables: Records) -> tuple[str, ...]:
     return tables.dtype.names or ()
+
+
+@njit(cache=True, nogil=True)
+def _beyond(numbers, count):  # type: ignore[no-untyped-def]
+    beyond = False
+    for number in numbers:
+        beyond |= number < 0 or number >= count
+    return beyond
 
 
 @njit(cache=True, nogil=True)
