@@ -14,6 +14,7 @@ from rookery.types import MASK, Array, Bools, EnvSpec, Obs
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 WIDTH = 3  # numbers in an observation
+TWENTY = 20  # actions of the pit
 
 
 class TrespassError(Exception):
@@ -89,14 +90,14 @@ class Fences(VectorEnv[Any, Any, Any]):
 
 
 class Pit(gym.Env[Any, Any]):
-    """One step behind a door is a pit, in which nothing but the last of three actions is allowed.
+    """Behind a door is a pit, in which nothing but the last of twenty actions is allowed.
 
-    In front of the door: 0 goes through it and earns 0.4, 1 stays and earns 0.6; both know what
-    comes then, the pit or the end. In the pit: 2 earns nothing and ends. 1 is forbidden there, so
-    nothing but its neighbour in front of the door ever teaches a network what it is worth.
+    In front of the door two are: 0 goes through it and earns 0.4, 1 stays out, earns 0.6 and ends.
+    In the pit the last one earns nothing and ends.
 
-    Optimum: 1, return 0.6. Whoever bootstraps from the forbidden action believes in more than
-    that behind the door.
+    Optimum: 1, return 0.6. Nothing ever teaches a network what the other nineteen are worth in the
+    pit, and of nineteen first guesses one is too high: whoever bootstraps from the largest believes
+    in more behind the door than there is.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
@@ -106,10 +107,10 @@ class Pit(gym.Env[Any, Any]):
         self.observation_space = spaces.Dict(
             {
                 "observation": spaces.Box(0.0, 1.0, (2,), np.float32),
-                MASK: spaces.MultiBinary(3),
+                MASK: spaces.MultiBinary(TWENTY),
             }
         )
-        self.action_space = spaces.Discrete(3)
+        self.action_space = spaces.Discrete(TWENTY)
         self.inside = False
 
     def reset(
@@ -127,7 +128,8 @@ class Pit(gym.Env[Any, Any]):
         return self._obs(), reward, bool(ends), False, {}
 
     def _obs(self) -> dict[str, Array]:
-        mask = np.array([0, 0, 1] if self.inside else [1, 1, 0], dtype=np.int8)
+        mask = np.zeros(TWENTY, dtype=np.int8)
+        mask[[-1] if self.inside else [0, 1]] = 1
         return {"observation": np.eye(2, dtype=np.float32)[int(self.inside)], MASK: mask}
 
 
@@ -173,7 +175,7 @@ class Stuck(Pit):
 
     def _obs(self) -> dict[str, Array]:
         obs = super()._obs()
-        return {**obs, MASK: np.zeros(3, np.int8)} if self.inside else obs
+        return {**obs, MASK: np.zeros(TWENTY, np.int8)} if self.inside else obs
 
 
 class Heedless(Dqn):
@@ -183,3 +185,31 @@ class Heedless(Dqn):
 
     def act(self, obs: Any, rng: Any, **how: Any) -> Any:
         return super().act(with_masks(obs, np.ones_like(obs[MASK])), rng, **how)
+
+
+class Fence(gym.Env[Any, Any]):
+    """One of `Fences`, by itself, with masks of bools; actions are counted from 3."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
+
+    def __init__(self, actions: int = 5) -> None:
+        self.observation_space = fenced(actions, np.bool_)
+        self.action_space = spaces.Discrete(actions, start=3)
+        self.actions = actions
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.mask[action - 3]:
+            raise TrespassError(f"{action} under {self.mask}")
+        self.steps += 1
+        return self._obs(), float(action == 3), bool(self.np_random.random() < 0.1), False, {}
+
+    def _obs(self) -> dict[str, Array]:
+        self.mask = random_masks(1, self.actions, self.np_random)[0] > 0
+        return {"observation": self.np_random.normal(size=WIDTH).astype("f4"), MASK: self.mask}

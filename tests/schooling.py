@@ -22,7 +22,8 @@ from rookery.event import Turned
 from rookery.loops import LOOPS
 from rookery.loops.wiring import Parts, wire
 from rookery.nets.arrays import load_arrays
-from rookery.types import Array
+from rookery.nets.ask import tensors
+from rookery.types import Array, Obs
 
 EPISODES = 60  # greedy ones, after training
 CONTROL: dict[str, Any] = {"learner.lr": 0.0}  # everything happens, and nothing is learned
@@ -82,14 +83,15 @@ class Trained(NamedTuple):
         """Did every greedy episode earn the most there is?"""
         return bool(np.allclose(self.returns, optimum))
 
-    def q(self, obs: Array) -> Array:
+    def q(self, obs: Obs) -> Array:
         """Returns [B, A] learned action values."""
         envs = make(self.config.env, 1)
         envs.close()
         algorithm = build_algorithm(self.config, envs.spec)
         load_arrays(algorithm.acting, self.weights)
         with torch.no_grad():
-            return algorithm.acting(torch.from_numpy(obs)).numpy()  # type: ignore[no-any-return]
+            seen = tensors(obs, torch.device("cpu"))
+            return algorithm.acting(seen).numpy()  # type: ignore[no-any-return]
 
 
 def train(

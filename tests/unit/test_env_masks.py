@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from fences import NEXT, SAME, Fences, Heedless, Pit, Stuck, TrespassError
+from fences import NEXT, SAME, TWENTY, Fences, Heedless, Pit, Stuck, TrespassError
 from rookery.actor import Actor
 from rookery.algos import build_algorithm
 from rookery.config.load import load
@@ -173,13 +173,13 @@ class TestDoor:
         envs = make(EnvConfig(), 1, factory=Pit)
         policy = InferencePolicy(Recipe(config, Pit), envs.spec, envs.codec)
         parcel = Parcel(config, envs.codec, envs.spec, arrays_of(policy.algorithm.acting))
-        obs = {"observation": np.zeros(2, np.float32), MASK: np.zeros(3, np.int8)}
+        obs = {"observation": np.zeros(2, np.float32), MASK: np.zeros(TWENTY, np.int8)}
 
         for one in (policy, policy_of(parcel)):
             with pytest.raises(EnvError, match=r"Pit: .*'action_mask' allows nothing"):
                 one.act(obs)
-            with_one = {**obs, MASK: np.array([0, 0, 1], np.int8)}
-            assert np.ravel(one.act(with_one)[0] if one is not policy else one.act(with_one)) == 2
+            with_one = {**obs, MASK: np.eye(TWENTY, dtype=np.int8)[7]}
+            assert np.ravel(one.act(with_one)[0] if one is not policy else one.act(with_one)) == 7
 
     def test_rollouts_keep_to_masks(self) -> None:
         config = load(changes={"net.hidden": [8]})
@@ -188,7 +188,11 @@ class TestDoor:
 
         played = rollout_worker(policy, episodes=20, epsilon=1.0)
 
-        assert {step for one in played for step in np.ravel(one.action).tolist()} == {0, 1, 2}
+        assert {step for one in played for step in np.ravel(one.action).tolist()} == {
+            0,
+            1,
+            TWENTY - 1,
+        }
 
     def test_observations_without_a_mask_are_none_of_its_business(self) -> None:
         refuse_empty(np.zeros((2, 2), np.float32), spec_of("none", SEEN, THREE))
@@ -217,6 +221,16 @@ class Told(gym.Env[Any, Any]):
 
     def _info(self) -> dict[str, Any]:
         return {MASK: np.roll([1, 0, 0], self.steps).astype(np.int8), "steps": self.steps}
+
+
+def test_algorithms_of_sb3_do_not_meet_masks() -> None:
+    sb3 = pytest.importorskip("rookery.loops.sb3")
+    config = load("dqn", changes={"env.id": "fences:Pit"})
+    envs = sb3.environments(config, None, 1)
+
+    with pytest.raises(ConfigError, match=r"'action_mask' .* SB3's DQN does not look there; use"):
+        sb3.refuse_masks(config, envs)
+    envs.close()
 
 
 class TestWrapper:

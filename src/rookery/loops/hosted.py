@@ -70,6 +70,7 @@ def prepare(
 
     envs = sb3.environments(config, factory, config.sb3.envs)
     stack.callback(envs.close)
+    sb3.refuse_masks(config, envs)
     sb3.refuse_what_cannot_fit(config, envs)
     replay = stack.enter_context(sb3.lent(config, _run_id(run_dir)))
     capacity, seed = config.replay.capacity, config.run.seed

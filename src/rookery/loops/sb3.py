@@ -30,12 +30,12 @@ from torch import nn
 from rookery.algos import Acted, Algorithm
 from rookery.config.schema import SB3_OFF_POLICY, Config
 from rookery.envs.entry import Env, find
-from rookery.envs.spaces import Codec
+from rookery.envs.spaces import Codec, spec_of
 from rookery.errors import CheckpointError, ConfigError, RookeryError
 from rookery.loops.wiring import Factory
 from rookery.manage import machine
 from rookery.manage.checkpoint import scratch_name
-from rookery.types import Obs
+from rookery.types import MASK, Obs
 
 POOL_ROWS = 1_000_000  # a buffer of a pool may have, at least
 BORROWED = {
@@ -120,6 +120,16 @@ def refuse_what_cannot_fit(config: Config, envs: VecEnv) -> None:
         raise ConfigError(
             f"SB3's replay needs {need >> 20} MiB of memory, {free >> 20} MiB are available; "
             f"lower replay.capacity ({config.replay.capacity})"
+        )
+
+
+def refuse_masks(config: Config, envs: VecEnv) -> None:
+    """Refuses environments that forbid actions: SB3 would take them, for it does not know."""
+    if spec_of(config.env.id, envs.observation_space, envs.action_space).masked:
+        raise ConfigError(
+            f"{config.env.id} says in {MASK!r} which actions are allowed, and SB3's "
+            f"{config.sb3.algorithm} does not look there; use backend=rookery, or leave the mask "
+            "out with FilterObservation in env.wrappers where a forbidden action does no harm"
         )
 
 
