@@ -171,7 +171,7 @@ def test_a_match_is_between_two():
 def test_a_table_of_results_has_every_pair_and_adds_up():
     players = {"random": CHANCE, "careful": Careful(), "one": Always(0)}
 
-    found = table(Heaps, players, count=20, rng=rng())
+    found = table(Heaps(8), players, count=20, rng=rng())
 
     assert found.names == ("random", "careful", "one")
     assert found.games.tolist() == [[0, 20, 20], [20, 0, 20], [20, 20, 0]]
@@ -182,8 +182,8 @@ def test_a_table_of_results_has_every_pair_and_adds_up():
 
 def test_a_pair_plays_the_same_games_whoever_else_is_at_the_table():
     """A match's generator is its own: it depends on the places of its players, not on others."""
-    few = table(Heaps, {"a": CHANCE, "b": Careful()}, count=20, rng=rng())
-    many = table(Heaps, {"a": CHANCE, "b": Careful(), "c": CHANCE}, count=20, rng=rng())
+    few = table(Heaps(8), {"a": CHANCE, "b": Careful()}, count=20, rng=rng())
+    many = table(Heaps(8), {"a": CHANCE, "b": Careful(), "c": CHANCE}, count=20, rng=rng())
 
     assert few.wins[0, 1] == many.wins[0, 1]
 

@@ -75,10 +75,10 @@ def _games(versus: "Versus", who: str, seat: int | None, ended: list[str]) -> in
     again = True
     while again:
         versus.begin(seat)
-        output.say("", f"you are {NUMBERS[versus.seat]}")
+        _say("", f"you are {NUMBERS[versus.seat]}")
         _game(versus, who)
         ended.append(judged(versus.lead))
-        output.say("", versus.picture(), ended[-1])
+        _say("", versus.picture(), ended[-1])
         again = _asked("again? [y/n] ", {"y": True, "yes": True, "n": False, "no": False})
     return 0
 
@@ -88,15 +88,14 @@ def _game(versus: "Versus", who: str) -> None:
         action = _choice(versus) if versus.due else None
         for seat, answer in versus.ply(action).items():
             name = who if versus.seats == 2 else f"{who} ({NUMBERS[seat]})"
-            output.say(f"{name} plays {versus.label(answer)}")
+            _say(f"{name} plays {answer}")
 
 
 def _choice(versus: "Versus") -> int:
     """Shows the position and asks until an allowed action was named."""
-    labels = {str(action): versus.label(action) for action in versus.choices}
-    named = [f"{key} ({label})" if key != label else key for key, label in labels.items()]
-    output.say("", versus.picture(), f"you may play: {', '.join(named)}")
-    return _asked("your move: ", {key: int(key) for key in labels})
+    choices = {str(action): action for action in versus.choices}
+    _say("", versus.picture(), f"you may play: {', '.join(choices)}")
+    return _asked("your move: ", choices)
 
 
 def _asked(prompt: str, answers: Mapping[str, T]) -> T:
@@ -106,17 +105,25 @@ def _asked(prompt: str, answers: Mapping[str, T]) -> T:
         if given in answers:
             return answers[given]
         if given in ("help", "h", "?"):
-            output.say(*HELP)
+            _say(*HELP)
         elif given in ("quit", "q", "exit"):
             raise Left
         else:
-            output.say(f"{given!r} is not one of {', '.join(answers)}; `help` explains")
+            _say(f"{given!r} is not one of {', '.join(answers)}; `help` explains")
+
+
+def _say(*lines: str) -> None:
+    """Prints lines; where nobody reads any more, there is nobody to play with."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        raise Left from None
 
 
 def _line(prompt: str) -> str:
     try:
         return input(prompt)
-    except EOFError:
+    except (EOFError, BrokenPipeError):  # nobody writes any more, or nobody reads
         raise Left from None
 
 

@@ -20,6 +20,7 @@ from rookery import seeding
 from rookery.config.load import load_run
 from rookery.config.schema import Config
 from rookery.envs.games.interface import Games, Player
+from rookery.envs.games.scripted import Random
 from rookery.envs.make import make
 from rookery.errors import ConfigError
 from rookery.loops.company import scripted
@@ -28,7 +29,7 @@ from rookery.loops.snapshot import Seats, Snapshot, saved, taken
 from rookery.loops.wiring import Factory
 from rookery.report.ladder import Chart, Entry, remarks
 from rookery.seeding import Role
-from rookery.selfplay.match import Chance, table
+from rookery.selfplay.match import TABLES, Chance, table
 from rookery.selfplay.rating import Cycles, Ratings, Results, cycles, rate, spearman
 from rookery.types import Rows
 
@@ -92,11 +93,10 @@ class Ladder:
         """Returns what is drawn."""
         everybody = range(len(self.results.names))
         return Chart(
-            title=f"{self.game}: {len(self.snapshots)} snapshots of {self.run}, {self.games} games "
-            "for each pair",
+            title=f"{self.game}: {len(everybody)} players, {self.games} games for each pair",
             entries=[self._entry(i) for i in everybody],
             share=[[self._share(i, j) for j in everybody] for i in everybody],
-            note="; ".join(remarks(self.spearman, *self.cycles())),
+            note="; ".join((self.run, *remarks(self.spearman, *self.cycles()))),
         )
 
     def _player(self, i: int, place: int) -> dict[str, Any]:
@@ -142,9 +142,12 @@ def climb(
     players: dict[str, Player] = dict(anchors(config, factory))
     chosen, seats = picked(run_dir, snapshots), Seats(config, factory)
     players |= {snapshot.name: seats.player(snapshot.read()) for snapshot in chosen}
-    rng = seeding.generator(seed, Role.EVALUATOR)
-    results = table(games_of(config, factory), players, games, rng)
-    return Ladder(str(run_dir), seats.game, games, seed, tuple(chosen), results)
+    tables = games_of(config, factory)(min(games, TABLES))
+    try:
+        results = table(tables, players, games, seeding.generator(seed, Role.EVALUATOR))
+    finally:
+        tables.close()
+    return Ladder(str(run_dir), tables.name, games, seed, tuple(chosen), results)
 
 
 def picked(run_dir: Path, most: int) -> list[Snapshot]:
@@ -174,8 +177,6 @@ def games_of(config: Config, factory: Factory | None = None) -> Callable[[int], 
 
 def anchors(config: Config, factory: Factory | None = None) -> dict[str, Player]:
     """Returns those who do not learn: random, and the game's scripted player where it has one."""
-    from rookery.envs.games.scripted import Random
-
     envs = _seated(config, 1, factory)
     found: dict[str, Player] = {RANDOM: Chance(envs.tables.games.action_space)}
     known = scripted(config, envs)

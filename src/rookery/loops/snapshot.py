@@ -20,8 +20,9 @@ from safetensors.numpy import load_file
 from rookery.algos import Algorithm
 from rookery.config.schema import Config
 from rookery.envs.games.interface import MASK
+from rookery.envs.games.scripted import among
 from rookery.envs.spaces import Codec
-from rookery.errors import CheckpointError, ConfigError, EnvError
+from rookery.errors import CheckpointError, ConfigError
 from rookery.loops.launch import pick_checkpoint
 from rookery.loops.rollout import InferencePolicy, Recipe
 from rookery.loops.wiring import Factory
@@ -114,11 +115,6 @@ class Seats:
             )
         return spec, codec
 
-    @property
-    def game(self) -> str:
-        """What its environment is called."""
-        return self._spaces[0].name
-
     def player(self, arrays: Mapping[str, Array]) -> "SnapshotPlayer":
         """Makes a player of weights; those of another network are refused."""
         policy = InferencePolicy(self._recipe, *self._spaces)
@@ -150,7 +146,7 @@ class SnapshotPlayer:
             )
         legal = allowed(obs, scores.shape[1])
         found = np.where(legal, scores, -np.inf)
-        return _drawn(legal & (found == found.max(1, keepdims=True)), rng)
+        return among(legal & (found == found.max(1, keepdims=True)), rng)
 
 
 def allowed(obs: Any, actions: int) -> Bools:
@@ -159,17 +155,6 @@ def allowed(obs: Any, actions: int) -> Bools:
         mask: Bools = np.asarray(obs[MASK]) > 0
         return mask
     return np.ones((_count(obs), actions), dtype=np.bool_)
-
-
-def _drawn(candidates: Bools, rng: np.random.Generator) -> Array:
-    """Returns for each row of [K, A] one of its candidates, all as likely."""
-    if not candidates.any(1).all():
-        raise EnvError(
-            "no action is allowed in a game that goes on; its mask must leave at least one; "
-            "correct the game, or end it there"
-        )
-    chosen: Array = np.where(candidates, rng.random(candidates.shape), -1.0).argmax(1)
-    return chosen
 
 
 def _count(obs: Any) -> int:

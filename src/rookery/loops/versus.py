@@ -19,6 +19,7 @@ from gymnasium import spaces
 from rookery import seeding
 from rookery.config.load import load_run
 from rookery.envs.games.interface import MASK, Games, Player
+from rookery.envs.games.picture import PICTURES
 from rookery.errors import ConfigError
 from rookery.loops.hosted import refuse_to_open
 from rookery.loops.ladder import anchors, games_of
@@ -69,13 +70,8 @@ class Versus:
     @property
     def choices(self) -> list[int]:
         """What the person may do, as the game counts it."""
-        legal = allowed(self.seen, int(self._space.n))[0]
+        legal = allowed(self._looked(self.seat), int(self._space.n))[0]
         return [int(self._space.start + i) for i in np.flatnonzero(legal)]
-
-    @property
-    def seen(self) -> Any:
-        """What the person's seat sees, as a batch of one."""
-        return self.games.look(TABLE, np.array([self.seat]))
 
     @property
     def lead(self) -> float:
@@ -85,29 +81,39 @@ class Versus:
 
     def picture(self) -> str:
         """Draws the position as the person's seat sees it."""
-        return described(self.seen)
+        return self._drawn(self.seat)
 
-    def label(self, action: int) -> str:
-        """Says what an action is."""
-        return str(action)
-
-    def ply(self, action: int | None = None) -> dict[int, int]:
-        """Lets whoever is due act, the person by `action`; returns what other seats did."""
+    def ply(self, action: int | None = None) -> dict[int, str]:
+        """Lets whoever is due act, the person by `action`; says what other seats did."""
         due = np.flatnonzero(self.games.due[0]).tolist()
         actions: Array = np.full((1, self.seats), self._space.start, dtype=np.int64)
-        others = {seat: self._answer(seat) for seat in due if seat != self.seat}
-        for seat, answer in others.items():
-            actions[0, seat] = answer
-        if self.seat in due:
-            assert action is not None, "the person is due"
-            actions[0, self.seat] = action
+        told: dict[int, str] = {}
+        for seat in due:
+            own = seat == self.seat
+            assert not own or action is not None, "the person is due"
+            actions[0, seat] = action if own else self._answer(seat)
+            if not own:
+                told[seat] = self._meaning(seat, int(actions[0, seat]))
         self.games.play(TABLE, actions)
         self._earned += self.games.reward[0]
-        return others
+        return told
 
     def _answer(self, seat: int) -> int:
-        obs = self.games.look(TABLE, np.array([seat]))
-        return int(self._opponent.act(obs, self._rng)[0])
+        return int(self._opponent.act(self._looked(seat), self._rng)[0])
+
+    def _meaning(self, seat: int, action: int) -> str:
+        """Says an action as the seat's picture explains it: in a line that begins with it."""
+        lines = (line.strip() for line in self._drawn(seat).splitlines())
+        return next((line for line in lines if line.startswith(f"{action}: ")), str(action))
+
+    def _drawn(self, seat: int) -> str:
+        obs = self._looked(seat)
+        if self.name in PICTURES:
+            return PICTURES[self.name]({name: leaf[0] for name, leaf in obs.items()}, seat)
+        return described(obs)
+
+    def _looked(self, seat: int) -> Any:
+        return self.games.look(TABLE, np.array([seat]))
 
     def close(self) -> None:
         self.games.close()

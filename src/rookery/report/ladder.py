@@ -22,6 +22,7 @@ LEFT, WIDTH, GAP, RIGHT = 74.0, 460.0, 84.0, 24.0  # across: axis, ratings, betw
 CELL, LEAST, SIDE = 40.0, 26.0, 448.0  # of the matrix: a cell at most, at least; all of them
 NAME, SIGNS, SHORT = 8.0, 14, 9  # pixels for a sign of a name; signs shown, in the gap
 KEY, STEPS, SAID = 132.0, 11, 250.0  # the colours' key: how wide, how many; words after it
+HEAD, SMALL = 60, 6.2  # signs of the title, beside which the key is; pixels for a small sign
 AIR = 16.0  # pixels between two labels
 STYLE = (
     ".rule { stroke: #e3e3e3; stroke-width: 1 } .frame { stroke: #555; stroke-width: 1 } "
@@ -88,8 +89,8 @@ def draw(chart: Chart) -> str:
         STYLE,
         element("title", safe(chart.title)),
         element("rect", class_="card", width=width, height=height),
-        words(LEFT, TITLE, chart.title, class_="head"),
-        words(LEFT, height - 8, chart.note, class_="small"),
+        words(LEFT, TITLE, chart.title, most=HEAD, class_="head"),
+        words(LEFT, height - 8, chart.note, most=int((width - LEFT) / SMALL), class_="small"),
         *_axes(frame),
         *_anchors(chart.entries, frame),
         *_climbed(chart.entries, frame),
@@ -103,11 +104,13 @@ def draw(chart: Chart) -> str:
 def remarks(spearman: float | None, cyclic: int, triples: int) -> list[str]:
     """Says whether ratings rise with training, and whether there is an order at all."""
     order = "too few snapshots for an order" if spearman is None else f"{spearman:.2f}"
-    share = f" ({cyclic / triples:.1%})" if triples else ""
-    return [
-        f"Spearman of snapshot number and rating: {order}",
-        f"{cyclic} of {triples} triples of snapshots beat each other in a circle{share}",
-    ]
+    circles = "no three snapshots to find circles among"
+    if triples:
+        share = f"{cyclic / triples:.1%}"
+        circles = (
+            f"{cyclic} of {triples} triples of snapshots beat each other in a circle ({share})"
+        )
+    return [f"Spearman of snapshot number and rating: {order}", circles]
 
 
 def _frame(entries: Sequence[Entry], height: float) -> _Frame:

@@ -1,13 +1,13 @@
 """Matches: two players meet at many tables, in both seats equally often.
 
     outcome = play(games, (mine, theirs), count=100, rng=rng)
-    results = table(make_games, {"random": ..., "v000000400": ...}, count=100, rng=rng)
+    results = table(games, {"random": ..., "v400": ...}, count=100, rng=rng)
 
 Every game begins with a few random plies, the same kind for everybody: two players who always do
 the same would otherwise play one game again and again. Whoever has earned more in a game has won.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from rookery.selfplay.rating import Results
 from rookery.types import Array, Bools, Rows
 
 OPENING = 2  # random plies
-TABLES = 128  # games at once
+TABLES = 128  # games at once, where nobody says
 PATIENCE = 200  # openings in a row that end a game
 
 
@@ -71,7 +71,7 @@ def play(
 
 
 def table(
-    games_of: Callable[[int], Games],
+    games: Games,
     players: Mapping[str, Player],
     count: int,
     rng: np.random.Generator,
@@ -81,15 +81,11 @@ def table(
     """Lets everybody play `count` games against everybody else."""
     names = tuple(players)
     wins = np.zeros((len(names), len(names)))
-    games = games_of(min(count, TABLES))
-    try:
-        pairs = [(i, j) for j in range(len(names)) for i in range(j)]
-        for (i, j), own in zip(pairs, rng.spawn(len(pairs)), strict=True):
-            pair = players[names[i]], players[names[j]]
-            points = play(games, pair, count=count, rng=own, opening=opening).points
-            wins[i, j], wins[j, i] = points, count - points
-    finally:
-        games.close()
+    pairs = [(i, j) for j in range(len(names)) for i in range(j)]
+    for (i, j), own in zip(pairs, rng.spawn(len(pairs)), strict=True):
+        pair = players[names[i]], players[names[j]]
+        points = play(games, pair, count=count, rng=own, opening=opening).points
+        wins[i, j], wins[j, i] = points, count - points
     return Results(names, wins, count * (1.0 - np.eye(len(names))))
 
 
