@@ -42,6 +42,7 @@ class Listener(Protocol):
     """Somebody who hears what is published beside the weights, and how the actor explores."""
 
     epsilon: float
+    heard: dict[str, Array]  # the latest of it that was its own
 
     def hear(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Takes in what is its own, and returns the rest."""
@@ -309,6 +310,8 @@ class Actor:
             arrays["memory"] = self.view.memory.copy()
         if self.held is not None:
             arrays |= {f"held.{k}": v.copy() for k, v in self.held.columns.items()}
+        if self.company is not None:
+            arrays |= {f"said.{k}": v.copy() for k, v in self.company.heard.items()}
         return numbers, arrays | {f"frames.{k}": v.copy() for k, v in self.view.stacks.items()}
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -319,12 +322,15 @@ class Actor:
         self.t = np.array(numbers["t"], dtype=np.int64)
         self.episode = np.array(numbers["episode"], dtype=np.int64)
         exported = numbers["envs"]
+        # first: a new game may begin with an opponent's move, and that may be our own weights'
+        self._reload({k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
+        if self.company is not None:
+            self.company.hear({k[5:]: v for k, v in arrays.items() if k.startswith("said.")})
         self._begin(
             self.envs.reset(self._env_seed())
             if exported is None
             else self.envs.restore_state(exported)
         )
-        self._reload({k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
         if exported is not None:
             for name, stack in self.view.stacks.items():
                 stack[...] = arrays[f"frames.{name}"]

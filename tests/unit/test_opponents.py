@@ -7,7 +7,7 @@ from rookery.config.schema import Drop, Part, SelfplayConfig
 from rookery.envs.games.interface import Who
 from rookery.errors import CheckpointError
 from rookery.selfplay.gallery import Gallery, about, snapshots
-from rookery.selfplay.opponents import ODDS, WHO, OpponentManager, blank
+from rookery.selfplay.opponents import GRACE, ODDS, WHO, OpponentManager, blank
 
 
 def weights(value):
@@ -57,12 +57,12 @@ def test_no_more_are_kept_than_asked_for(tmp_path, drop, left):
     assert own.snapshots == left
 
 
-def test_one_that_was_dropped_stays_readable_until_the_next_snapshot(tmp_path):
+def test_one_that_was_dropped_stays_readable_for_a_while(tmp_path):
     """A game against it may still be on."""
-    own = filled(tmp_path, [1, 2, 3], keep=2, drop=Drop.OLDEST)
+    own = filled(tmp_path, range(1, 3 + GRACE), keep=2, drop=Drop.OLDEST)
     assert own.gallery.weights(1)
 
-    own.keep(4, weights(4), learner_steps=40, env_steps=0)
+    own.keep(3 + GRACE, weights(0), learner_steps=40, env_steps=0)
 
     with pytest.raises(CheckpointError, match="cannot be read"):
         own.gallery.weights(1)
@@ -99,7 +99,7 @@ def test_a_checkpoint_brings_back_records_and_the_files_that_are_gone(tmp_path):
     own = filled(tmp_path, [1, 2, 3], keep=2, drop=Drop.OLDEST)
     own.record(2, 1.0)
     numbers, arrays = own.state()
-    for version in (4, 5, 6):  # a run that went on, and is resumed from before that
+    for version in range(4, 10 + GRACE):  # a run that went on, and is resumed from before that
         own.keep(version, weights(version), learner_steps=version, env_steps=0)
     again = manager(tmp_path, keep=2, drop=Drop.OLDEST)
     again.restore(numbers, arrays)

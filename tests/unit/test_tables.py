@@ -330,7 +330,12 @@ class TestTheDoor:
         assert third.real.tolist() == [True, True]
         assert third.terminated.tolist() == [True, True]
         assert third.final_obs["observation"].tolist() == [[0, 5, 0], [1, 5, 0]]
-        assert envs.finished_info(third, 0, ()) == {"is_success": 1.0, "opponent": 0.0, "seat": 0.0}
+        assert envs.finished_info(third, 0, ()) == {
+            "is_success": 1.0,
+            "points": 1.0,
+            "opponent": 0.0,
+            "seat": 0.0,
+        }
 
     def test_an_invitation_changes_how_many_lanes_there_are(self) -> None:
         envs = Envs(Tables(Count, 3), "count")

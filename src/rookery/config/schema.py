@@ -346,7 +346,7 @@ class SelfplayConfig:
     weighting: Weighting = Weighting.HARD  # of prioritized
     memory: int = 200  # games against an opponent that its win rate looks back on
     slips: float = 0.0  # random actions of our own as opponents, for each one of the actor's
-    opening: int = 0  # random plies at the beginning of each game
+    opening: int = 0  # random plies at the beginning of each game, up to so many
     scripted: str | None = None  # module:Class, a player of yours; none: the game's own
     judge: Pick = Pick.SCRIPTED  # in evaluations: random or scripted; where there is none, random
     judge_opening: int = 2  # random plies at the beginning of each game of an evaluation

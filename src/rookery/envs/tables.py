@@ -79,21 +79,27 @@ class Tables(VectorEnv[Any, Any, Any]):
         self.single_observation_space = self.games.observation_space
         self.single_action_space = self.games.action_space
         self.company: Company | None = None
-        self.opening, self._begun = 0, False
+        self.opening, self.vary, self._begun = 0, False, False
         self.changed: Callable[[], None] = lambda: None  # called when the number of lanes has
         self._sit(lanes=self.seats)
 
     def invite(
-        self, company: Company | None = None, *, both_seats: bool = False, opening: int = 0
+        self,
+        company: Company | None = None,
+        *,
+        both_seats: bool = False,
+        opening: int = 0,
+        vary: bool = False,
     ) -> None:
         """Lets others in, before the first `reset`; none: strangers, who play at random.
 
-        Every game begins with `opening` random plies of whoever is due.
+        Every game begins with `opening` random plies of whoever is due; to `vary`: with any number
+        of them up to that.
         """
         if self._begun:
             raise ProtocolError("games have begun, and their lanes are known; invite, then reset")
         self.company = company or Strangers(self.single_action_space)
-        self.opening = opening
+        self.opening, self.vary = opening, vary
         self._sit(lanes=self.seats if both_seats else 1)
         self.changed()
 
@@ -163,6 +169,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         if np.count_nonzero(over):
             info["final_obs"] = self._final(np.flatnonzero(real & over))
             info["is_success"] = self._won(table, seat) * (real & over)
+            info["points"] = self._points(table, seat) * (real & over)
             self._begin(np.flatnonzero(self.games.over))
         info["due"] = self.due = self._due()
         now = np.flatnonzero(self.due)
@@ -234,8 +241,14 @@ class Tables(VectorEnv[Any, Any, Any]):
 
     def _shuffle(self, which: Rows) -> None:
         """Plays the opening: whoever is due does anything that is allowed."""
-        for _ in range(self.opening):
-            which = which[~self.games.over[which]]
+        plies = np.full(which.size, self.opening)
+        if self.vary and self.opening:
+            plies = self.np_random.integers(self.opening + 1, size=which.size)
+        for ply in range(self.opening):
+            on = ~self.games.over[which] & (plies > ply)
+            which, plies = which[on], plies[on]
+            if not which.size:
+                return
             at, seat = np.nonzero(self.games.due[which])
             seen = self.games.look(which[at], seat)
             choice = any_allowed(self.single_action_space, seen, self.np_random)
@@ -247,6 +260,15 @@ class Tables(VectorEnv[Any, Any, Any]):
         own = self._score[table, seat]
         won: Bools = (own > 0) & (own == self._score[table].max(1))
         return won.astype(np.float64)
+
+    def _points(self, table: Rows, seat: Rows) -> Array:
+        """Returns 1 where everybody else at the table has less, 0.5 where the best have as much."""
+        own = self._score[table, seat]
+        others = self._score[table]
+        others[np.arange(len(table)), seat] = -np.inf
+        best = others.max(1)
+        points: Array = (own > best) + 0.5 * (own == best)
+        return points
 
     def _final(self, lanes: Rows) -> Any:
         """Returns [L] observations, of which those of `lanes` are the last of their games."""

@@ -30,7 +30,7 @@ Vector: TypeAlias = VectorEnv[Any, Any, Any]
 
 STATE_VERSION = 1
 TOLD = ("is_success", "curriculum/agents", "curriculum/size")  # what environments say by themselves
-TOLD_OF_GAMES = ("is_success", OPPONENT, "seat")
+TOLD_OF_GAMES = ("is_success", "points", OPPONENT, "seat")
 
 
 class Steps(NamedTuple):
@@ -134,7 +134,8 @@ class Envs:
         "a/b" looks into nested dicts. `TOLD`, or of games `TOLD_OF_GAMES`, is always looked for.
         What is missing, or is not a number, is left out.
         """
-        info, told = steps.info, TOLD
+        info: Any = steps.info
+        told: tuple[str, ...] = TOLD
         if self.tables is not None:
             told = TOLD_OF_GAMES
         elif self._mode is AutoresetMode.SAME_STEP:

@@ -32,7 +32,7 @@ class Company:
 
         self._config, self._codec, self._gallery, self._latest = config, envs.codec, gallery, latest
         self._spec = envs.spec
-        self._who, self._odds = np.array([Who.RANDOM]), np.ones(1)
+        self.hear({WHO: np.array([Who.RANDOM]), ODDS: np.ones(1)})
         self._policies: dict[int, InferencePolicy] = {}
         self.epsilon = 0.0  # of the actor
         self._fixed: dict[int, Callable[[Any, np.random.Generator], Array]] = {
@@ -43,6 +43,7 @@ class Company:
 
     def hear(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Takes in who may be met from now on; returns what else was published."""
+        self.heard = {WHO: arrays[WHO], ODDS: arrays[ODDS]}
         some = arrays[ODDS] > 0
         self._who, self._odds = arrays[WHO][some], arrays[ODDS][some] / arrays[ODDS].sum()
         return {name: array for name, array in arrays.items() if name not in (WHO, ODDS)}
@@ -114,9 +115,12 @@ def seat(config: Config, envs: Envs, gallery: Gallery | None, latest: Algorithm)
     selfplay = config.selfplay
     if not selfplay.on:
         return None
-    company = Company(config, envs, gallery, latest)
-    _tables(envs).invite(
-        company, both_seats=selfplay.learn_from_both_seats, opening=selfplay.opening
+    tables, company = _tables(envs), Company(config, envs, gallery, latest)
+    tables.invite(
+        company,
+        both_seats=selfplay.learn_from_both_seats,
+        opening=selfplay.opening,
+        vary=True,
     )
     return company
 
@@ -125,10 +129,10 @@ def seat_judge(config: Config, envs: Envs, latest: Algorithm) -> Envs:
     """Fills the other seats of an evaluator's games, where there are any; returns them."""
     if not config.selfplay.on:
         return envs
-    company = Company(config, envs, None, latest)
+    tables, company = _tables(envs), Company(config, envs, None, latest)
     who = {Pick.RANDOM: Who.RANDOM, Pick.SCRIPTED: Who.SCRIPTED}[config.selfplay.judge]
     company.hear({WHO: np.array([who]), ODDS: np.ones(1)})
-    _tables(envs).invite(company, opening=config.selfplay.judge_opening)
+    tables.invite(company, opening=config.selfplay.judge_opening)
     return envs
 
 

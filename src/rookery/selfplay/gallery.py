@@ -70,7 +70,8 @@ class Gallery:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"the snapshot {path} cannot be read ({error}); put it back from a copy, or "
-                "resume from a checkpoint, which has all that are in use"
+                "resume from a checkpoint, which has all that are in use; where a game takes "
+                "longer than several snapshots, raise selfplay.snapshot_period"
             ) from error
 
     def about(self, who: int) -> dict[str, int]:

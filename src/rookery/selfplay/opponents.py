@@ -25,6 +25,7 @@ from rookery.types import Array
 WHO, ODDS = "selfplay.who", "selfplay.odds"  # what a published version says beside its weights
 FIXED = 3  # opponents that are nobody's snapshot
 FOREIGNERS = 64  # of a league that a run may meet
+GRACE = 4  # snapshots that were dropped last stay on disk: games against them may still be on
 PRIOR = 1.0  # games, half of them won, that a win rate begins with
 NAMES = {Who.RANDOM: "random", Who.SCRIPTED: "scripted", Who.LATEST: "latest"}
 
@@ -49,7 +50,7 @@ class OpponentManager:
     config: SelfplayConfig
     gallery: Gallery
     snapshots: list[int] = field(default_factory=list)  # versions, oldest first
-    buried: list[int] = field(default_factory=list)  # dropped; a game may still be on
+    buried: list[int] = field(default_factory=list)  # dropped, and still on disk
     records: dict[int, Record] = field(default_factory=dict)
     foreigners: list[int] = field(default_factory=list)  # of the league, as last looked for
 
@@ -63,13 +64,12 @@ class OpponentManager:
         about = {"version": version, "learner_steps": learner_steps, "env_steps": env_steps}
         self.gallery.put(version, weights, about)
         self.snapshots.append(version)
-        for gone in self.buried:
-            self.gallery.drop(gone)
-        self.buried.clear()
         while len(self.snapshots) > self.config.keep:
             gone = DROPS[self.config.drop](self)
             self.snapshots.remove(gone)
             self.buried.append(gone)
+        while len(self.buried) > GRACE:
+            self.gallery.drop(self.buried.pop(0))
         self.foreigners = self._foreigners()
 
     def record(self, who: int, points: float) -> None:

@@ -1,0 +1,137 @@
+"""Runs that play against their past: the same every time, wherever, and after a stop."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inline import begin, finish, inline, resume, stop_at
+from rookery.config.load import load
+from rookery.envs.games.interface import Who
+from rookery.errors import ConfigError
+from rookery.loops.wiring import Parts
+from rookery.selfplay.opponents import GRACE
+from running import record
+
+__all__ = ["inline"]  # a fixture
+
+MIXED = {"random": 1, "scripted": 1, "latest": 1, "past": 1, "prioritized": 1}
+SMALL: dict[str, Any] = {
+    "env.id": "tictactoe",
+    "run.env_steps": 700,
+    "selfplay.opponents": MIXED,
+    "selfplay.snapshot_period": 20,
+    "selfplay.keep": 3,
+    "selfplay.opening": 1,
+    "net.hidden": [16],
+    "replay.warmup": 64,
+    "replay.batch": 16,
+    "replay.capacity": 400,
+    "replay.samples_per_insert": 4.0,
+    "actor.envs": 8,
+    "actor.chunk": 32,
+    "eval.period": 300,
+    "eval.episodes": 8,
+    "checkpoint.period": 250,
+    "learner.device": "cpu",
+}
+CREW = {"run.mode": "sync", "run.engine": "inline", "actor.num": 2}
+BOTH = {"selfplay.learn_from_both_seats": True}
+RESULT = ("weights_sha256", "env_steps", "learner_steps", "episodes", "best_score")
+
+
+def run(run_dir: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    with begin(run_dir, SMALL | changes) as driver:
+        answer = finish(driver)
+    return {key: answer[key] for key in RESULT}
+
+
+def rows(parts: Parts, column: str) -> Any:
+    ring = parts.pool.ring  # type: ignore[union-attr]
+    return ring.columns[column][ring.slots(0, min(ring.committed, ring.capacity))]
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("seats", [{}, BOTH], ids=["one seat", "both seats"])
+def test_in_sync_a_run_is_the_same_wherever_its_actors_live(seats, tmp_path):
+    here = run(tmp_path / "here", CREW | seats)
+    there = run(tmp_path / "there", CREW | seats | {"run.engine": "processes"})
+
+    assert here["learner_steps"] > 60
+    assert there == here
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("seats", [{}, BOTH], ids=["one seat", "both seats"])
+@pytest.mark.parametrize("event", [30, 90, 150])
+def test_a_run_that_is_stopped_in_mid_game_goes_on_exactly(event, seats, tmp_path):
+    whole = run(tmp_path / "whole", seats)
+    with begin(tmp_path / "halves", SMALL | seats) as driver:
+        finish(driver, stop_at(event))
+    with resume(tmp_path / "halves", exact=True) as driver:
+        answer = finish(driver)
+
+    assert {key: answer[key] for key in RESULT} == whole
+
+
+@pytest.mark.usefixtures("inline")
+def test_snapshots_are_kept_within_their_number_and_counted_in_the_record(tmp_path):
+    run(tmp_path / "run", {})
+    files = sorted((tmp_path / "run" / "opponents").iterdir())
+    last = record(tmp_path / "run", "logged")[-1]["metrics"]
+
+    assert 3 <= len(files) <= 3 + GRACE  # some were dropped, and may still be played against
+    assert last["selfplay/snapshots"] == 3
+    assert last["selfplay/games"] > 50
+    assert 0 <= last["selfplay/win_rate_random"] <= 1
+
+
+@pytest.mark.usefixtures("inline")
+def test_rows_know_the_version_of_their_opponent(tmp_path):
+    with begin(tmp_path / "run", SMALL) as driver:
+        finish(driver)
+        met, version = rows(driver.parts, "opponent"), rows(driver.parts, "version")
+        snapshots = {int(path.stem[1:]) for path in (tmp_path / "run" / "opponents").iterdir()}
+
+    assert {Who.RANDOM, Who.SCRIPTED} <= set(met)
+    assert snapshots & set(met[met > 0])
+    assert (met <= version).all()  # nobody plays against the future
+    assert (met == version).any()  # against our present selves
+
+
+@pytest.mark.usefixtures("inline")
+def test_an_opponents_moves_are_not_rows_of_ours_unless_that_is_asked_for(tmp_path):
+    """Between strangers one seat is ours: as many rows as we have moves, five at the most."""
+    strangers = {"selfplay.opponents": {"random": 1}, "selfplay.opening": 0}
+    with begin(tmp_path / "one", SMALL | strangers | BOTH) as driver:
+        finish(driver)
+        who, t = rows(driver.parts, "opponent"), rows(driver.parts, "t")
+    with begin(tmp_path / "both", SMALL | BOTH | {"selfplay.opponents": {"latest": 1}}) as driver:
+        finish(driver)
+        lanes = rows(driver.parts, "env")
+
+    assert set(who) == {Who.RANDOM}
+    assert t.max() <= 5
+    assert set(np.unique(lanes % 2)) == {0, 1}
+
+
+def test_opponents_need_a_game(tmp_path):
+    with (
+        pytest.raises(ConfigError, match="needs a game with several seats, but CartPole-v1"),
+        begin(tmp_path / "run", SMALL | {"env.id": "CartPole-v1"}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"run.mode": "async", "run.engine": "ray"}, "run.engine"),
+        ({"algo.name": "r2d2"}, "remembers"),
+        ({"selfplay.league": True}, "sharing.pool"),
+    ],
+)
+def test_what_does_not_go_with_opponents_is_refused(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        load(changes=SMALL | changes)
