@@ -65,6 +65,22 @@ def test_the_prior_hardly_moves_what_a_hundred_games_say():
     assert rate(pair(75.0)).elo[1] == pytest.approx(400 * log10(3), rel=0.02)
 
 
+def test_skills_are_found_where_whole_steps_of_newton_would_run_away():
+    """A few games contradict very many. At the answer skills pull as hard as results surprise."""
+    above = {(0, 1): (0, 1e5), (0, 2): (0, 1), (0, 4): (10, 10), (1, 2): (0, 1e5)}
+    above |= {(1, 3): (1e4, 1e4), (2, 3): (100, 100), (2, 4): (0, 1), (3, 4): (0, 1e5)}
+    wins, games = np.zeros((5, 5)), np.zeros((5, 5))
+    for (i, j), (points, count) in above.items():
+        wins[i, j], wins[j, i], games[i, j], games[j, i] = points, count - points, count, count
+
+    elo = rate(Results(NAMES, wins, games), prior=2000.0).elo
+
+    surprise = (wins - games * expected(elo[:, None] - elo)).sum(1)
+    pull = (elo - elo.mean()) * 400 / log(10) / 2000.0**2
+    assert surprise == pytest.approx(pull, abs=1e-5)
+    assert abs(elo).max() < 10_000
+
+
 def test_somebody_who_has_not_played_is_as_strong_as_anybody_and_uncertain():
     table = Results(("random", "a"), np.zeros((2, 2)), np.zeros((2, 2)))
 

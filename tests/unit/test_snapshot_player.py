@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from heaps import Heaps
@@ -49,6 +50,18 @@ def test_a_forbidden_action_is_never_the_best():
         1,
         2,
     ]
+
+
+def test_an_algorithm_whose_scores_do_not_know_of_masks_is_kept_to_them():
+    made = policy()
+
+    class Blind(type(made.algorithm)):
+        def scores(self, obs, memory=None):
+            return torch.tensor([[0.0, 1.0, 9.0]]), None
+
+    made.algorithm.__class__ = Blind
+
+    assert SnapshotPlayer(made).act(seen([2]), np.random.default_rng(0)).tolist() == [1]
 
 
 def test_ties_are_broken_at_random_among_the_allowed():

@@ -21,7 +21,7 @@ from rookery.types import Array, Bools, Floats
 
 ELO = 400 / log(10)  # of one unit of skill
 PRIOR = 400.0  # Elo: deviation of skills before any game; of a performance Elo has 200
-STEPS, HALVES = 100, 40  # of Newton's method; how often a step is halved
+STEPS, HALVES = 1_000, 40  # of Newton's method; how often a step is halved
 CLOSE, SLACK = 1e-10, 1e-12  # units of skill that end it; share of a sum that is rounding
 
 
