@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from rookery.envs.games.connect_four import ConnectFour
+
 ONE = np.array([0])
 
 
@@ -31,3 +33,16 @@ def paired(games, env, rng):
         env.step(action)
         agree(games, env)
     return tuple(games.reward[0].tolist())
+
+
+def drawn(rng):
+    """Returns the actions of a game of Connect Four that fills the board without a line."""
+    games, everybody, played = ConnectFour(2048), np.arange(2048), []
+    games.reset(everybody, rng)
+    for _ in range(42):
+        # those that are over show their masks too; they are not played
+        going, masks = np.flatnonzero(~games.over), games.tables["mask"]
+        played.append((rng.random(masks.shape) * masks).argmax(1))
+        games.play(going, np.stack([played[-1][going]] * 2, axis=1))
+    full = (games.tables["mask"] == 0).all(1) & (games.reward == 0).all(1)
+    return np.stack(played)[:, np.flatnonzero(full)[0]].tolist()

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paired import ONE, agree, paired
+from paired import ONE, agree, drawn, paired
 from rookery.envs.games.connect_four import ConnectFour
 from rookery.envs.games.tictactoe import TicTacToe
 
@@ -30,19 +30,6 @@ def test_random_games_are_the_same_in_everything_that_can_be_seen(name):
     assert ends[1.0, -1.0] > 50
     assert ends[-1.0, 1.0] > 50
     assert sum(ends.values()) == count
-
-
-def drawn(rng):
-    """Returns the actions of a game of Connect Four that fills the board without a line."""
-    games, everybody, played = ConnectFour(2048), np.arange(2048), []
-    games.reset(everybody, rng)
-    for _ in range(42):
-        # those that are over show their masks too; they are not played
-        going, masks = np.flatnonzero(~games.over), games.tables["mask"]
-        played.append((rng.random(masks.shape) * masks).argmax(1))
-        games.play(going, np.stack([played[-1][going]] * 2, axis=1))
-    full = (games.tables["mask"] == 0).all(1) & (games.reward == 0).all(1)
-    return np.stack(played)[:, np.flatnonzero(full)[0]].tolist()
 
 
 def test_a_full_board_is_the_same_too():

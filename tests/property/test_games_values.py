@@ -5,11 +5,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+from paired import ONE, drawn
 from rookery.envs.games.connect_four import ConnectFour
 from rookery.envs.games.scripted import Minimax, outcome, worths
 
 LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
-ONE = np.array([0])
 
 
 def lost(board):
@@ -89,6 +89,16 @@ def columns(board, mark, depth):
     return worth
 
 
+def choose(games, depth, rng):
+    """Returns the columns that minimax chooses for whoever is due, and those that are best."""
+    obs = games.look(ONE, np.flatnonzero(games.due[0]))
+    board = obs["observation"][0, ..., 0].astype(int) - obs["observation"][0, ..., 1]
+    worth = columns(board, 1, depth)
+    many = {name: part.repeat(200, axis=0) for name, part in obs.items()}
+    best = {column for column in worth if worth[column] == max(worth.values())}
+    return set(Minimax(depth).act(many, rng).tolist()), best
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_minimax_chooses_among_the_best_columns_and_any_of_them(seed, depth):
@@ -96,13 +106,23 @@ def test_minimax_chooses_among_the_best_columns_and_any_of_them(seed, depth):
     games = ConnectFour(1)
     games.reset(ONE, rng)
     for ply in range(30):
-        obs = games.look(ONE, np.flatnonzero(games.due[0]))
         if ply % 5 == 4:
-            board = obs["observation"][0, ..., 0].astype(int) - obs["observation"][0, ..., 1]
-            worth = columns(board, 1, depth)
-            many = {name: part.repeat(200, axis=0) for name, part in obs.items()}
-            best = {column for column in worth if worth[column] == max(worth.values())}
-            assert set(Minimax(depth).act(many, rng).tolist()) == best
-        games.play(ONE, np.full((1, 2), rng.choice(np.flatnonzero(obs["action_mask"][0]))))
+            chosen, best = choose(games, depth, rng)
+            assert chosen == best
+        games.play(ONE, np.full((1, 2), rng.choice(np.flatnonzero(games.tables["mask"][0]))))
         if games.over[0]:
             break
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_minimax_knows_that_a_full_board_is_nothing(seed):
+    rng = np.random.default_rng(seed)
+    games = ConnectFour(1)
+    games.reset(ONE, rng)
+    for ply, action in enumerate(drawn(rng)):
+        if ply >= 36:
+            chosen, best = choose(games, 6, rng)
+            assert chosen == best
+        games.play(ONE, np.full((1, 2), action))
+
+    assert games.over[0]

@@ -181,9 +181,10 @@ def test_step_cost_is_for_whoever_acts():
     assert games.reward[0].tolist() == [-0.25, 0.0]
 
 
-def test_a_seat_sees_its_own_tokens_first_the_dice_and_whether_it_is_due():
-    games = at([10, 20, -1, 56], [6, 3], theirs=[0, 1, 2, 3])
-    seen = games.look(np.array([0, 0]), np.array([0, 1]))
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_seat_sees_its_own_tokens_first_the_dice_and_whether_it_is_due(seat):
+    games = at([10, 20, -1, 56], [6, 3], theirs=[0, 1, 2, 3], seat=seat)
+    seen = games.look(np.array([0, 0]), np.array([seat, 1 - seat]))
 
     first, second = seen["observation"].astype(np.float64)
     mine, theirs = np.array([11, 21, 0, 57]) / 57, np.array([1, 2, 3, 4]) / 57

@@ -89,7 +89,7 @@ def test_nothing_to_choose_from_is_an_error():
         pytest.param([50, 10, -1, -1], [6], [42, -1, -1, -1], {0}, id="home before a capture"),
         pytest.param([1, -1, -1, -1], [6], [33, -1, -1, -1], {0}, id="a capture before leaving"),
         pytest.param([48, -1, 4, -1], [6], AWAY, {1, 3}, id="leaving before anything else"),
-        pytest.param([30, 12, -1, -1], [2], [2, -1, -1, -1], {0}, id="away from danger"),
+        pytest.param([33, 40, -1, -1], [2], [1, -1, -1, -1], {0}, id="away from danger"),
         pytest.param([6, 22, -1, -1], [2], AWAY, {0}, id="to a safe square"),
         pytest.param([1, 22, 30, 9], [2], AWAY, {2}, id="the one that is furthest"),
         pytest.param([9, 9, -1, -1], [2], AWAY, {0, 1}, id="either of two that are alike"),
@@ -166,8 +166,11 @@ def test_perfect_players_draw():
     assert not earned.any()
 
 
-def test_the_perfect_player_takes_the_win_at_hand():
-    assert choices(Perfect(), position(TicTacToe, [0, 3, 1, 4], count=50)) == {2}
+def test_the_perfect_player_takes_the_win_at_hand_before_others():
+    obs = position(TicTacToe, [0, 1, 4, 5], count=50)
+
+    assert (worths(obs)[0] > 0).sum() > 1
+    assert choices(Perfect(), obs) == {8}
 
 
 @pytest.mark.parametrize("game", [connect_four_v3, tictactoe_v3])
