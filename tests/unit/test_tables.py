@@ -1,16 +1,21 @@
 """Tables: lanes act when they are due, and get what they earned until they are due again."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from experience import VECTOR
+from membership import member, pool
 from rookery.envs.games.interface import MASK, Who
-from rookery.envs.tables import Strangers, Tables, any_allowed
+from rookery.envs.tables import PLAYED, Strangers, Tables, any_allowed
 from rookery.envs.vector import Envs
 from rookery.errors import ConfigError, EnvError, ProtocolError
+from rookery.sharing.blend import NOBODYS
 from table_games import Bids, Count, Named
 
 
@@ -361,3 +366,18 @@ class TestTheDoor:
         envs.close()
 
         assert tables.games.closed
+
+
+def test_runs_of_a_game_share_rows_and_find_nobody_in_those_of_others(tmp_path: Path) -> None:
+    spec = replace(VECTOR, extras=(PLAYED,))
+    own, other = member(tmp_path, "own", spec), member(tmp_path, "other", spec)
+    replay, lent = pool(own), pool(other)
+    for each in (replay, lent):
+        each.ring.columns[PLAYED.name][:] = 7
+
+    batch = own.draw(replay, 64, 1.0)
+
+    foreign = batch.rows == NOBODYS
+    assert foreign.sum() == 16
+    assert set(batch.extras[PLAYED.name][~foreign]) == {7}
+    assert set(batch.extras[PLAYED.name][foreign]) == {0}

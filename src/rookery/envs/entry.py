@@ -102,10 +102,10 @@ def _import(module: str, setting: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as error:  # importing runs a user's code: whatever it raises gets a name
+        install = INSTALL.get(module.partition(".")[0], "install it")
         raise ConfigError(
             f"{setting} names the module {module!r}, which cannot be imported "
-            f"({type(error).__name__}: {error}); "
-            f"{INSTALL.get(module.partition('.')[0], 'install it')}, or put its folder on PYTHONPATH"
+            f"({type(error).__name__}: {error}); {install}, or put its folder on PYTHONPATH"
         ) from error
 
 

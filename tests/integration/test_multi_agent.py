@@ -1,0 +1,100 @@
+"""Several agents that share one network: every seat's rows are stored, and runs are what they were.
+
+All seats are ours here; runs against opponents are in test_selfplay.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inline import begin, finish, inline, resume, stop_at
+
+__all__ = ["inline"]  # a fixture
+
+SMALL: dict[str, Any] = {
+    "env.id": "tictactoe",
+    "run.env_steps": 600,
+    "net.hidden": [16],
+    "replay.warmup": 64,
+    "replay.batch": 16,
+    "replay.capacity": 2_000,
+    "replay.samples_per_insert": 4.0,
+    "actor.envs": 8,
+    "actor.chunk": 32,
+    "eval.period": 300,
+    "eval.episodes": 4,
+    "checkpoint.period": 250,
+    "learner.device": "cpu",
+}
+RPS = {"env.id": "pettingzoo.classic.rps.rps:parallel_env", "env.kwargs": {"max_cycles": 4}}
+TURNS = {"env.id": "pettingzoo.classic.tictactoe.tictactoe:env"}
+RESULT = ("weights_sha256", "env_steps", "learner_steps", "episodes", "best_score")
+RECURRENT = {"algo.name": "r2d2", "algo.burn_in": 1, "algo.length": 4, "algo.overlap": 2}
+ROLLOUTS = {"replay.warmup": None, "replay.batch": None, "replay.samples_per_insert": None}
+
+pytestmark = pytest.mark.usefixtures("inline")
+
+
+def settings(changes: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in (SMALL | changes).items() if value is not None}
+
+
+def run(run_dir: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    with begin(run_dir, settings(changes)) as driver:
+        answer = finish(driver)
+    return {key: answer[key] for key in RESULT}
+
+
+@pytest.mark.parametrize("game", [{}, RPS, TURNS], ids=["tictactoe", "parallel", "turns"])
+def test_every_seat_is_learned_from(game, tmp_path):
+    with begin(tmp_path / "run", settings(game)) as driver:
+        answer = finish(driver)
+        ring = driver.parts.pool.ring
+        slots = ring.slots(0, ring.committed)
+        lane, end = ring.columns["env"][slots], ring.columns["end"][slots]
+        met, version = ring.columns["opponent"][slots], ring.columns["version"][slots]
+
+    assert answer["learner_steps"] > 60
+    counts = np.bincount(lane[end == 0], minlength=8)
+    assert counts.min() > 0.5 * counts.max()
+    assert (met >= version).all()  # everybody is as we are, when a row is written
+    assert (met <= version.max()).all()
+
+
+@pytest.mark.parametrize("algo", [RECURRENT, {"algo.name": "ppo"} | ROLLOUTS], ids=["r2d2", "ppo"])
+def test_other_algorithms_play_all_seats_too(algo, tmp_path):
+    assert run(tmp_path / "run", algo)["learner_steps"] > 10
+
+
+@pytest.mark.parametrize("game", [{}, RPS], ids=["tictactoe", "parallel"])
+def test_in_sync_a_run_is_the_same_wherever_its_actors_live(game, tmp_path):
+    crew = game | {"run.mode": "sync", "run.engine": "inline", "actor.num": 2}
+    here = run(tmp_path / "here", crew)
+
+    assert run(tmp_path / "there", crew | {"run.engine": "processes"}) == here
+
+
+@pytest.mark.parametrize("game", [{}, TURNS], ids=["saved", "cut"])
+@pytest.mark.parametrize("event", [30, 110])
+def test_a_run_that_is_stopped_goes_on_exactly(event, game, tmp_path):
+    whole = run(tmp_path / "whole", game)
+    with begin(tmp_path / "halves", settings(game)) as driver:
+        finish(driver, stop_at(event))
+    with resume(tmp_path / "halves", exact=True) as driver:
+        answer = finish(driver)
+
+    assert {key: answer[key] for key in RESULT} == whole
+
+
+def test_one_network_may_answer_all_lanes(tmp_path):
+    central = {"run.mode": "sync", "run.engine": "processes", "actor.inference": "central"}
+
+    assert run(tmp_path / "run", central)["learner_steps"] > 60
+
+
+def test_in_async_short_games_never_fill_a_ring(tmp_path):
+    quick = {"run.mode": "async", "run.engine": "processes", "actor.num": 2, "run.env_steps": 3_000}
+
+    assert run(tmp_path / "run", quick)["env_steps"] >= 3_000
