@@ -180,3 +180,12 @@ def test_metrics_may_be_numbers_or_tensors_of_any_float_type(value):
     meter.observe(Learned(Counters(), Facts(None, {"loss": value})))
 
     assert mark(meter).metrics["train/loss"] == 0.5
+
+
+def test_which_game_it_was_is_not_averaged():
+    meter = Meter(ReportConfig(), Clock())
+    meter.observe(played(Episode(1.0, 5, {"opponent": -1.0, "seat": 1.0, "points": 0.5})))
+    metrics = mark(meter).metrics
+
+    assert metrics["rollout/points"] == 0.5
+    assert not {"rollout/opponent", "rollout/seat"} & metrics.keys()

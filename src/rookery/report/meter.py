@@ -20,6 +20,7 @@ from rookery.event import Collected, Counters, Episode, Event, Learned, Logged, 
 from rookery.report.names import finite, named
 from rookery.report.usage import Usage
 
+LABELS = ("opponent", "seat")  # what says which game it was: a mean of them says nothing
 NEWEST = 128  # learner steps averaged at a log mark: the latest, at most this many
 
 
@@ -124,6 +125,7 @@ class Meter:
         metrics: dict[str, float | None] = {
             named(key): _mean([e.info[key] for e in self._episodes if key in e.info])
             for key in found
+            if key not in LABELS
         }
         metrics["rollout/ep_rew_mean"] = _mean([e.score for e in self._episodes])
         metrics["rollout/ep_len_mean"] = _mean([e.length for e in self._episodes])
