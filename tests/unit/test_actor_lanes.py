@@ -286,6 +286,17 @@ class TestMemory:
         assert all(row["fresh"] == (row["t"] == 0) for row in running)
         assert {row["fresh"] for row in running} == {0.0, 1.0}
 
+    def test_whoever_acts_for_all_lanes_does_not_change_what_a_resting_one_remembers(self) -> None:
+        envs = Envs(Tables(Count, 2), "count")
+        view = View(envs.spec, envs.reset(0), 1)
+        seen = []
+        for step in range(1, 4):  # 2, 4, and the end
+            action = np.ones(2, dtype=int) if step < 3 else np.zeros(2, dtype=int)
+            view.push(envs.step(action), np.full((2, 1), float(step), dtype=np.float32))
+            seen.append(view.memory[:, 0].tolist())  # type: ignore[index]
+
+        assert seen == [[1, 0], [1, 2], [0, 0]]
+
     def test_an_autoreset_still_forgets_where_no_lanes_are(self) -> None:
         from gymnasium.vector import AutoresetMode
 
@@ -305,12 +316,13 @@ class TestRollouts:
         class Values(Adds):
             extras = (Extra(AHEAD),)
 
-        player = seat(open_actors, Tables(Count, 8), Values(), values=True)
-        player.collect(40, 0.0)
+        player = seat(open_actors, Tables(Adder, 8), Values(), values=True)
+        player.collect(12, 0.0)  # 1, 2, 3, 4: seat 0 has acted again, and rests
 
-        for env in range(8):
-            own = [row for row in written(player.ring) if row["env"] == env]
-            assert own[-1]["end"] == TERMINATED or own[-1][AHEAD] == own[-1][AHEAD]
+        last = [[row for row in written(player.ring) if row["env"] == env][-1] for env in range(2)]
+
+        assert not player.envs.due[0]
+        assert [(row["end"], row["t"], row[AHEAD]) for row in last] == [(0, 1, 4.0), (0, 0, 5.0)]
 
 
 class TestEvaluator:
