@@ -69,6 +69,26 @@ def test_hyphens_and_underscores_are_both_accepted():
     assert vars(read(*underscores.split())) == vars(read(*hyphens.split()))
 
 
+def test_the_runs_of_a_league_have_a_pool_though_they_share_no_rows():
+    jobs = planned("--scenarios", "league", "league-exploiter", "--strategy", "local_only")
+
+    assert [settings(job)["sharing.pool"] for job in jobs] == ["pool", "pool"]
+    assert all(job.shares for job in jobs)
+
+
+def test_a_league_of_different_networks_is_refused(tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        "name: other\nenv: {id: tictactoe}\nnet: {hidden: [64]}\n"
+        "selfplay: {league: true, opponents: {past: 1.0}}\n"
+    )
+
+    with pytest.raises(
+        ConfigError, match=r"net.hidden \[64\], and league has dqn and \[128, 128\]"
+    ):
+        planned("--scenarios", "league", str(other))
+
+
 def test_scenarios_are_run_once_each_or_n_times_each():
     once = planned("--scenarios", "sac", "td3")
     twice = planned("--scenarios", "sac", "td3", "--n-parallel", "2")

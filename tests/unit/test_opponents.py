@@ -5,9 +5,17 @@ import pytest
 
 from rookery.config.schema import Drop, Part, SelfplayConfig
 from rookery.envs.games.interface import Who
-from rookery.errors import CheckpointError
-from rookery.selfplay.gallery import Gallery, about, snapshots
-from rookery.selfplay.opponents import GRACE, ODDS, WHO, OpponentManager, blank
+from rookery.errors import CheckpointError, ConfigError
+from rookery.selfplay.gallery import Found, Gallery, about, claim, snapshots
+from rookery.selfplay.opponents import (
+    FOREIGNERS,
+    GRACE,
+    MEETS,
+    ODDS,
+    WHO,
+    OpponentManager,
+    blank,
+)
 
 
 def weights(value):
@@ -140,3 +148,88 @@ class TestLeague:
         own.gallery.drop(3)
 
         assert self.member(tmp_path, 2).gallery.foreign() == []
+
+    def test_one_that_its_owner_drops_can_still_be_played_against(self, tmp_path):
+        own, other = self.member(tmp_path, 1), self.member(tmp_path, 2)
+        other.keep(5, weights(5), learner_steps=1, env_steps=0)
+        own.keep(7, weights(7), learner_steps=1, env_steps=0)
+        other.gallery.drop(5)
+
+        assert own.gallery.weights(2 << 40 | 5)["layer.weight"][0, 0] == 5
+
+    def test_copies_of_those_met_long_ago_are_let_go(self, tmp_path):
+        own, other = self.member(tmp_path, 1, Part.EXPLOITER), self.member(tmp_path, 2)
+        for version in range(1, 4 + GRACE):
+            other.keep(version, weights(version), learner_steps=1, env_steps=0)
+            own.keep(version, weights(version), learner_steps=1, env_steps=0)
+
+        newest = range(3, 4 + GRACE)
+        assert own.gallery.guests() == own.guests == [2 << 40 | version for version in newest]
+
+    def test_a_snapshot_of_another_network_is_not_met(self, tmp_path):
+        own, other = self.member(tmp_path, 1), self.member(tmp_path, 2)
+        other.keep(5, {"layer.weight": np.zeros((4, 4))}, learner_steps=1, env_steps=0)
+        own.keep(7, weights(7), learner_steps=1, env_steps=0)
+
+        assert own.foreigners == own.gallery.guests() == []
+
+    def test_what_is_no_snapshot_is_left_alone(self, tmp_path):
+        own = self.member(tmp_path, 1)
+        (tmp_path / "league").mkdir(exist_ok=True)
+        (tmp_path / "league" / "main-2-v000000003.safetensors").write_bytes(b"half of one")
+        own.keep(7, weights(7), learner_steps=1, env_steps=0)
+
+        assert own.foreigners == []
+
+    def test_where_there_are_too_many_each_run_has_its_newest_in(self, tmp_path):
+        found = [Found(tag << 40 | v, Part.MAIN) for tag in (1, 2) for v in range(1, 101)]
+        chosen = MEETS[Part.MAIN](found)
+
+        half = FOREIGNERS // 2
+        assert [one.who for one in chosen] == [
+            tag << 40 | v for tag in (1, 2) for v in range(101 - half, 101)
+        ]
+
+    def test_a_checkpoint_has_those_of_others_too(self, tmp_path):
+        own, other = self.member(tmp_path, 1), self.member(tmp_path, 2)
+        other.keep(5, weights(5), learner_steps=50, env_steps=3)
+        own.keep(7, weights(7), learner_steps=1, env_steps=0)
+        numbers, arrays = own.state()
+        own.gallery.drop(2 << 40 | 5)
+        again = self.member(tmp_path, 1)
+        again.restore(numbers, arrays)
+
+        assert again.foreigners == [2 << 40 | 5]
+        assert again.gallery.weights(2 << 40 | 5)["layer.weight"][0, 0] == 5
+        assert again.gallery.about(2 << 40 | 5)["learner_steps"] == 50
+
+    def test_a_run_goes_on_alone_where_the_pool_is_gone(self, tmp_path):
+        own = self.member(tmp_path / "pool", 1)
+        own.gallery.league = tmp_path / "nowhere" / "league"
+        own.keep(7, weights(7), learner_steps=1, env_steps=0)
+
+        assert [rival.who for rival in own.rivals()] == [7]
+
+    def test_win_rates_against_the_league_are_told_apart(self, tmp_path):
+        own, other = self.member(tmp_path, 1), self.member(tmp_path, 2)
+        other.keep(5, weights(5), learner_steps=1, env_steps=0)
+        own.keep(7, weights(7), learner_steps=1, env_steps=0)
+        own.record(7, 1.0)
+        for _ in range(3):
+            own.record(2 << 40 | 5, 0.0)
+
+        assert own.stats()["selfplay/win_rate_league"] == 0.5 / 4
+        assert own.stats()["selfplay/win_rate_past"] == 1.5 / 2
+
+    def test_every_part_meets_somebody(self):
+        assert set(MEETS) == set(Part)
+
+    def test_a_tag_is_one_runs_alone_and_the_same_when_it_comes_back(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("rookery.selfplay.gallery.TAGS", 4)  # three tags: they would collide
+        names = ("runs/a", "runs/b", "elsewhere/a")
+        tags = [claim(tmp_path, name) for name in names]
+
+        assert sorted(tags) == [1, 2, 3]
+        assert [claim(tmp_path, name) for name in names] == tags
+        with pytest.raises(ConfigError, match="begin a new pool"):
+            claim(tmp_path, "one/more")

@@ -85,6 +85,19 @@ def test_a_pool_is_deserted_once_nobody_has_started_it_and_all_are_dead(tmp_path
     assert not remains.is_deserted(registry.path)
 
 
+def test_the_snapshots_of_a_league_go_with_its_pool_and_not_before(tmp_path):
+    registry = pool(tmp_path)
+    league = registry.path / files.LEAGUE
+    league.mkdir()
+    (league / "main-1-v000000003.safetensors").touch()
+    assert not remains.dissolve(registry.path)  # it is started
+    assert [*league.iterdir()]
+    registry._let_go()
+    assert remains.is_deserted(registry.path)
+    assert remains.dissolve(registry.path)
+    assert not registry.path.exists()
+
+
 def test_a_pool_with_a_buffer_is_not_dissolved(tmp_path):
     registry = pool(tmp_path)
     orphaned(registry, "a")

@@ -23,6 +23,7 @@ examples:
   rookery share --scenarios sac td3 --strategy weighted --cross-sample-ratio 0.3
   rookery share --scenario sac --gpus 0 1 0 1 --wandb
   rookery share --scenario sac --strategy local_only --extra-args --tag baseline_local
+  rookery share --scenarios league league league-exploiter --cross-sample-ratio 0
 
 Each run is a `rookery train` with its own folder, whose log.txt has all that it printed. What
 stands behind --extra-args is given to each of them. Flags may be written with underscores.
@@ -134,6 +135,7 @@ def plan(args: argparse.Namespace, parent: Path, pool: Path) -> "tuple[list[Job]
         jobs.append(job)
         configs.append(config)
     _refuse_strangers(jobs, configs)
+    _refuse_other_networks(jobs, configs)
     return jobs, configs
 
 
@@ -152,7 +154,8 @@ def _job(
     gpu = args.gpus[index % len(args.gpus)] if args.gpus else None
     words = [scenario, "--seed", str(seed), *_words(args, gpu)]
     config = _config([*words, *args.extra_args])
-    shares = config.sharing.strategy != "local_only" and not is_on_policy(config)
+    borrows = config.sharing.strategy != "local_only" and not is_on_policy(config)
+    shares = borrows or config.selfplay.league
     run_dir = parent / f"{config.name}-seed{seed}"
     _refuse_taken(run_dir)
     words += ["--run-dir", str(run_dir), "--json", "--quiet"]
@@ -346,6 +349,20 @@ def _refuse_strangers(jobs: "list[Job]", configs: "list[Config]") -> None:
             + ", ".join(f"{env} ({scenario})" for env, scenario in played.items())
             + "; give all of them --set env.id=..., or share in groups"
         )
+
+
+def _refuse_other_networks(jobs: "list[Job]", configs: "list[Config]") -> None:
+    """Refuses a league whose runs could not play with each other's weights."""
+    league = [(j, c) for j, c in zip(jobs, configs, strict=True) if c.selfplay.league]
+    for job, config in league:
+        first, given = league[0][1], (config.algo.name, config.net)
+        if given != (first.algo.name, first.net):
+            raise ConfigError(
+                f"runs of a league play with each other's weights, but {job.scenario} has "
+                f"algo.name {config.algo.name} and net.hidden {list(config.net.hidden)}, and "
+                f"{league[0][0].scenario} has {first.algo.name} and {list(first.net.hidden)}, or "
+                "another setting of net differs; give all of them the same with --set"
+            )
 
 
 def _refuse_missing_sb3(configs: "Sequence[Config]") -> None:

@@ -663,7 +663,7 @@ class Config:
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
         if self.selfplay.on:
             self._refuse_what_does_not_fit(SELFPLAY_TAKES, "selfplay.opponents")
-        self._refuse_a_league_of_one()
+        self._refuse_an_idle_league()
         if self.replay.hindsight > 0:
             self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
         if self.run.mode is Mode.DEVICE:
@@ -734,12 +734,12 @@ class Config:
                 f"{list(actor.devices)}; name one, or none for learner.device"
             )
 
-    def _refuse_a_league_of_one(self) -> None:
-        if self.selfplay.league and not (self.selfplay.on and self.sharing.pool is not None):
+    def _refuse_an_idle_league(self) -> None:
+        """Whether there is a pool is known when a run starts: `rookery share` makes one."""
+        if self.selfplay.league and not self.selfplay.on:
             raise ConfigError(
-                "selfplay.league needs selfplay.opponents and a sharing.pool in which runs find "
-                f"each other, got {self.selfplay.opponents or 'none'} and {self.sharing.pool}; "
-                "`rookery share` makes a pool"
+                "selfplay.league needs selfplay.opponents, and there are none; add some, such as "
+                "{latest: 0.5, past: 0.5}, or leave selfplay.league out"
             )
 
     def _refuse_what_nobody_remembers(self) -> None:

@@ -17,8 +17,9 @@ from rookery.envs.games.interface import Player, Who
 from rookery.envs.make import Envs
 from rookery.errors import ConfigError
 from rookery.loops.rollout import InferencePolicy, Recipe
-from rookery.selfplay.gallery import FOLDER, LEAGUE, Gallery, tag_of
+from rookery.selfplay.gallery import FOLDER, Gallery, claim
 from rookery.selfplay.opponents import ODDS, WHO
+from rookery.sharing.files import LEAGUE, make_private
 from rookery.types import Array
 
 ROOM = 2  # times as many policies as may be met are kept in memory
@@ -101,13 +102,25 @@ def scripted(config: Config, envs: Envs) -> Player:
     return Random()
 
 
-def gallery_of(config: Config, run_dir: Path, run_id: str) -> Gallery:
+def gallery_of(config: Config, run_dir: Path) -> Gallery:
     """Returns where this run's snapshots are, and those of its league."""
     if not config.selfplay.league:
         return Gallery(run_dir / FOLDER)
-    assert config.sharing.pool is not None, "the config refuses a league without a pool"
-    league = Path(config.sharing.pool) / LEAGUE
-    return Gallery(run_dir / FOLDER, league, tag_of(run_id), config.selfplay.part)
+    refuse_a_league_of_one(config)
+    league = Path(str(config.sharing.pool)).absolute() / LEAGUE
+    make_private(league.parent)
+    make_private(league)
+    tag = claim(league, str(run_dir.absolute()))
+    return Gallery(run_dir / FOLDER, league, tag, config.selfplay.part)
+
+
+def refuse_a_league_of_one(config: Config) -> None:
+    if config.selfplay.league and config.sharing.pool is None:
+        raise ConfigError(
+            f"{config.name} has selfplay.league, in which runs play against each other, and no "
+            "sharing.pool to find others in; start several with `rookery share --scenarios league "
+            "league-exploiter`, name a folder in sharing.pool, or set selfplay.league=false"
+        )
 
 
 def seat(config: Config, envs: Envs, gallery: Gallery | None, latest: Algorithm) -> Company | None:

@@ -23,6 +23,7 @@ from rookery.errors import (
 )
 from rookery.event import Event, Stopped
 from rookery.learner import Learner, pick_device
+from rookery.loops.company import refuse_a_league_of_one
 from rookery.loops.desk import Setup
 from rookery.loops.driver import Callback, Driver
 from rookery.loops.estimate import (
@@ -208,6 +209,7 @@ def _refuse_what_cannot_start(config: Config) -> None:
             "cluster.learner_resources send a whole run to another host, which `rookery train` "
             "alone can do; from Python start the script on that host, and leave them out"
         )
+    refuse_a_league_of_one(config)
     pick_device(config.learner.device)
     refuse_descriptors(config)
     refuse_devices(config)

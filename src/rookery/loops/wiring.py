@@ -259,7 +259,7 @@ def _opponents(config: Config, run_dir: Path | None) -> OpponentManager | None:
             "selfplay.opponents keeps snapshots in a run's folder, and this run has none; give it "
             "a run_dir"
         )
-    return OpponentManager(config.selfplay, gallery_of(config, run_dir, _run_id(config, run_dir)))
+    return OpponentManager(config.selfplay, gallery_of(config, run_dir))
 
 
 def _shared(

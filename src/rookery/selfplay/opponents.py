@@ -10,7 +10,7 @@ play against from the gallery. Everything it knows, the snapshots' weights too, 
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from rookery.config.schema import Drop, Part, SelfplayConfig
 from rookery.envs.games.interface import Who
-from rookery.selfplay.gallery import TAG_BITS, Gallery
+from rookery.selfplay.gallery import TAG_BITS, Found, Gallery
 from rookery.selfplay.matchmaking import Rival, odds
 from rookery.types import Array
 
@@ -52,7 +52,17 @@ class OpponentManager:
     snapshots: list[int] = field(default_factory=list)  # versions, oldest first
     buried: list[int] = field(default_factory=list)  # dropped, and still on disk
     records: dict[int, Record] = field(default_factory=dict)
-    foreigners: list[int] = field(default_factory=list)  # of the league, as last looked for
+    looks: list[list[int]] = field(default_factory=list)  # whom of the league, when last looked
+
+    @property
+    def foreigners(self) -> list[int]:
+        """Those of the league that may be met now."""
+        return self.looks[-1] if self.looks else []
+
+    @property
+    def guests(self) -> list[int]:
+        """Those and the ones before them: games against these may still be on."""
+        return sorted({who for look in self.looks for who in look})
 
     def due(self, learner_steps: int) -> bool:
         return learner_steps > 0 and learner_steps % self.config.snapshot_period == 0
@@ -70,7 +80,7 @@ class OpponentManager:
             self.buried.append(gone)
         while len(self.buried) > GRACE:
             self.gallery.drop(self.buried.pop(0))
-        self.foreigners = self._foreigners()
+        self._look_around(weights)
 
     def record(self, who: int, points: float) -> None:
         found = self.records.get(who)
@@ -91,16 +101,13 @@ class OpponentManager:
     def _kin(self, own: Sequence[int]) -> Sequence[int]:
         return () if self.config.league and self.config.part is Part.EXPLOITER else own
 
-    def _foreigners(self) -> list[int]:
-        """Returns who of the league is met: all there are, the newest; by exploiters, main ones."""
-        found = self.gallery.foreign()
-        if self.config.part is Part.EXPLOITER:
-            newest: dict[int, int] = {}
-            for who, part in found:
-                if part is Part.MAIN:
-                    newest[who >> TAG_BITS] = max(who, newest.get(who >> TAG_BITS, 0))
-            return sorted(newest.values())[:FOREIGNERS]
-        return [who for who, _ in found][-FOREIGNERS:]
+    def _look_around(self, like: Mapping[str, Array]) -> None:
+        """Sees who is in the league now, and lets those go that were met long ago."""
+        found = MEETS[self.config.part](self.gallery.foreign())
+        met = [one.who for one in found if self.gallery.adopt(one, like)]
+        self.looks = [*self.looks, met][-1 - GRACE :]
+        for who in {*self.gallery.guests()} - {*self.guests}:
+            self.gallery.drop(who)
 
     def announcement(self) -> dict[str, Array]:
         """Returns who may be met and how likely, as arrays of one length for the whole run."""
@@ -115,6 +122,9 @@ class OpponentManager:
         met = [self.rate(who) for who in self.snapshots if who in self.records]
         if met:
             rates |= {"past": float(np.mean(met)), "worst": min(met)}
+        league = [self.rate(who) for who in self.guests if who in self.records]
+        if league:
+            rates["league"] = float(np.mean(league))
         games = sum(record.games for record in self.records.values())
         return {
             "selfplay/snapshots": float(len(self.snapshots)),
@@ -127,6 +137,7 @@ class OpponentManager:
         numbers = {
             "snapshots": list(self.snapshots),
             "buried": list(self.buried),
+            "looks": [list(look) for look in self.looks],
             "records": [
                 [who, list(record.points), record.games] for who, record in self.records.items()
             ],
@@ -142,21 +153,21 @@ class OpponentManager:
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Goes back to a checkpoint; files that are gone since are written again, later ones go."""
         self.snapshots, self.buried = list(numbers["snapshots"]), list(numbers["buried"])
+        self.looks = [list(look) for look in numbers.get("looks", ())]
         self.records = {
             int(who): Record(deque(points, maxlen=self.config.memory), games)
             for who, points, games in numbers["records"]
         }
-        for who in self.gallery.versions():
+        for who in (*self.gallery.versions(), *self.gallery.guests()):
             if who not in self._in_use():
                 self.gallery.drop(who)
         for who in self._in_use():
             prefix = f"{who}/"
             own = {n[len(prefix) :]: a for n, a in arrays.items() if n.startswith(prefix)}
             self.gallery.put(who, own, numbers["about"][str(who)])
-        self.foreigners = self._foreigners()
 
     def _in_use(self) -> list[int]:
-        return [*self.snapshots, *self.buried]
+        return [*self.snapshots, *self.buried, *self.guests]
 
     def _oldest(self) -> int:
         return self.snapshots[0]
@@ -177,6 +188,31 @@ DROPS: dict[Drop, Callable[[OpponentManager], int]] = {
     Drop.SPREAD: OpponentManager._crowded,
     Drop.OLDEST: OpponentManager._oldest,
     Drop.WEAKEST: OpponentManager._weakest,
+}
+
+
+def _everybody(found: Sequence[Found]) -> list[Found]:
+    """Chooses all, or as many of each run's newest as there is room for."""
+    return sorted(one for _, one in sorted(_ranked(found))[:FOREIGNERS])
+
+
+def _newest_mains(found: Sequence[Found]) -> list[Found]:
+    mains = [one for one in found if one.part is Part.MAIN]
+    return sorted(one for rank, one in _ranked(mains) if rank == 0)[:FOREIGNERS]
+
+
+def _ranked(found: Sequence[Found]) -> Iterator[tuple[int, Found]]:
+    """Yields each with how many newer ones there are of its run."""
+    newer: dict[int, int] = {}
+    for one in sorted(found, reverse=True):
+        tag = one.who >> TAG_BITS
+        newer[tag] = newer.get(tag, -1) + 1
+        yield newer[tag], one
+
+
+MEETS: dict[Part, Callable[[Sequence[Found]], list[Found]]] = {
+    Part.MAIN: _everybody,
+    Part.EXPLOITER: _newest_mains,
 }
 
 

@@ -19,6 +19,7 @@ from rookery.errors import ConfigError, ProtocolError
 from rookery.replay.ring import Ring
 
 POOL, TERMS, NOTE, RING = "pool.json", "terms.json", ".json", ".ring"
+LEAGUE = "league"  # folder of the snapshots that runs show each other
 SCRATCH = "."  # what files begin with that have not got their name yet
 LARGEST = 1_000_000  # bytes of a file that is read whole
 

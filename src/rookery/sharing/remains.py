@@ -9,6 +9,7 @@ read, are gone. Whoever removes it holds both locks meanwhile, so that nobody cl
 
 import contextlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import NamedTuple
 from rookery.errors import ProtocolError
 from rookery.replay.owner import Owner
 from rookery.sharing.files import (
+    LEAGUE,
     NOTE,
     POOL,
     RING,
@@ -96,6 +98,7 @@ def dissolve(folder: Path) -> bool:
     with seized(folder / POOL) as alone:
         if not alone or any(ids(folder)):
             return False
+        shutil.rmtree(folder / LEAGUE, ignore_errors=True)  # whose snapshots nobody meets any more
         for name in (TERMS, POOL):
             (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # somebody else's file: the folder is theirs
@@ -107,7 +110,7 @@ def is_deserted(folder: Path) -> bool:
     """Would nothing be left of this pool if what is dead were removed?"""
     with seized(folder / POOL) as alone:
         doomed = {path.name for remains in find(folder) for path in remains.paths}
-        return alone and set(_names(folder)) <= doomed | {POOL, TERMS}
+        return alone and set(_names(folder)) <= doomed | {POOL, TERMS, LEAGUE}
 
 
 def _files(folder: Path, buffer_id: str) -> tuple[Path, Path]:
