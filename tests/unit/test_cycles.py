@@ -238,7 +238,7 @@ class TestArguments:
             ({"episodes_per_batch": 0}, "episodes_per_batch must be above 0"),
             ({"engine": "cluster"}, "engine must be one of"),
             ({"epsilon": 3}, "epsilon must be between"),
-            ({"epsilon_decay": 0.0}, "epsilon_decay above 0 and at most 1, got 4 and 0.0"),
+            ({"epsilon_decay": 0.0}, "epsilon_decay above 0 and at most 1, got None and 0.0"),
             ({"learning_steps_per_batch": -1}, "learning_steps_per_batch is at least 0"),
             ({"env": "Pendulum-v1"}, "dqn needs Discrete actions"),
         ],

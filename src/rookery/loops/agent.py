@@ -28,7 +28,9 @@ from rookery.actor import transport
 from rookery.board import Board
 from rookery.config.load import as_dict, load
 from rookery.config.schema import Config
+from rookery.envs.games.interface import Who
 from rookery.envs.spaces import Codec
+from rookery.envs.tables import OPPONENT, PLAYED
 from rookery.errors import CheckpointError, ConfigError
 from rookery.event import Episode
 from rookery.loops.hops import count, learn, take_in
@@ -39,12 +41,22 @@ from rookery.manage.checkpoint import scratch_name, write_synced
 from rookery.nets.arrays import load_arrays
 from rookery.replay.pool import Pool
 from rookery.replay.ring import Ring
+from rookery.selfplay.opponents import OpponentManager
 from rookery.types import Array
 
 FORMAT = 1
 SUFFIX = ".safetensors"
 HEADER = "rookery"  # the entry of the file's header that holds our JSON
 NOBODY = -1  # the incarnation of rows that no actor of a run wrote
+RATE = "selfplay/win_rate_"
+ALONE: dict[str, Any] = {  # an agent has no actors, and nobody to play against
+    "run.mode": "sync",
+    "run.engine": "inline",
+    "actor.num": 1,
+    "learner.publish_period": 1 << 62,
+    "selfplay.opponents": {},
+    "selfplay.league": False,
+}
 
 
 class Saved(NamedTuple):
@@ -64,6 +76,8 @@ class DqnAgent:
         """Takes over a run's parts, whose crew is gone."""
         self.recipe, self.codec = made_from, codec
         self.returns = returns or []  # of every episode, in the order they were learned from
+        self.win_rates = _win_rates(parts.opponents)  # in training, by the kind of opponent
+        parts.opponents = None  # it plays no games any more
         self._parts = parts
         self._acting = InferencePolicy(made_from, parts.spec, codec)
         self._stale = True  # the learner's weights are newer than those that act
@@ -78,11 +92,12 @@ class DqnAgent:
     @checked
     def new(cls, env: Any = "CartPole-v1", *, settings: Mapping[str, Any] = NONE) -> "DqnAgent":
         """Makes an agent that has learned nothing. `settings` go by their dotted names."""
-        alone = {"run.mode": "sync", "run.engine": "inline", "actor.num": 1, "actor.envs": 1}
-        made_from = recipe(env, {**settings, **alone, "learner.publish_period": 1 << 62})
+        shown = recipe(env, {**settings, **ALONE}).shown()
+        lanes = 1 if shown.tables is None else shown.tables.seats
+        made_from = recipe(env, {**settings, **ALONE, "actor.envs": lanes})
         parts = wire(made_from.config, factory=made_from.factory)
         parts.crew.close()
-        return cls(parts, made_from, made_from.spaces()[1])
+        return cls(parts, made_from, shown.codec)
 
     @classmethod
     @checked
@@ -146,6 +161,8 @@ class DqnAgent:
         self._refuse_what_actors_add()
         rows = rows_of(given, self._parts.spec, self.codec, self.config.env)
         common = {"env": 0, "episode": self._episodes, "version": self._parts.board.version}
+        if PLAYED in self._parts.spec.extras:
+            common[OPPONENT] = Who.RANDOM  # a trajectory does not say who it was
         for first in range(0, given.env_steps + 1, self._ring.capacity):
             piece = {name: a[first : first + self._ring.capacity] for name, a in rows.items()}
             self._ring.put(len(piece["end"]), piece | common)
@@ -156,9 +173,9 @@ class DqnAgent:
         count(self._parts, given.env_steps, ended, epsilon=0.0, version=0)
 
     def _refuse_what_actors_add(self) -> None:
-        if extras := self._parts.spec.extras:
+        if extras := [extra.name for extra in self._parts.spec.extras if extra != PLAYED]:
             raise ConfigError(
-                f"trajectories have no {', '.join(extra.name for extra in extras)}, which actors "
+                f"trajectories have no {', '.join(extras)}, which actors "
                 f"write for algo.name {self.config.algo.name}; use dqn here, or rookery.train"
             )
 
@@ -200,6 +217,11 @@ class DqnAgent:
     def _restore(self, saved: Saved) -> None:
         self._parts.learner.restore(saved.numbers, saved.arrays)
         self._stale = True
+
+
+def _win_rates(opponents: OpponentManager | None) -> dict[str, float]:
+    found = {} if opponents is None else opponents.stats()
+    return {name[len(RATE) :]: rate for name, rate in found.items() if name.startswith(RATE)}
 
 
 def _sections(saved: Saved) -> dict[str, Any]:

@@ -7,20 +7,26 @@ One cycle: publish weights and epsilon; each worker plays its episodes; they are
 decay epsilon once. It is the sync loop with whole episodes for chunks, a number of learner steps
 that is fixed where the limiter would decide, and an epsilon that falls by cycles. No run folder, no
 checkpoints, no evaluator: `rookery.train` has those.
+
+A game is played against others: random ones, scripted ones, and what the agent was earlier.
 """
 
 import contextlib
 import itertools
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rookery.config.schema import Config, Decay
 from rookery.envs.make import check
+from rookery.envs.spaces import Codec
+from rookery.envs.tables import Tables
 from rookery.errors import ConfigError, EnvError, StalledError
 from rookery.event import Ask, Learned
 from rookery.learner import Learner
@@ -65,10 +71,19 @@ FIXED: dict[str, Any] = {
     "algo.name": "dqn",
     "run.mode": "sync",
     "run.env_steps": ENDLESS,
-    "actor.envs": 1,
     "actor.pull_period": 1,
     "learner.publish_period": ENDLESS,  # each cycle publishes
 }
+USUAL: dict[str, Any] = {"algo.dueling": True, "actor.envs": 1}  # unless told otherwise
+SNAPSHOT = 10_000  # episodes between two snapshots of a game's player
+COMPANY: dict[str, Any] = {  # of a game, unless told otherwise
+    "selfplay.keep": 10,
+    "selfplay.drop": "oldest",
+    "selfplay.newest": 5,
+    "selfplay.slips": 0.5,
+}
+
+Steps: TypeAlias = int | Literal["adaptive"] | None  # as the limiter allows; one for each episode
 
 
 class Cycle(NamedTuple):
@@ -87,8 +102,8 @@ class Cycle(NamedTuple):
 class Plan(NamedTuple):
     """What a cycle does beyond what the config says, and when to stop."""
 
-    steps: int | Literal["adaptive"]  # learner steps; adaptive: as many as the limiter allows
-    decay: float  # what epsilon is multiplied with after each cycle
+    steps: Steps  # learner steps
+    decay: float | None  # what epsilon is multiplied with after each cycle; none: by episodes
     target: float | None
     max_seconds: float | None
     callback: Callable[[Cycle], Any] | None
@@ -100,13 +115,17 @@ class Plan(NamedTuple):
         late = self.max_seconds is not None and done.seconds >= self.max_seconds
         return played or (solved and done.episodes >= WINDOW) or late
 
+    def fall(self, episodes: int) -> float:
+        """Returns what epsilon is multiplied with after a cycle of so many episodes."""
+        return PER_EPISODE**episodes if self.decay is None else self.decay
+
 
 @checked
 def train_dqn(
     n_episodes: int = 50_000,
     num_workers: int | None = None,
     episodes_per_batch: int = 4,
-    learning_steps_per_batch: int | Literal["adaptive"] | None = None,
+    learning_steps_per_batch: Steps = None,
     batch_size: int = 64,
     buffer_size: int = 100_000,
     device: str = "auto",
@@ -139,7 +158,6 @@ def train_dqn(
     """
     arguments = {**locals()}  # a copy: a debugger refreshes the other one
     workers = max(1, machine.cores() - 2) if num_workers is None else num_workers
-    a_cycle = workers * episodes_per_batch
     arguments |= {
         "num_workers": workers,
         "seed": _fresh_seed() if seed is None else seed,
@@ -147,18 +165,19 @@ def train_dqn(
         "prioritized": "prioritized" if prioritized else "uniform",
     }
     plan = Plan(
-        steps=a_cycle if learning_steps_per_batch is None else learning_steps_per_batch,
-        decay=PER_EPISODE**a_cycle if epsilon_decay is None else epsilon_decay,
+        steps=learning_steps_per_batch,
+        decay=epsilon_decay,
         target=target,
         max_seconds=max_seconds,
         callback=callback,
     )
     _refuse_odd(plan)
-    return _train(_recipe(env, arguments, settings), plan, weights)
+    return _train(*_recipe(env, arguments, settings), plan, weights)
 
 
 def _refuse_odd(plan: Plan) -> None:
-    if (plan.steps != "adaptive" and plan.steps < 0) or not 0 < plan.decay <= 1:
+    odd = isinstance(plan.steps, int) and plan.steps < 0
+    if odd or (plan.decay is not None and not 0 < plan.decay <= 1):
         raise ConfigError(
             'learning_steps_per_batch is at least 0 or "adaptive", and epsilon_decay above 0 and '
             f"at most 1, got {plan.steps} and {plan.decay}; leave them out for the defaults"
@@ -169,8 +188,10 @@ def _fresh_seed() -> int:
     return int(np.random.SeedSequence().generate_state(1)[0])
 
 
-def _recipe(env: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Recipe:
-    """Puts arguments and settings together."""
+def _recipe(
+    env: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[Recipe, Codec]:
+    """Puts arguments and settings together, after a look at the environment."""
     for key in settings:
         if key in ARGUMENTS:
             raise ConfigError(
@@ -182,8 +203,31 @@ def _recipe(env: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any])
                 "which make a cycle; rookery.train has them all"
             )
     given = {key: arguments[name] for key, name in ARGUMENTS.items()}
+    told = {**settings, **given, **FIXED}
     with _in_their_words():
-        return recipe(env, {"algo.dueling": True, **settings, **given, **FIXED})
+        plain = recipe(env, USUAL | told)
+        shown = plain.shown()
+        if shown.tables is None:
+            return plain, shown.codec
+        company = _company(shown.tables, settings) | _snapshots(arguments)
+        return recipe(env, USUAL | company | told), shown.codec
+
+
+def _company(tables: Tables, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns whom a game is played against: where nobody wrote a player for it, more at random."""
+    from rookery.envs.games.scripted import SCRIPTED
+
+    written = "selfplay.scripted" in settings or tables.games.name in SCRIPTED
+    shares = {"random": 0.25, "scripted": 0.25} if written else {"random": 0.5}
+    return {**COMPANY, "selfplay.opponents": shares | {"past": 0.5}}
+
+
+def _snapshots(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the learner steps between two snapshots: as many as there are in their episodes."""
+    steps = arguments["learning_steps_per_batch"]
+    episodes = arguments["num_workers"] * arguments["episodes_per_batch"]
+    each = steps / episodes if isinstance(steps, int) else 1.0
+    return {"selfplay.snapshot_period": max(1, round(SNAPSHOT * each))}
 
 
 @contextlib.contextmanager
@@ -198,27 +242,38 @@ def _in_their_words() -> Iterator[None]:
         raise
 
 
-def _train(made_from: Recipe, plan: Plan, weights: Mapping[str, Any] | None) -> DqnAgent:
+def _train(
+    made_from: Recipe, codec: Codec, plan: Plan, weights: Mapping[str, Any] | None
+) -> DqnAgent:
     config, factory = made_from
     _warn(crowding(config, "num_workers"))
     for caution in check(config.env, factory) if config.env.check else ():
         _warn(f"environment check: {caution}")
-    _, codec = made_from.spaces()
-    with _in_their_words():
+    with _gallery(config) as folder, _in_their_words():
         parts = wire(
             config,
             factory=factory,
+            run_dir=folder,
             weights=None if weights is None else dict(weights),
             approve=lambda spec, learner: _approve(config, spec, learner),
         )
-    try:
-        with _in_their_words():
+        try:
             returns = _run(parts, plan)
-    except BaseException:  # whatever it was, the workers must go; it is raised again
-        parts.close()
-        raise
-    _dismiss(parts)
+        except BaseException:  # whatever it was, the workers must go; it is raised again
+            parts.close()
+            raise
+        _dismiss(parts)
     return DqnAgent(parts, made_from, codec, returns)
+
+
+@contextlib.contextmanager
+def _gallery(config: Config) -> Iterator[Path | None]:
+    """Makes a folder for snapshots, where there will be any; it goes, however this ends."""
+    if not config.selfplay.on:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="rookery-dqn-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _approve(config: Config, spec: EnvSpec, learner: Learner) -> None:
@@ -245,8 +300,10 @@ def cycles(parts: Parts, plan: Plan, returns: list[float]) -> Iterator[Cycle]:
     for number in itertools.count(1):
         publish(parts)
         parts.epsilon = Schedule(epsilon, epsilon, Decay.CONSTANT)
-        returns += [episode.score for episode in play(parts).ended]
-        losses = [learned.facts.metrics["loss"].item() for learned in _learn(parts, plan.steps)]
+        ended = play(parts).ended
+        returns += [episode.score for episode in ended]
+        steps = len(ended) if plan.steps is None else plan.steps
+        losses = [learned.facts.metrics["loss"].item() for learned in _learn(parts, steps)]
         yield Cycle(
             cycle=number,
             episodes=parts.counters.episodes,
@@ -257,7 +314,7 @@ def cycles(parts: Parts, plan: Plan, returns: list[float]) -> Iterator[Cycle]:
             loss=float(np.mean(losses)) if losses else float("nan"),
             seconds=time.monotonic() - began,
         )
-        epsilon = max(parts.config.actor.epsilon_end, epsilon * plan.decay)
+        epsilon = max(parts.config.actor.epsilon_end, epsilon * plan.fall(len(ended)))
 
 
 def _learn(parts: Parts, steps: int | Literal["adaptive"]) -> Iterator[Learned]:

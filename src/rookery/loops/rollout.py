@@ -22,7 +22,7 @@ from rookery.config.load import load
 from rookery.config.schema import ActorConfig, Config, Recurrent
 from rookery.envs.entry import name_of
 from rookery.envs.frames import remember
-from rookery.envs.make import make
+from rookery.envs.make import Envs, make
 from rookery.envs.masks import refuse_empty
 from rookery.envs.spaces import Codec
 from rookery.errors import ConfigError
@@ -42,10 +42,14 @@ class Recipe(NamedTuple):
     config: Config
     factory: Any = None  # the user's environment, where it is more than a name
 
-    def spaces(self) -> tuple[EnvSpec, Codec]:
-        """Returns what a throw-away environment looks like from outside."""
+    def shown(self) -> Envs:
+        """Returns a throw-away environment, closed already: to be looked at from outside."""
         envs = make(self.config.env, 1, factory=self.factory)
         envs.close()
+        return envs
+
+    def spaces(self) -> tuple[EnvSpec, Codec]:
+        envs = self.shown()
         return envs.spec, envs.codec
 
 
@@ -127,7 +131,8 @@ def rollout_worker(
     """Plays whole episodes and returns them.
 
     `policy` may be plain weights; `env` is the policy's own unless told otherwise, and CartPole-v1
-    for weights. They are the episodes that the first actor of a run with this seed would play.
+    for weights. They are the episodes that the first actor of a run with this seed would play. In a
+    game the policy has each seat in turn, and strangers who play at random have the others.
     """
     if episodes < 1 or not 0.0 <= epsilon <= 1.0:
         raise ConfigError(
@@ -139,6 +144,8 @@ def rollout_worker(
     config, factory = policy.recipe
     raw = replace(config.env, reward_scale=1.0, reward_clip=None)
     envs = make(raw, 1, factory=factory if env is None else env)
+    if envs.tables is not None:
+        envs.tables.invite()
     plan = ActorConfig(envs=1, chunk_episodes=episodes)
     actor = Actor(envs, policy.algorithm, plan, raw, seed=seed)
     try:
