@@ -128,6 +128,8 @@ class Evaluated:
     success_rate: float | None
     best: bool  # the best score of this run so far
     passed: bool  # reached the target
+    elo: float | None = None  # in a game against opponents; random play has 0
+    elo_deviation: float | None = None  # standard error
 
     @property
     def score(self) -> float:

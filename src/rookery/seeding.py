@@ -24,6 +24,7 @@ class Role(IntEnum):
     EVALUATOR = 4
     LEARNER = 5
     SHARING = 6
+    RATER = 7
 
 
 def sequence(

@@ -87,6 +87,17 @@ def test_snapshots_are_kept_within_their_number_and_counted_in_the_record(tmp_pa
     assert 0 <= last["selfplay/win_rate_random"] <= 1
 
 
+def test_every_evaluation_rates_its_snapshot(tmp_path):
+    """Random play has 0, and the deviation says how sure that is."""
+    run(tmp_path / "run", {})
+    judged = record(tmp_path / "run", "evaluated")
+
+    assert len(judged) >= 2
+    for each in judged:
+        assert -400 < each["elo"] < 800
+        assert 0 < each["elo_deviation"] < 400
+
+
 @pytest.mark.usefixtures("inline")
 def test_rows_know_the_version_of_their_opponent(tmp_path):
     with begin(tmp_path / "run", SMALL) as driver:

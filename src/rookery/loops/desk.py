@@ -27,6 +27,7 @@ BLIND = (
     "eval.record is true, but the environment gives no pictures; it must take "
     "render_mode='rgb_array', or leave eval.record out"
 )
+PAIR = 2  # seats of the games that ratings are made of
 TIDY_S = 1.0  # for environments to close what they opened
 
 
@@ -62,6 +63,8 @@ class Judgement(NamedTuple):
     error: str | None = None
     began: float = 0.0  # CLOCK_MONOTONIC
     ended: float = 0.0
+    elo: float | None = None
+    elo_deviation: float | None = None
 
 
 class Begun(NamedTuple):
@@ -113,6 +116,8 @@ class _Desk:
         self._tidied = threading.Event()
         self._best = float("-inf")
         self._blind = False  # has it been said that there are no pictures?
+        self._rater: Any = None  # of games against opponents
+        self._seats = 1  # of such a game
 
     def listen(self) -> None:
         """Writes events as they come and queues snapshots; runs on its own thread."""
@@ -179,6 +184,7 @@ class _Desk:
             return make(config.judged_env, num, factory=factory, render=config.eval.record)
 
         probe = make_envs(1)
+        self._seats = probe.tables.seats if probe.tables is not None else 1
         policy = policy_for(config, probe, factory)
         probe.close()
 
@@ -201,6 +207,7 @@ class _Desk:
             timeout_s=config.eval.timeout_s,
             record=config.eval.record,
         )
+        rating = self._rating(snapshot)
         ended = time.monotonic()
         self._film(snapshot, judged)
         return Judgement(
@@ -210,7 +217,24 @@ class _Desk:
             judged.success_rate,
             began=began,
             ended=ended,
+            elo=rating[0],
+            elo_deviation=rating[1],
         )
+
+    def _rating(self, snapshot: Snapshot) -> tuple[float | None, float | None]:
+        """Rates a snapshot where it plays a game for two against opponents."""
+        config = self._setup.config
+        if not config.selfplay.on or self._seats != PAIR:
+            return None, None
+        if self._rater is None:
+            from rookery.loops.rater import Rater
+
+            self._rater = Rater(config, self._setup.factory)
+        seed = seeding.integer(config.run.seed, Role.RATER, index=snapshot.counters.env_steps)
+        rated: tuple[float, float] = self._rater.rate(
+            snapshot.arrays, games=config.eval.episodes, seed=seed
+        )
+        return rated
 
     def _film(self, snapshot: Snapshot, judged: Any) -> None:
         if self._setup.config.eval.record and not judged.frames:

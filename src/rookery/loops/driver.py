@@ -262,6 +262,8 @@ class Driver:
             judged.success_rate,
             best,
             passed,
+            judged.elo,
+            judged.elo_deviation,
         )
 
     def _look_for_the_end(self) -> None:

@@ -56,5 +56,7 @@ def evaluation(event: Evaluated) -> dict[str, float]:
             "eval/mean_reward": event.score,
             "eval/mean_ep_length": sum(event.lengths) / len(event.lengths),
             "eval/success_rate": event.success_rate,
+            "eval/elo": event.elo,
+            "eval/elo_deviation": event.elo_deviation,
         }
     )
