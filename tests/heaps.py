@@ -31,13 +31,15 @@ class Heaps:
         self.turn, self.plies = np.zeros(num, dtype=np.int64), np.zeros(num, dtype=np.int64)
         self.due = np.zeros((num, 2), dtype=np.bool_)
         self.reward = np.zeros((num, 2), dtype=np.float32)
-        self.over, self.truncated = np.ones(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
+        self.over = np.ones(num, dtype=np.bool_)
+        self.ended, self.truncated = (np.zeros((num, 2), dtype=np.bool_) for _ in range(2))
         self.begun = 0
 
     def reset(self, which, rng):
         self.begun += len(which)
         self.left[which], self.turn[which], self.plies[which] = self.stones, 0, 0
-        self.reward[which], self.over[which], self.truncated[which] = 0.0, False, False
+        self.reward[which] = 0.0
+        self.over[which] = self.ended[which] = self.truncated[which] = False
         self.due[which] = (True, False)
 
     def look(self, which, seats):
@@ -54,7 +56,8 @@ class Heaps:
         self.plies[which] += 1
         self.turn[which] = 1 - seat
         won, late = self.left[which] == 0, self.plies[which] >= self.limit
-        self.over[which], self.truncated[which] = won | late, late & ~won
+        self.over[which] = won | late
+        self.ended[which], self.truncated[which] = self.over[which, None], (late & ~won)[:, None]
         self.reward[which] = 0.0
         self.reward[which, seat] = won
         self.reward[which, 1 - seat] = -1.0 * won
@@ -89,7 +92,8 @@ class Pennies(Heaps):
         equal = np.where(action[:, 0] == action[:, 1], 1.0, -1.0)
         self.left[which] -= 1
         self.over[which] = self.left[which] == 0
-        self.due[which] = ~self.over[which, None]
+        self.ended[which] = self.over[which, None]
+        self.due[which] = ~self.ended[which]
         self.reward[which] = equal[:, None] * (1.0, -1.0)
 
 

@@ -17,7 +17,8 @@ def agree(games, env):
             np.testing.assert_array_equal(ours[name][0], part)
         assert games.reward[0, seat] == env.rewards[agent]
         assert games.over[0] == env.terminations[agent]
-        assert games.truncated[0] == env.truncations[agent]
+        assert games.ended[0, seat] == games.over[0]
+        assert games.truncated[0, seat] == env.truncations[agent]
         assert games.due[0, seat] == (agent == env.agent_selection and not games.over[0])
 
 

@@ -36,13 +36,14 @@ class Count:
         self.game = np.full(num, -1)
         self.due = np.zeros((num, 2), dtype=np.bool_)
         self.reward = np.zeros((num, 2), dtype=np.float32)
-        self.over, self.truncated = np.ones(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
+        self.over = np.ones(num, dtype=np.bool_)
+        self.ended, self.truncated = (np.zeros((num, 2), dtype=np.bool_) for _ in range(2))
         self.closed = False
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
         self.total[which] = self.turn[which] = self.plies[which] = 0
         self.game[which] += 1
-        self.over[which] = self.truncated[which] = False
+        self.over[which] = self.ended[which] = self.truncated[which] = False
         self._settle(which)
 
     def _settle(self, which: Rows) -> None:
@@ -74,7 +75,7 @@ class Count:
         self.reward[table, seat] += won
         self.reward[table, 1 - seat] -= won
         self.truncated[table] = not won and self.plies[table] >= self.limit
-        self.over[table] = won or self.truncated[table]
+        self.over[table] = self.ended[table] = won or self.truncated[table].all()
         if self.total[table] != 3:
             self.turn[table] = 1 - seat
 
@@ -107,10 +108,12 @@ class Bids:
         self.round = np.zeros(num, dtype=np.int64)
         self.due = np.zeros((num, 3), dtype=np.bool_)
         self.reward = np.zeros((num, 3), dtype=np.float32)
-        self.over, self.truncated = np.ones(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
+        self.over = np.ones(num, dtype=np.bool_)
+        self.ended, self.truncated = (np.zeros((num, 3), dtype=np.bool_) for _ in range(2))
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
-        self.round[which], self.due[which], self.over[which] = 0, True, False
+        self.round[which], self.due[which] = 0, True
+        self.over[which] = self.ended[which] = False
 
     def look(self, which: Rows, seats: Rows) -> Array:
         return np.stack([seats, self.round[which]], 1).astype(np.float32)
@@ -119,7 +122,8 @@ class Bids:
         self.reward[which] = action == action.max(1, keepdims=True)
         self.round[which] += 1
         self.over[which] = self.round[which] == 2
-        self.due[which] = ~self.over[which, None]
+        self.ended[which] = self.over[which, None]
+        self.due[which] = ~self.ended[which]
 
     def export_state(self) -> dict[str, Any] | None:
         return None

@@ -30,6 +30,7 @@ SMALL: dict[str, Any] = {
 }
 RPS = {"env.id": "pettingzoo.classic.rps.rps:parallel_env", "env.kwargs": {"max_cycles": 4}}
 TURNS = {"env.id": "pettingzoo.classic.tictactoe.tictactoe:env"}
+APART = {"env.id": "zoo_envs:Apart", "actor.envs": 9}
 RESULT = ("weights_sha256", "env_steps", "learner_steps", "episodes", "best_score")
 RECURRENT = {"algo.name": "r2d2", "algo.burn_in": 1, "algo.length": 4, "algo.overlap": 2}
 ROLLOUTS = {"replay.warmup": None, "replay.batch": None, "replay.samples_per_insert": None}
@@ -68,6 +69,23 @@ def test_other_algorithms_play_all_seats_too(algo, tmp_path):
     assert run(tmp_path / "run", algo)["learner_steps"] > 10
 
 
+@pytest.mark.parametrize(
+    "algo", [{}, RECURRENT, {"algo.name": "ppo"} | ROLLOUTS], ids=["dqn", "r2d2", "ppo"]
+)
+def test_agents_whose_parts_end_apart_are_learned_from_as_they_ended(algo, tmp_path):
+    with begin(tmp_path / "run", settings(APART | algo)) as driver:
+        answer = finish(driver)
+        ring = driver.parts.pool.ring
+        slots = ring.slots(0, ring.committed)
+        seat, end = ring.columns["env"][slots] % 3, ring.columns["end"][slots]
+
+    assert answer["learner_steps"] > 10
+    by_seat = [np.bincount(end[seat == one], minlength=3).tolist() for one in range(3)]
+    (_, first, none), (_, nobody, limited), (_, last, _) = by_seat
+    assert (none, nobody) == (0, 0)  # but for seat 2, whom checkpoints cut
+    assert min(first, limited, last) > 20
+
+
 @pytest.mark.parametrize("game", [{}, RPS], ids=["tictactoe", "parallel"])
 def test_in_sync_a_run_is_the_same_wherever_its_actors_live(game, tmp_path):
     crew = game | {"run.mode": "sync", "run.engine": "inline", "actor.num": 2}
@@ -76,7 +94,7 @@ def test_in_sync_a_run_is_the_same_wherever_its_actors_live(game, tmp_path):
     assert run(tmp_path / "there", crew | {"run.engine": "processes"}) == here
 
 
-@pytest.mark.parametrize("game", [{}, TURNS], ids=["saved", "cut"])
+@pytest.mark.parametrize("game", [{}, TURNS, APART], ids=["saved", "cut", "apart"])
 @pytest.mark.parametrize("event", [30, 110])
 def test_a_run_that_is_stopped_goes_on_exactly(event, game, tmp_path):
     whole = run(tmp_path / "whole", game)

@@ -31,7 +31,7 @@ def known(games, table=0):
         "due": games.due[table].tolist(),
         "plies": int(record["plies"]),
         "over": bool(games.over[table]),
-        "truncated": bool(games.truncated[table]),
+        "truncated": bool(games.truncated[table].all()),
         "luck": int(record["luck"]),
     }
 
@@ -127,7 +127,8 @@ def test_one_seat_with_a_choice_is_due_until_the_end_and_nobody_after_it(name):
         np.testing.assert_array_equal(games.due.sum(1), ~games.over)
         assert (choices[games.due] > 0).all()
         assert (choices[~games.due & ~games.over[:, None]] == 0).all()
-        assert not (games.truncated & ~games.over).any()
+        np.testing.assert_array_equal(games.ended, np.stack([games.over] * 2, axis=1))
+        assert not (games.truncated & ~games.ended).any()
         assert games.observation_space["observation"].contains(seen[0]["observation"][0])
 
 

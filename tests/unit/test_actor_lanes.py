@@ -16,6 +16,7 @@ from rookery.config.algorithms import R2d2Config
 from rookery.config.schema import ActorConfig, EnvConfig, NetConfig
 from rookery.envs.frames import View
 from rookery.envs.games.interface import Who
+from rookery.envs.games.zoo import AecGames, ParallelGames
 from rookery.envs.tables import Tables
 from rookery.envs.vector import Envs
 from rookery.errors import ConfigError
@@ -23,6 +24,7 @@ from rookery.evaluator import Evaluator
 from rookery.nets.arrays import arrays_of
 from rookery.types import AHEAD, Extra
 from table_games import Bids, Count, Named
+from zoo_envs import Apart, ApartByTurns
 
 
 class Adds(Told):
@@ -177,6 +179,102 @@ class TestRows:
             seat(open_actors, Tables(Count, 3), envs=3)
 
 
+def apart(num: int = 3) -> Tables:
+    return Tables(lambda tables: ParallelGames(Apart, tables), num)
+
+
+def apart_by_turns(num: int = 3) -> Tables:
+    return Tables(lambda tables: AecGames(ApartByTurns, tables), num)
+
+
+def passes() -> Told:
+    return Told(lambda obs: np.zeros(len(obs), dtype=np.int64))
+
+
+class TestEndsApart:
+    def rows(self, player: Actor, env: int) -> list[Any]:
+        names = ("obs", "reward", "end", "episode", "t")
+        rows = [row for row in written(player.ring) if row["env"] == env]
+        return [tuple(row[name] for name in names) for row in rows]
+
+    def test_each_seat_has_the_rows_of_its_own_part(self, open_actors: list[Actor]) -> None:
+        player = seat(open_actors, apart(), passes())
+
+        played = player.collect(12, 0.0)  # two games
+
+        assert played.env_steps == 12
+        assert [(e.score, e.length) for e in played.ended] == [(3, 1), (4, 2), (3, 3)] * 2
+        assert [e.info["points"] for e in played.ended] == [1, 1, 0] * 2
+        assert self.rows(player, 0) == [
+            ([0, 0], 3, RUNNING, 0, 0),
+            ([0, 1], 0, TERMINATED, 0, 1),
+            ([0, 0], 3, RUNNING, 1, 0),
+            ([0, 1], 0, TERMINATED, 1, 1),
+        ]
+        assert self.rows(player, 1)[:3] == [
+            ([1, 0], 2, RUNNING, 0, 0),
+            ([1, 1], 2, RUNNING, 0, 1),
+            ([1, 2], 0, TRUNCATED, 0, 2),
+        ]
+        assert self.rows(player, 2)[:5] == [
+            ([2, 0], 1, RUNNING, 0, 0),
+            ([2, 1], 1, RUNNING, 0, 1),
+            ([2, 2], 1, RUNNING, 0, 2),
+            ([2, 3], 0, TERMINATED, 0, 3),
+            ([2, 0], 1, RUNNING, 1, 0),
+        ]
+
+    def test_by_turns_as_well(self, open_actors: list[Actor]) -> None:
+        player = seat(open_actors, apart_by_turns(), passes())
+
+        played = player.collect(5, 0.0)
+
+        assert [(e.score, e.length) for e in played.ended] == [(6, 1), (6, 2), (3, 2)]
+        assert self.rows(player, 0) == [
+            ([0, 0], 6, RUNNING, 0, 0),
+            ([0, 2], 0, TERMINATED, 0, 1),
+        ]
+        assert self.rows(player, 1) == [
+            ([1, 1], 4, RUNNING, 0, 0),
+            ([1, 3], 2, RUNNING, 0, 1),
+            ([1, 4], 0, TRUNCATED, 0, 2),
+        ]
+        assert self.rows(player, 2) == [
+            ([2, 2], 2, RUNNING, 0, 0),
+            ([2, 4], 1, RUNNING, 0, 1),
+            ([2, 5], 0, TERMINATED, 0, 2),
+        ]
+
+    def test_only_a_limit_leaves_something_to_expect(self, open_actors: list[Actor]) -> None:
+        class Expects(Told):
+            def act(self, obs: Any, rng: np.random.Generator, **how: Any) -> Acted:
+                return Acted(np.zeros(len(obs), dtype=np.int64), obs[:, 1], obs[:, 1] + 10)
+
+        player = seat(open_actors, apart(), Expects(), values=True)
+        player.collect(6, 0.0)
+
+        finals = [row for row in written(player.ring) if row["end"] != RUNNING]
+
+        assert [(row["env"], row["best"]) for row in finals] == [(0, 0), (1, 12), (2, 0)]
+
+    def test_a_lane_that_has_ended_has_nothing_to_be_cut(self, open_actors: list[Actor]) -> None:
+        player = seat(open_actors, apart(), passes())
+        player._step(0.0, [])
+        player.cut()
+
+        assert self.rows(player, 0)[1:] == [([0, 1], 0, TERMINATED, 0, 1)]
+        assert self.rows(player, 1)[1:] == [([1, 1], 0, TRUNCATED, 0, 1)]
+        assert player.episode.tolist() == [1, 1, 1]
+
+    def test_there_is_room_for_all_rows(self, open_actors: list[Actor]) -> None:
+        player = seat(open_actors, apart(9), passes(), envs=9)
+        before = player.ring.free
+
+        player.collect(64, 0.0)
+
+        assert before - player.ring.free <= player.room(64)
+
+
 class TestRoom:
     def test_there_is_room_for_all_rows_of_the_shortest_games(
         self, open_actors: list[Actor]
@@ -273,6 +371,21 @@ class TestMemory:
             assert (before[~due] == after[~due]).all()
             assert (before[due] != after[due]).any()
 
+    def test_a_lane_that_has_ended_remembers_nothing_until_it_acts_again(
+        self, open_actors: list[Actor]
+    ) -> None:
+        envs = Envs(apart(), "apart")
+        player = Actor(envs, self.recurrent(envs), ActorConfig(), EnvConfig(), seed=1)
+        open_actors.append(player)
+        told = []
+        for _ in range(6):
+            player._step(0.0, [])
+            told.append(player.view.memory.any(1).tolist())  # type: ignore[union-attr]
+
+        assert told == [[False, True, True], [False, False, True], [False] * 3] * 2
+        running = [row for row in written(player.ring) if row["end"] == RUNNING]
+        assert all(row["fresh"] == (row["t"] == 0) for row in running)
+
     def test_rows_hold_what_was_remembered_before_the_lane_acted(
         self, open_actors: list[Actor]
     ) -> None:
@@ -335,6 +448,21 @@ class TestEvaluator:
         assert judged.returns == (1.0, -0.75) * 3
         assert judged.lengths == (2, 1) * 3
         assert judged.success_rate == 0.5
+
+    @pytest.mark.parametrize(
+        ("tables", "returns", "lengths"),
+        [(apart, (3, 3, 4, 4, 3, 3), (1, 2, 3)), (apart_by_turns, (6, 6, 6, 6, 3, 3), (1, 2, 2))],
+    )
+    def test_it_counts_the_parts_that_end_before_their_games(
+        self, tables: Any, returns: tuple[float, ...], lengths: tuple[int, ...]
+    ) -> None:
+        judge = Evaluator(lambda num: Envs(tables(min(num, 3)), "apart"), passes(), episodes=6)
+
+        judged = judge.run(seed=0)
+
+        judge.close()
+        assert judged.returns == returns
+        assert judged.lengths == tuple(np.repeat(lengths, 2))
 
     def test_it_plays_against_whoever_was_invited(self) -> None:
         def envs(num: int) -> Envs:

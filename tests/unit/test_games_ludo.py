@@ -143,7 +143,8 @@ def test_four_tokens_at_home_win():
     taken(games, 2)
 
     assert games.over[0]
-    assert not games.truncated[0]
+    assert games.ended[0].all()
+    assert not games.truncated.any()
     assert not games.due.any()
     assert games.reward[0].tolist() == [1.0, -1.0]
 
@@ -161,7 +162,8 @@ def test_a_limit_truncates_and_pays_nobody():
         taken(games, allowed(games)[0])
 
     assert games.over[0]
-    assert games.truncated[0]
+    assert games.ended[0].all()
+    assert games.truncated[0].all()
     assert games.reward[0].tolist() == [0.0, 0.0]
 
 
@@ -170,7 +172,7 @@ def test_a_win_at_the_limit_is_a_win():
     games.limit = 1
     taken(games, 2)
 
-    assert not games.truncated[0]
+    assert not games.truncated.any()
     assert games.reward[0].tolist() == [1.0, -1.0]
 
 

@@ -14,7 +14,7 @@ from rookery.envs.games.zoo import AecGames, ParallelGames, ZooGames, kind_of
 from rookery.envs.tables import Tables, any_allowed
 from rookery.envs.vector import Envs
 from rookery.errors import ConfigError, EnvError
-from zoo_envs import AtOnce, Turns, Unequal
+from zoo_envs import Apart, ApartByTurns, AtOnce, Turns, Unequal
 
 NOBODY = np.zeros((1, 3), dtype=np.int64)
 
@@ -60,16 +60,21 @@ class TestTurns:
 
     @pytest.mark.parametrize(
         ("ending", "leaves", "truncated"),
-        [("terminated", False, False), ("truncated", False, True), ("truncated", True, False)],
+        [
+            ("terminated", False, [False, False, False]),
+            ("truncated", False, [True, True, True]),
+            ("truncated", True, [True, False, True]),  # one had died before
+        ],
     )
-    def test_a_game_is_truncated_where_somebody_is_and_nobody_has_terminated(
-        self, ending: str, leaves: bool, truncated: bool
+    def test_a_limit_truncates_those_who_are_still_there(
+        self, ending: str, leaves: bool, truncated: list[bool]
     ) -> None:
         games = begun(AecGames(lambda: Turns(ending, leaves=leaves), 1))
         while not games.over[0]:
-            assert not games.truncated[0]
+            assert not games.truncated.any()
             games.play(np.array([0]), NOBODY)
 
+        assert games.ended.all()
         assert games.truncated.tolist() == [truncated]
 
     def test_new_games_are_seeded_by_the_generator_they_are_given(self) -> None:
@@ -124,7 +129,83 @@ class TestAtOnce:
 
         games.play(np.array([0]), NOBODY)
 
-        assert games.over.tolist() == games.truncated.tolist() == [True]
+        assert games.over.all()
+        assert games.ended.all()
+        assert games.truncated.all()
+
+
+class TestEndsApart:
+    def told(self, games: ZooGames) -> list[Any]:
+        """Plays a game; returns who has ended, who of them by a limit, what all earned and see."""
+        told = []
+        while not games.over[0]:
+            games.play(np.array([0]), NOBODY)
+            flags = games.ended[0].astype(int).tolist(), games.truncated[0].astype(int).tolist()
+            told.append((*flags, games.reward[0].tolist(), all_of(games).tolist()))
+        return told
+
+    @pytest.mark.parametrize("lingers", [False, True])
+    def test_each_seat_ends_by_its_own_flag_with_what_it_saw_then(self, lingers: bool) -> None:
+        games = begun(ParallelGames(lambda: Apart(lingers=lingers), 1))
+
+        assert self.told(games) == [
+            ([1, 0, 0], [0, 0, 0], [3, 2, 1], [[0, 1], [1, 1], [2, 1]]),
+            ([1, 1, 0], [0, 1, 0], [0, 2, 1], [[0, 1], [1, 2], [2, 2]]),
+            ([1, 1, 1], [0, 1, 0], [0, 0, 1], [[0, 1], [1, 2], [2, 3]]),
+        ]
+
+    def test_by_turns_a_seat_ends_when_it_is_flagged_and_not_when_it_would_be_due(self) -> None:
+        games = begun(AecGames(ApartByTurns, 1))
+
+        assert self.told(games) == [
+            ([0, 0, 0], [0, 0, 0], [3, 2, 1], [[0, 1], [1, 1], [2, 1]]),
+            ([1, 0, 0], [0, 0, 0], [3, 2, 1], [[0, 2], [1, 2], [2, 2]]),
+            ([1, 0, 0], [0, 0, 0], [0, 2, 1], [[0, 2], [1, 3], [2, 3]]),
+            ([1, 1, 0], [0, 1, 0], [0, 2, 1], [[0, 2], [1, 4], [2, 4]]),
+            ([1, 1, 1], [0, 1, 0], [0, 0, 1], [[0, 2], [1, 4], [2, 5]]),
+        ]
+
+    @pytest.mark.parametrize("games", [ParallelGames(Apart, 2), AecGames(ApartByTurns, 2)])
+    def test_a_new_game_has_everybody_in_it_again(self, games: ZooGames) -> None:
+        begun(games)
+        while not games.over.all():
+            games.play(np.arange(2), np.zeros((2, 3), dtype=np.int64))
+
+        games.reset(np.array([1]), np.random.default_rng(0))
+
+        assert games.over.tolist() == [True, False]
+        assert games.ended.tolist() == [[True] * 3, [False] * 3]
+        assert games.truncated.tolist() == [[False, True, False], [False] * 3]
+        assert all_of(games, 1).tolist() == [[0, 0], [1, 0], [2, 0]]
+
+    def test_what_was_allowed_when_a_seat_ended_is_kept_too(self) -> None:
+        class Told(Apart):
+            def step(self, actions: Any) -> Any:
+                *answer, infos = super().step(actions)
+                return (*answer, {a: {MASK: np.array([0, 1], dtype=np.int8)} for a in infos})
+
+            def reset(self, seed: int | None = None, options: Any = None) -> Any:
+                seen, infos = super().reset(seed, options)
+                return seen, {a: {MASK: np.array([1, 0], dtype=np.int8)} for a in infos}
+
+        games = begun(ParallelGames(Told, 1))
+        games.play(np.array([0]), NOBODY)
+        games.play(np.array([0]), NOBODY + 1)
+
+        assert all_of(games)[MASK].tolist() == [[0, 1]] * 3
+
+    def test_whoever_left_without_a_flag_ends_with_the_game_as_if_by_a_limit(self) -> None:
+        class Silent(Apart):
+            def step(self, actions: Any) -> Any:
+                seen, rewards, ended, cut, infos = super().step(actions)
+                return seen, rewards, ended | {0: False}, cut, infos
+
+        games = begun(ParallelGames(Silent, 1))
+
+        told = self.told(games)
+
+        assert [flags for flags, *_ in told] == [[0, 0, 0], [0, 1, 0], [1, 1, 1]]
+        assert games.truncated.tolist() == [[True, True, False]]
 
 
 class TestMasks:

@@ -12,11 +12,13 @@ from gymnasium import spaces
 from experience import VECTOR
 from membership import member, pool
 from rookery.envs.games.interface import MASK, Who
+from rookery.envs.games.zoo import AecGames, ParallelGames
 from rookery.envs.tables import PLAYED, Strangers, Tables, any_allowed
 from rookery.envs.vector import Envs
 from rookery.errors import ConfigError, EnvError, ProtocolError
 from rookery.sharing.blend import NOBODYS
 from table_games import Bids, Count, Named
+from zoo_envs import Apart, ApartByTurns
 
 
 def seated(num: int = 1, company: Any = None, **how: Any) -> Tables:
@@ -221,6 +223,118 @@ class TestBothSeats:
         assert info["real"].tolist() == [True, False, False, True]
         assert info["opponent"].tolist() == [0, 0, 4, 4]
         assert "final_obs" in info  # at table 1, of seat 1 alone
+
+
+class TestEndsApart:
+    """Seat 0 dies first, then a limit ends seat 1, and seat 2 dies last."""
+
+    def parallel(self, num: int = 3) -> Tables:
+        return Tables(lambda tables: ParallelGames(Apart, tables), num)
+
+    def turns(self, num: int = 3) -> Tables:
+        return Tables(lambda tables: AecGames(ApartByTurns, tables), num)
+
+    def told(self, tables: Tables, steps: int) -> list[Any]:
+        """Returns of each step which lanes are real, terminated, truncated, and due; rewards."""
+        told = []
+        for _ in range(steps):
+            _, reward, *ends, info = tables.step(np.zeros(tables.num_envs, dtype=np.int64))
+            flags = [one.astype(int).tolist() for one in (info["real"], *ends, info["due"])]
+            told.append((*flags, reward.tolist()))
+        return told
+
+    def test_a_lane_is_closed_when_its_seat_ends_and_rests_until_the_next_game(self) -> None:
+        tables = self.parallel()
+        tables.reset(seed=0)
+
+        game = [
+            ([1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 1, 1], [3, 2, 1]),
+            ([0, 1, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 2, 1]),
+            ([0, 0, 1], [0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 0, 1]),
+        ]
+        assert self.told(tables, 6) == game * 2
+
+    def test_by_turns_it_is_closed_by_the_move_that_ended_it(self) -> None:
+        tables = self.turns()
+        tables.reset(seed=0)
+
+        game = [
+            ([0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]),
+            ([1, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 1], [6, 0, 0]),
+            ([0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 4, 0]),
+            ([0, 1, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1], [0, 2, 2]),
+            ([0, 0, 1], [0, 0, 1], [0, 0, 0], [1, 0, 0], [0, 0, 1]),
+        ]
+        assert self.told(tables, 10) == game * 2
+
+    def test_a_limit_after_a_death_is_no_death(self) -> None:
+        ends = {0: (1, "terminated"), 1: (2, "truncated"), 2: (2, "truncated")}
+        tables = Tables(lambda num: ParallelGames(lambda: Apart(ends), num), 3)
+        tables.reset(seed=0)
+
+        first, second = self.told(tables, 2)
+
+        assert first[1:3] == ([1, 0, 0], [0, 0, 0])
+        assert second[1:3] == ([0, 0, 0], [0, 1, 1])
+
+    def test_final_observations_are_those_of_each_end(self) -> None:
+        tables, finals = self.parallel(), []
+        tables.reset(seed=0)
+        for lane in range(3):
+            *_, info = tables.step(np.zeros(3, dtype=np.int64))
+            finals.append(info["final_obs"][lane].tolist())
+
+        assert finals == [[0, 1], [1, 2], [2, 3]]
+
+    def test_points_compare_what_everybody_has_earned_when_a_lane_ends(self) -> None:
+        tables, told = self.parallel(), []
+        tables.reset(seed=0)
+        for _ in range(3):  # 3, 2, 1; 3, 4, 2; 3, 4, 3
+            *_, info = tables.step(np.zeros(3, dtype=np.int64))
+            told.append((info["points"].tolist(), info["is_success"].tolist()))
+
+        assert told == [([1, 0, 0], [1, 0, 0]), ([0, 1, 0], [0, 1, 0]), ([0, 0, 0], [0, 0, 0])]
+
+    def test_with_opponents_a_game_is_left_when_our_seat_ends(self) -> None:
+        tables = self.parallel()
+        tables.invite(Named(4))
+        obs, _ = tables.reset(seed=0)
+        assert obs.tolist() == [[0, 0], [1, 0], [2, 0]]
+        told = []
+        for _ in range(3):
+            obs, reward, terminated, truncated, info = tables.step(np.zeros(3, dtype=np.int64))
+            ends = terminated.astype(int) - truncated
+            told.append((reward.tolist(), ends.tolist(), obs.tolist()))
+            assert info["real"].all()
+            assert info["due"].all()
+
+        assert told == [
+            ([3, 2, 1], [1, 0, 0], [[1, 0], [1, 1], [2, 1]]),
+            ([2, 2, 1], [0, -1, 0], [[1, 1], [2, 0], [2, 2]]),
+            ([2, 1, 1], [-1, 0, 1], [[2, 0], [2, 1], [0, 0]]),
+        ]
+
+    def test_by_turns_nobody_is_asked_for_the_rest_of_a_game_that_was_left(self) -> None:
+        company = Named(4)
+        tables = self.turns(1)
+        tables.invite(company)
+        tables.reset(seed=0)
+        assert company.asked == []
+
+        obs, reward, terminated, _, info = tables.step(np.array([0]))
+
+        assert company.asked == [(4, 1)] * 2  # seat 1's move, and seat 0's of the next game
+        assert (reward.tolist(), terminated.tolist()) == ([6], [True])
+        assert info["final_obs"].tolist() == [[0, 2]]
+        assert obs.tolist() == [[1, 1]]
+
+    def test_a_seat_that_the_opening_ends_has_no_episode(self) -> None:
+        tables = self.parallel()
+        tables.invite(Named(int(Who.LATEST)), both_seats=True, opening=1)
+        tables.reset(seed=0)
+
+        assert tables.due.tolist() == [False, True, True]
+        assert [real for real, *_ in self.told(tables, 2)] == [[0, 1, 1], [0, 0, 1]]
 
 
 class TestOpenings:

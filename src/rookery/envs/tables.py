@@ -7,7 +7,8 @@
 
 To whoever plays it, a lane is an environment that sometimes rests: only lanes that are `due` act. A
 lane's transition is closed (`real`) when its seat is due again, with all that it earned since it
-acted, or when its game ends. A new game begins at once.
+acted, or when its seat's part in the game ends. Then it rests, until no seat of ours plays on and a
+new game begins at once: what others would still do in the old one is nobody's experience.
 
     one seat ours    a lane for each table. The company plays the other seats inside `step`, until
                      our seat is due again; every lane is due and real at every step
@@ -18,6 +19,9 @@ acted, or when its game ends. A new game begins at once.
 A lane that rests shows what it acted on last, so that whoever looks at it finds a mask that allows
 something. Its final observation may be one in which it is not due: where that allows nothing,
 everything is taken to be allowed.
+
+`points` and `is_success` of a lane compare what everybody at its table has earned when it ends. If
+others play on, they may have more later, which nobody knows then.
 """
 
 from collections.abc import Callable, Mapping
@@ -158,19 +162,21 @@ class Tables(VectorEnv[Any, Any, Any]):
         self._turns(everywhere)
         self._play_on(everywhere)
 
-        over = self.games.over[table]
-        real = self._open[table, seat] & (over | self.games.due[table, seat])
+        ended = self.games.ended[table, seat]
+        real = self._open[table, seat] & (ended | self.games.due[table, seat])
         reward = self._earned[table, seat] * real
-        truncated = real & over & self.games.truncated[table]
-        terminated = real & over & ~truncated
+        ended &= real
+        truncated = ended & self.games.truncated[table, seat]
+        terminated = ended & ~truncated
         info: dict[str, Any] = {"real": real, "rested": ~acted}
         info |= {OPPONENT: self.opponent, "seat": seat.astype(np.int8)}  # of games that may be over
         self._open[table[real], seat[real]] = False
-        if np.count_nonzero(over):
-            info["final_obs"] = self._final(np.flatnonzero(real & over))
-            info["is_success"] = self._won(table, seat) * (real & over)
-            info["points"] = self._points(table, seat) * (real & over)
-            self._begin(np.flatnonzero(self.games.over))
+        if np.count_nonzero(ended):
+            info["final_obs"] = self._final(np.flatnonzero(ended))
+            info["is_success"] = self._won(table, seat) * ended
+            info["points"] = self._points(table, seat) * ended
+        if (left := np.flatnonzero(self._left(everywhere))).size:
+            self._begin(left)
         info["due"] = self.due = self._due()
         now = np.flatnonzero(self.due)
         _put(self._obs, now, self.games.look(table[now], self.seat[now]))
@@ -188,14 +194,20 @@ class Tables(VectorEnv[Any, Any, Any]):
         return due
 
     def _play_on(self, which: Rows) -> None:
-        """Lets the company play at these tables until a seat of ours is due, or the game over."""
+        """Lets the company play at these tables until a seat of ours is due, or all have ended."""
         while (which := which[self._waits(which)]).size:
             self._turns(which)
 
     def _waits(self, which: Rows) -> Bools:
-        games = self.games
-        ready: Bools = games.over[which] | (games.due[which] & self._ours[which]).any(1)
+        due = (self.games.due[which] & self._ours[which]).any(1)
+        ready: Bools = self._left(which) | due
         return ~ready
+
+    def _left(self, which: Rows) -> Bools:
+        """Says at which of these tables no seat of ours plays on."""
+        plays = self._ours[which] & ~self.games.ended[which]
+        left: Bools = np.count_nonzero(plays, axis=1) == 0
+        return left
 
     def _turns(self, which: Rows) -> None:
         """Plays one turn at each of these tables; ours have chosen, the others are asked."""
@@ -216,7 +228,7 @@ class Tables(VectorEnv[Any, Any, Any]):
             self._choice[t, s] = self.company.act(one, self.games.look(t, s), self.np_random)
 
     def _begin(self, which: Rows) -> None:
-        """Starts new games; a game that is over before a seat of ours is due has not been one."""
+        """Starts new games; one that we have left before a seat of ours is due has not been one."""
         self._turn = self._turn.copy()  # it has been handed out
         self._turn[which] = (self._turn[which] + 1) % self.seats
         if self.company is not None:
@@ -230,7 +242,7 @@ class Tables(VectorEnv[Any, Any, Any]):
             self._shuffle(which)
             self._score[which] = 0.0
             self._play_on(which)
-            which = which[self.games.over[which]]
+            which = which[self._left(which)]
             if not which.size:
                 return
         raise Fault(

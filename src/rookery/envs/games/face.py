@@ -115,9 +115,9 @@ class Face(AECEnv[str, Any, int]):  # type: ignore[misc]  # it has no types
         self.games.close()
 
     def _end(self) -> None:
-        over, truncated = bool(self.games.over[0]), bool(self.games.truncated[0])
-        self.terminations = dict.fromkeys(self.agents, over and not truncated)
-        self.truncations = dict.fromkeys(self.agents, truncated)
+        ended, cut = self.games.ended[0], self.games.truncated[0]
+        self.terminations = dict(zip(self.agents, (ended & ~cut).tolist(), strict=True))
+        self.truncations = dict(zip(self.agents, cut.tolist(), strict=True))
 
     def _select(self, otherwise: str) -> None:
         """Selects who is due, or somebody else where nobody is."""

@@ -5,7 +5,7 @@
     games.play(which, action)                # [K, S]: the choices of whoever is due
 
 E tables with S seats each. In a game of turns one seat is due at a time; where everybody moves at
-once, all are. Nothing resets by itself.
+once, all are. A seat's part may end before the others'. Nothing resets by itself.
 """
 
 from enum import IntEnum
@@ -37,8 +37,9 @@ class Games(Protocol):
     action_space: spaces.Space[Any]
     due: Bools  # [E, S] who has to act now; nobody where a game is over
     reward: Floats  # [E, S] float32: what the latest `play` at that table brought each seat
-    over: Bools  # [E] ended by its rules, or by a limit
-    truncated: Bools  # [E] by a limit
+    over: Bools  # [E] everybody's part has ended
+    ended: Bools  # [E, S] by the rules or by a limit: this seat is never due again in this game
+    truncated: Bools  # [E, S] by a limit
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
         """Starts new games at tables `which` [K]; everything random in them comes from `rng`."""

@@ -51,7 +51,8 @@ class Turns(ABC):
         self.due: Bools = self.tables["due"].view(np.bool_)
         self.reward: Floats = self.tables["reward"]
         self.over: Bools = self.tables["over"]
-        self.truncated: Bools = self.tables["truncated"]
+        self.ended: Bools = _of_both(self.over)
+        self.truncated: Bools = _of_both(self.tables["truncated"])
         self.over[:] = True  # nobody has begun
         actions = self.tables["mask"].shape[1]
         self.observation_space: spaces.Space[Any] = spaces.Dict(
@@ -148,6 +149,11 @@ def _within(numbers: Any, count: int, what: str) -> Rows:
             f"name {what} that there are"
         )
     return checked
+
+
+def _of_both(flag: Bools) -> Bools:
+    """Returns [E, 2] of what is written [E] times: both seats end together."""
+    return np.broadcast_to(flag[:, None], (len(flag), SEATS))
 
 
 def _names(tables: Records) -> tuple[str, ...]:

@@ -5,8 +5,11 @@
 
 A seat is a place in `possible_agents`, whatever agents are called. Rewards are `env.rewards` after
 each step. Who is dead is stepped with None, as PettingZoo wants it, and is not due any more; once
-nobody is left, the game is over. A game has one ending for all: it is truncated where somebody was
-truncated and nobody has terminated, and terminated otherwise.
+nobody is left, the game is over.
+
+A seat's part ends when its agent is first said to be terminated or truncated, though it may leave
+later; what it sees then is kept, and it earns nothing more. Said to be both, it is terminated. Who
+leaves without a word ends with the game, and is truncated: nothing says that it died.
 
 A mask may be an entry of the observation, or of an agent's info; then the observation becomes a
 Dict of `observation` and `action_mask`.
@@ -46,9 +49,8 @@ class ZooGames(ABC):
         self.due: Bools = np.zeros((num, self.seats), dtype=np.bool_)
         self.reward: Floats = np.zeros((num, self.seats), dtype=np.float32)
         self.over: Bools = np.ones(num, dtype=np.bool_)
-        self.truncated: Bools = np.zeros(num, dtype=np.bool_)
-        self._terminations: Bools = np.zeros(num, dtype=np.bool_)  # [E] has anybody terminated?
-        self._truncations: Bools = np.zeros(num, dtype=np.bool_)
+        self.ended: Bools = np.ones((num, self.seats), dtype=np.bool_)
+        self.truncated: Bools = np.zeros((num, self.seats), dtype=np.bool_)
         self._last: list[dict[Agent, Any]] = [{} for _ in range(num)]  # what the dead saw last
         self._allowed: list[dict[Agent, Array]] = [{} for _ in range(num)]  # as it was looked at
         self._own = int if isinstance(self.action_space, spaces.Discrete) else np.array
@@ -74,8 +76,7 @@ class ZooGames(ABC):
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
         """Starts new games at tables `which` [K], each with a seed drawn from `rng`."""
-        self._terminations[which] = self._truncations[which] = False
-        self.over[which] = self.truncated[which] = False
+        self.over[which] = self.ended[which] = self.truncated[which] = False
         self.reward[which] = 0.0
         for table in which.tolist():
             self._last[table].clear()
@@ -83,7 +84,7 @@ class ZooGames(ABC):
             self._settle(table)
 
     def look(self, which: Rows, seats: Rows) -> Any:
-        """Returns what seat `seats[k]` of table `which[k]` sees; who has left, what it saw last."""
+        """Returns what seat `seats[k]` of table `which[k]` sees; who has ended, what it saw."""
         pairs = zip(which.tolist(), seats.tolist(), strict=True)
         seen = [self._look(table, self.agents[seat]) for table, seat in pairs]
         if self._masked:
@@ -106,7 +107,9 @@ class ZooGames(ABC):
             chosen = {self.agents[seat]: self._own(row[seat]) for seat in due}
             if self._masked:
                 self._refuse_forbidden(table, chosen)
+            ended = self.ended[table].copy()
             self._step(table, chosen)
+            self.reward[table, ended] = 0.0
             self._settle(table)
 
     def _refuse_forbidden(self, table: int, chosen: Mapping[Agent, Any]) -> None:
@@ -123,29 +126,37 @@ class ZooGames(ABC):
                 )
 
     def _settle(self, table: int) -> None:
-        """Says who is due, and how it ended where nobody is."""
+        """Says who is due; where nobody is, the game is over."""
         self.due[table] = False
         self._allowed[table].clear()
         for agent in self._alive(table):
             self.due[table, self._seat[agent]] = True
         self.over[table] = not self.due[table].any()
-        cut = self._truncations[table] and not self._terminations[table]
-        self.truncated[table] = self.over[table] and cut
+        if self.over[table]:
+            self.truncated[table] |= ~self.ended[table]
+            self.ended[table] = True
 
     def _look(self, table: int, agent: Agent) -> Any:
         last = self._last[table]
-        seen = last[agent] if agent in last else self._observed(table, agent)
+        if agent in last:
+            return last[agent]
+        seen = self._observed(table, agent)
         if not self._told:
             return seen
         allowed = self._info(table, agent).get(MASK)
         mask = np.ones(int(self.action_space.n)) if allowed is None else np.asarray(allowed)  # type: ignore[attr-defined]
         return {OBSERVATION: seen, MASK: mask.astype(np.int8)}
 
-    def _bury(self, table: int, agent: Agent, *, terminated: bool, truncated: bool) -> None:
-        """Notes how somebody's game ended, and what it saw then."""
-        self._terminations[table] |= terminated
-        self._truncations[table] |= truncated
-        self._last[table][agent] = deepcopy(self._observed(table, agent))
+    def _bury(
+        self, table: int, terminated: Mapping[Agent, Any], truncated: Mapping[Agent, Any]
+    ) -> None:
+        """Notes whose parts end now, how, and what they see; who has ended stays as it was."""
+        for agent in {**terminated, **truncated}:
+            seat, died = self._seat[agent], bool(terminated.get(agent))
+            if self.ended[table, seat] or not (died or truncated.get(agent)):
+                continue
+            self._last[table][agent] = deepcopy(self._look(table, agent))
+            self.ended[table, seat], self.truncated[table, seat] = True, not died
 
     def _ask(self, table: int, call: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -201,16 +212,13 @@ class AecGames(ZooGames):
 
     def _clear(self, table: int) -> None:
         """Lets the dead leave. Their steps bring nothing: PettingZoo clears rewards there."""
-        env = self._envs[table]
-        while env.agents and self._dead(env.agent_selection, table):
+        while self._selects_the_dead(table):
             self._ask(table, "step", None)
 
-    def _dead(self, agent: Agent, table: int) -> bool:
+    def _selects_the_dead(self, table: int) -> bool:
         env = self._envs[table]
-        terminated, truncated = bool(env.terminations[agent]), bool(env.truncations[agent])
-        if terminated or truncated:
-            self._bury(table, agent, terminated=terminated, truncated=truncated)
-        return terminated or truncated
+        self._bury(table, env.terminations, env.truncations)
+        return bool(env.agents) and bool(self.ended[table, self._seat[env.agent_selection]])
 
     def _alive(self, table: int) -> Sequence[Agent]:
         env = self._envs[table]
@@ -250,11 +258,9 @@ class ParallelGames(ZooGames):
         self._infos[table] = dict(infos)
         for agent, reward in rewards.items():
             self.reward[table, self._seat[agent]] += reward
-        dead = [a for a in terminations if terminations[a] or truncations.get(a)]
-        for agent in dead:
-            ended, cut = bool(terminations[agent]), bool(truncations.get(agent))
-            self._bury(table, agent, terminated=ended, truncated=cut)
-        self._there[table] = [a for a in self._envs[table].agents if a not in dead]
+        self._bury(table, terminations, truncations)
+        there = self._envs[table].agents
+        self._there[table] = [a for a in there if not self.ended[table, self._seat[a]]]
 
     def _alive(self, table: int) -> Sequence[Agent]:
         return self._there[table]
