@@ -194,6 +194,7 @@ CROWDS: dict[str, Callable[[Sequence[int]], Bench]] = {
 }
 
 _COST = "share/rookery_cost.py"
+_GAMES = ("selfplay/rookery_games.py",)
 
 BENCHES: dict[str, Bench] = {
     "replay": Bench(
@@ -320,7 +321,9 @@ BENCHES: dict[str, Bench] = {
         ),
     ),
     "selfplay": Bench(
-        about="Ludo for two: whole games by random choices, compiled, 256 tables on one core",
+        about="Ludo for two; ludo: random choices, compiled, one core; actors: async against "
+        "random, scripted and past, network 2x256; training: the same with a learner step of 64 "
+        "rows for each game",
         unit="games/min",
         contenders=(
             _rate(
@@ -328,6 +331,16 @@ BENCHES: dict[str, Bench] = {
                 "selfplay/rookery_ludo.py:play",
                 rival="ludo_games_per_minute",
                 bar=1_600_000.0,
+            ),
+            Contender(name="1 actor", command=(*_GAMES, "--actors", "1"), rival="1 actor"),
+            Contender(
+                name="2 actors", command=(*_GAMES, "--actors", "2"), rival="1 actor", bar=1.7
+            ),
+            Contender(
+                name="training_games_per_minute",
+                command=(*_GAMES, "--learn"),
+                rival="training_games_per_minute",
+                bar=20_000.0,
             ),
         ),
     ),
