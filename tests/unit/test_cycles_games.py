@@ -109,7 +109,7 @@ class TestOpponents:
         assert {Who.RANDOM, Who.SCRIPTED} <= set(met)
         assert (met > 0).any()
         assert (met <= version).all()
-        assert set(agent.win_rates) == {"random", "scripted", "past", "worst"}
+        assert set(agent.win_rates) == {"random", "scripted", "past"}
         assert all(0 <= rate <= 1 for rate in agent.win_rates.values())
 
     def test_win_rates_say_how_it_went_against_each(self) -> None:

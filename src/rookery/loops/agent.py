@@ -27,7 +27,7 @@ from rookery import __version__
 from rookery.actor import transport
 from rookery.board import Board
 from rookery.config.load import as_dict, load
-from rookery.config.schema import Config
+from rookery.config.schema import Config, Pick
 from rookery.envs.games.interface import Who
 from rookery.envs.spaces import Codec
 from rookery.envs.tables import OPPONENT, PLAYED
@@ -221,7 +221,7 @@ class DqnAgent:
 
 def _win_rates(opponents: OpponentManager | None) -> dict[str, float]:
     found = {} if opponents is None else opponents.stats()
-    return {name[len(RATE) :]: rate for name, rate in found.items() if name.startswith(RATE)}
+    return {pick.value: found[RATE + pick] for pick in Pick if RATE + pick in found}
 
 
 def _sections(saved: Saved) -> dict[str, Any]:
