@@ -146,3 +146,22 @@ def test_opponents_need_a_game(tmp_path):
 def test_what_does_not_go_with_opponents_is_refused(changes, said):
     with pytest.raises(ConfigError, match=said):
         load(changes=SMALL | changes)
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize(
+    "game",
+    [
+        {"env.id": "pettingzoo.classic.rps.rps:parallel_env", "env.kwargs": {"max_cycles": 4}},
+        {"env.id": "pettingzoo.classic.tictactoe.tictactoe:env"},
+    ],
+    ids=["at once, without masks", "by turns, with masks"],
+)
+def test_pettingzoos_games_are_played_against_opponents_the_same_every_time(game, tmp_path):
+    """They cannot be saved, so games are cut at checkpoints."""
+    others = {"random": 1, "latest": 1, "past": 1}
+    changes = game | {"selfplay.opponents": others, "run.env_steps": 500}
+    whole = run(tmp_path / "whole", changes)
+
+    assert whole["episodes"] > 20
+    assert run(tmp_path / "again", changes) == whole

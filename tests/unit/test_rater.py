@@ -25,7 +25,9 @@ def weights():
 
 def test_who_sees_no_difference_between_moves_rates_like_random_play(rater, weights):
     """All values equal: ties are broken at random."""
-    elo, deviation = rater.rate({k: np.zeros_like(v) for k, v in weights.items()}, games=200, seed=0)
+    elo, deviation = rater.rate(
+        {k: np.zeros_like(v) for k, v in weights.items()}, games=200, seed=0
+    )
 
     assert abs(elo) < 3 * deviation
     assert 5 < deviation < 50

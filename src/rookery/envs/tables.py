@@ -320,7 +320,7 @@ def any_allowed(space: spaces.Space[Any], obs: Any, rng: np.random.Generator) ->
 
 
 def _choice(space: spaces.Discrete[Any], obs: Any, rng: np.random.Generator) -> Array:
-    drawn = rng.random((_count(obs), int(space.n)))
+    drawn = rng.random((count(obs), int(space.n)))
     if isinstance(obs, Mapping) and MASK in obs:
         drawn = np.where(np.asarray(obs[MASK]) > 0, drawn, -1.0)
     chosen: Array = drawn.argmax(1) + space.start
@@ -328,15 +328,15 @@ def _choice(space: spaces.Discrete[Any], obs: Any, rng: np.random.Generator) -> 
 
 
 def _choices(space: spaces.MultiDiscrete[Any], obs: Any, rng: np.random.Generator) -> Array:
-    return rng.integers(space.start, space.start + space.nvec, (_count(obs), *space.shape))
+    return rng.integers(space.start, space.start + space.nvec, (count(obs), *space.shape))
 
 
 def _switches(space: spaces.MultiBinary, obs: Any, rng: np.random.Generator) -> Array:
-    return rng.integers(0, 2, (_count(obs), *space.shape), dtype=np.int8)
+    return rng.integers(0, 2, (count(obs), *space.shape), dtype=np.int8)
 
 
 def _motion(space: spaces.Box, obs: Any, rng: np.random.Generator) -> Array:
-    drawn = rng.uniform(space.low, space.high, (_count(obs), *space.shape))
+    drawn = rng.uniform(space.low, space.high, (count(obs), *space.shape))
     return drawn.astype(space.dtype)
 
 
@@ -348,7 +348,8 @@ DRAWS: dict[type[spaces.Space[Any]], Callable[[Any, Any, np.random.Generator], A
 }
 
 
-def _count(obs: Any) -> int:
+def count(obs: Any) -> int:
+    """Returns how many observations a batch has, however nested its dicts are."""
     while isinstance(obs, Mapping):
         obs = next(iter(obs.values()))
     return len(obs)

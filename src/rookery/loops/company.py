@@ -15,9 +15,11 @@ from rookery.config.schema import Config, Pick
 from rookery.envs.entry import load
 from rookery.envs.games.interface import Player, Who
 from rookery.envs.make import Envs
+from rookery.envs.tables import count
 from rookery.errors import ConfigError
 from rookery.loops.rollout import InferencePolicy, Recipe
 from rookery.selfplay.gallery import FOLDER, Gallery, claim
+from rookery.selfplay.match import Chance
 from rookery.selfplay.opponents import ODDS, WHO
 from rookery.sharing.files import LEAGUE, make_private
 from rookery.types import Array
@@ -29,15 +31,13 @@ class Company:
     """Random, scripted and learned players, by who they are."""
 
     def __init__(self, config: Config, envs: Envs, gallery: Gallery | None, latest: Algorithm):
-        from rookery.envs.games.scripted import Random
-
         self._config, self._codec, self._gallery, self._latest = config, envs.codec, gallery, latest
         self._spec = envs.spec
         self.hear({WHO: np.array([Who.RANDOM]), ODDS: np.ones(1)})
         self._policies: dict[int, InferencePolicy] = {}
         self.epsilon = 0.0  # of the actor
         self._fixed: dict[int, Callable[[Any, np.random.Generator], Array]] = {
-            Who.RANDOM: Random().act,
+            Who.RANDOM: Chance(envs.codec.action_space).act,
             Who.SCRIPTED: scripted(config, envs).act,
             Who.LATEST: self._as_we_are,
         }
@@ -64,7 +64,7 @@ class Company:
         return self._choose(self._policy(who).algorithm, obs, rng)
 
     def _choose(self, algorithm: Algorithm, obs: Any, rng: np.random.Generator) -> Array:
-        stored = self._codec.encode(obs, _count(obs))
+        stored = self._codec.encode(obs, count(obs))
         slips = self._config.selfplay.slips * self.epsilon
         action = algorithm.act(stored, rng, epsilon=slips, noise=False).action
         return self._codec.decode_action(action)
@@ -85,7 +85,7 @@ class Company:
 
 def scripted(config: Config, envs: Envs) -> Player:
     """Returns the scripted player of a game; a random one where nobody wrote any."""
-    from rookery.envs.games.scripted import SCRIPTED, Random
+    from rookery.envs.games.scripted import SCRIPTED  # compiled: only where a game is played
 
     tables, own = envs.tables, config.selfplay.scripted
     if own is not None:
@@ -99,7 +99,7 @@ def scripted(config: Config, envs: Envs) -> Player:
             f"selfplay.opponents has scripted, but nobody wrote a player for {envs.name}; there "
             f"are some for {', '.join(SCRIPTED)}; name one of yours in selfplay.scripted"
         )
-    return Random()
+    return Chance(envs.codec.action_space)
 
 
 def gallery_of(config: Config, run_dir: Path) -> Gallery:
@@ -157,7 +157,3 @@ def _tables(envs: Envs) -> Any:
             "environment as module:env) in env.id, or leave selfplay.opponents out"
         )
     return envs.tables
-
-
-def _count(obs: Any) -> int:
-    return len(next(iter(obs.values()))) if isinstance(obs, Mapping) else len(obs)

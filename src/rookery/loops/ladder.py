@@ -20,7 +20,6 @@ from rookery import seeding
 from rookery.config.load import load_run
 from rookery.config.schema import Config
 from rookery.envs.games.interface import Games, Player
-from rookery.envs.games.scripted import Random
 from rookery.envs.make import make
 from rookery.errors import ConfigError
 from rookery.loops.company import scripted
@@ -181,7 +180,7 @@ def anchors(config: Config, factory: Factory | None = None) -> dict[str, Player]
     found: dict[str, Player] = {RANDOM: Chance(envs.tables.games.action_space)}
     known = scripted(config, envs)
     envs.close()
-    return found if isinstance(known, Random) else found | {SCRIPTED: known}
+    return found if isinstance(known, Chance) else found | {SCRIPTED: known}
 
 
 def _seated(config: Config, num: int, factory: Factory | None) -> Any:

@@ -22,6 +22,7 @@ from rookery.config.schema import Config
 from rookery.envs.games.interface import MASK
 from rookery.envs.games.scripted import among
 from rookery.envs.spaces import Codec
+from rookery.envs.tables import count
 from rookery.errors import CheckpointError, ConfigError
 from rookery.loops.launch import pick_checkpoint
 from rookery.loops.rollout import InferencePolicy, Recipe
@@ -131,7 +132,7 @@ class SnapshotPlayer:
         self._compares = own and policy.spec.action.discrete
 
     def act(self, obs: Any, rng: np.random.Generator) -> Array:
-        stored = self._codec.encode(obs, _count(obs))
+        stored = self._codec.encode(obs, count(obs))
         if not self._compares:
             acted = self._algorithm.act(stored, rng, noise=False)
             return self._codec.decode_action(acted.action)
@@ -154,10 +155,4 @@ def allowed(obs: Any, actions: int) -> Bools:
     if isinstance(obs, Mapping) and MASK in obs:
         mask: Bools = np.asarray(obs[MASK]) > 0
         return mask
-    return np.ones((_count(obs), actions), dtype=np.bool_)
-
-
-def _count(obs: Any) -> int:
-    while isinstance(obs, Mapping):
-        obs = next(iter(obs.values()))
-    return len(obs)
+    return np.ones((count(obs), actions), dtype=np.bool_)
