@@ -66,7 +66,7 @@ def met(run_dir: Path) -> set[int]:
     """Whom a run has ended games against, by its newest checkpoint."""
     found = checkpoint.newest(run_dir / "checkpoints").found
     assert found is not None
-    return {who for who, _, games in found.state()["opponents"]["records"] if games}
+    return {who for who, points in found.state()["opponents"]["records"] if points}
 
 
 def tags(whom: set[int]) -> set[int]:

@@ -68,12 +68,14 @@ def test_no_more_are_kept_than_asked_for(tmp_path, drop, left):
 def test_one_that_was_dropped_stays_readable_for_a_while(tmp_path):
     """A game against it may still be on."""
     own = filled(tmp_path, range(1, 3 + GRACE), keep=2, drop=Drop.OLDEST)
+    own.record(1, 0.5)
     assert own.gallery.weights(1)
 
     own.keep(3 + GRACE, weights(0), learner_steps=40, env_steps=0)
 
     with pytest.raises(CheckpointError, match="cannot be read"):
         own.gallery.weights(1)
+    assert 1 not in own.records
 
 
 def test_a_win_rate_begins_at_a_half_and_forgets_old_games(tmp_path):
@@ -83,7 +85,7 @@ def test_a_win_rate_begins_at_a_half_and_forgets_old_games(tmp_path):
         own.record(5, points)
 
     assert own.rate(5) == pytest.approx(10.5 / 11)
-    assert own.records[5].games == 60
+    assert own.games == 60
 
 
 def test_an_announcement_always_has_the_same_size(tmp_path):

@@ -35,7 +35,6 @@ class Record:
     """What is remembered of the games against one opponent."""
 
     points: deque[float]
-    games: int = 0  # in all, forgotten ones too
 
     @property
     def rate(self) -> float:
@@ -52,6 +51,7 @@ class OpponentManager:
     snapshots: list[int] = field(default_factory=list)  # versions, oldest first
     buried: list[int] = field(default_factory=list)  # dropped, and still on disk
     records: dict[int, Record] = field(default_factory=dict)
+    games: int = 0  # all of them
     looks: list[list[int]] = field(default_factory=list)  # whom of the league, when last looked
 
     @property
@@ -79,15 +79,19 @@ class OpponentManager:
             self.snapshots.remove(gone)
             self.buried.append(gone)
         while len(self.buried) > GRACE:
-            self.gallery.drop(self.buried.pop(0))
+            self._forget(self.buried.pop(0))
         self._look_around(weights)
+
+    def _forget(self, who: int) -> None:
+        self.gallery.drop(who)
+        self.records.pop(who, None)
 
     def record(self, who: int, points: float) -> None:
         found = self.records.get(who)
         if found is None:
             found = self.records[who] = Record(deque(maxlen=self.config.memory))
         found.points.append(points)
-        found.games += 1
+        self.games += 1
 
     def rate(self, who: int) -> float:
         """Returns our win rate against somebody, a half before the first game."""
@@ -107,7 +111,7 @@ class OpponentManager:
         met = [one.who for one in found if self.gallery.adopt(one, like)]
         self.looks = [*self.looks, met][-1 - GRACE :]
         for who in {*self.gallery.guests()} - {*self.guests}:
-            self.gallery.drop(who)
+            self._forget(who)
 
     def announcement(self) -> dict[str, Array]:
         """Returns who may be met and how likely, as arrays of one length for the whole run."""
@@ -125,10 +129,9 @@ class OpponentManager:
         league = [self.rate(who) for who in self.guests if who in self.records]
         if league:
             rates["league"] = float(np.mean(league))
-        games = sum(record.games for record in self.records.values())
         return {
             "selfplay/snapshots": float(len(self.snapshots)),
-            "selfplay/games": float(games),
+            "selfplay/games": float(self.games),
             **{f"selfplay/win_rate_{name}": rate for name, rate in rates.items()},
         }
 
@@ -138,9 +141,8 @@ class OpponentManager:
             "snapshots": list(self.snapshots),
             "buried": list(self.buried),
             "looks": [list(look) for look in self.looks],
-            "records": [
-                [who, list(record.points), record.games] for who, record in self.records.items()
-            ],
+            "records": [[who, list(record.points)] for who, record in self.records.items()],
+            "games": self.games,
             "about": {str(who): self.gallery.about(who) for who in self._in_use()},
         }
         arrays = {
@@ -155,9 +157,10 @@ class OpponentManager:
         self.snapshots, self.buried = list(numbers["snapshots"]), list(numbers["buried"])
         self.looks = [list(look) for look in numbers.get("looks", ())]
         self.records = {
-            int(who): Record(deque(points, maxlen=self.config.memory), games)
-            for who, points, games in numbers["records"]
+            int(who): Record(deque(points, maxlen=self.config.memory))
+            for who, points in numbers["records"]
         }
+        self.games = numbers["games"]
         for who in (*self.gallery.versions(), *self.gallery.guests()):
             if who not in self._in_use():
                 self.gallery.drop(who)
