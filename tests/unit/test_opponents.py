@@ -108,13 +108,13 @@ def test_only_the_newest_are_chosen_among_where_so_asked(tmp_path):
 def test_a_checkpoint_brings_back_records_and_the_files_that_are_gone(tmp_path):
     own = filled(tmp_path, [1, 2, 3], keep=2, drop=Drop.OLDEST)
     own.record(2, 1.0)
-    numbers, arrays = own.state()
+    rate, (numbers, arrays) = own.rate(2), own.state()
     for version in range(4, 10 + GRACE):  # a run that went on, and is resumed from before that
         own.keep(version, weights(version), learner_steps=version, env_steps=0)
     again = manager(tmp_path, keep=2, drop=Drop.OLDEST)
     again.restore(numbers, arrays)
 
-    assert (again.snapshots, again.buried, again.rate(2)) == ([2, 3], [1], own.rate(2))
+    assert (again.snapshots, again.buried, again.rate(2)) == ([2, 3], [1], rate)
     assert again.gallery.versions() == [1, 2, 3]
     np.testing.assert_array_equal(
         again.gallery.weights(2)["layer.weight"], weights(2)["layer.weight"]
