@@ -5,7 +5,7 @@
 # make check    format, lint, types, layers
 # make format   mends what can be mended: format and lint
 # make bench    compares with the peers     BENCH='replay learn' chooses
-# make study    returns of one, two and eight actors at equal env steps; of runs that share
+# make study    returns of one, two and eight actors at equal env steps; of runs that share; of games
 # make shelf    the table of algorithms and tasks, beside SB3 with its zoo's settings (hours on 2 cores)
 # make soak     private memory of a run with eight actors over ten minutes
 # make clean    removes build products and caches; .venv and runs stay
@@ -68,6 +68,8 @@ bench: $(DEV_READY)
 study: $(DEV_READY)
 	$(BIN)/python benchmarks/study/rookery_actors.py cartpole
 	$(BIN)/python benchmarks/study/rookery_sharing.py --out runs/study
+	$(BIN)/python benchmarks/study/rookery_perfect.py --out runs/perfect
+	$(BIN)/python benchmarks/study/rookery_selfplay.py --out runs/selfplay
 
 shelf: $(DEV_READY)
 	$(BIN)/python benchmarks/shelf/rookery_shelf.py --out runs/shelf
