@@ -23,7 +23,7 @@ from rookery.loops.hops import keep_snapshot
 from rookery.loops.wiring import Parts, wire
 
 BATCH = 64
-ROWS = 76  # of a game: what one seat chooses from its beginning to its end
+ROWS = 68  # of a game: what one seat chooses from its beginning to its end
 NEVER = 10**9
 WARM_GAMES, SNAPSHOTS = 2_000, 5
 SETTINGS: dict[str, Any] = {
