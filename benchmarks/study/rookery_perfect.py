@@ -19,10 +19,9 @@ import numpy as np
 
 from rookery.cli.arguments import seeds
 from rookery.config.load import load_run
-from rookery.envs.games.interface import MASK
+from rookery.envs.games.interface import MASK, OBSERVATION
 from rookery.envs.games.scripted import outcome, worths
 from rookery.envs.games.tictactoe import TicTacToe
-from rookery.envs.games.turns import OBSERVATION
 from rookery.loops.snapshot import Seats, saved
 from rookery.types import Array
 

@@ -40,6 +40,7 @@ class Kind(StrEnum):
 
 
 MASK = "action_mask"  # the part of an observation that says which actions are allowed
+OBSERVATION = "observation"  # and what is seen beside it, where that has no other name
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,14 @@ def test_an_opponents_moves_are_not_rows_of_ours_unless_that_is_asked_for(tmp_pa
     assert set(np.unique(lanes % 2)) == {0, 1}
 
 
-def test_opponents_need_a_game(tmp_path):
+@pytest.mark.parametrize("crew", [{}, CREW | {"run.engine": "processes"}], ids=["single", "sync"])
+def test_opponents_need_a_game(crew, tmp_path):
     with (
         pytest.raises(ConfigError, match="needs a game with several seats, but CartPole-v1"),
-        begin(tmp_path / "run", SMALL | {"env.id": "CartPole-v1"}),
+        begin(tmp_path / "run", SMALL | crew | {"env.id": "CartPole-v1"}),
     ):
         pass
+    assert not (tmp_path / "run" / "opponents").exists()
 
 
 @pytest.mark.parametrize(

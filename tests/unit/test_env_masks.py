@@ -195,7 +195,10 @@ class TestDoor:
         }
 
     def test_observations_without_a_mask_are_none_of_its_business(self) -> None:
-        refuse_empty(np.zeros((2, 2), np.float32), spec_of("none", SEEN, THREE))
+        spec = spec_of("none", SEEN, THREE)
+        refuse_empty(np.zeros((2, 2), np.float32), spec)
+
+        assert not spec.masked
 
 
 class Told(gym.Env[Any, Any]):

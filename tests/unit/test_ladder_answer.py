@@ -91,7 +91,9 @@ def test_one_snapshot_has_no_order():
 
 
 def test_the_answer_is_json():
-    json.loads(json.dumps(ladder({}).answer(), allow_nan=False))
+    answer = ladder({}).answer()
+
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 
 def test_the_picture_is_in_the_order_of_training():

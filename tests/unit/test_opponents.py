@@ -65,6 +65,15 @@ def test_no_more_are_kept_than_asked_for(tmp_path, drop, left):
     assert own.snapshots == left
 
 
+def test_what_a_killed_run_had_not_finished_writing_goes_when_it_comes_back(tmp_path):
+    own = filled(tmp_path, [3])
+    left = own.gallery.folder / "v000000004.part"
+    left.write_bytes(b"half")
+
+    assert manager(tmp_path).gallery.versions() == [3]
+    assert not left.exists()
+
+
 def test_one_that_was_dropped_stays_readable_for_a_while(tmp_path):
     """A game against it may still be on."""
     own = filled(tmp_path, range(1, 3 + GRACE), keep=2, drop=Drop.OLDEST)

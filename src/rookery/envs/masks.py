@@ -16,9 +16,8 @@ from gymnasium import spaces
 
 from rookery.envs.fault import Fault
 from rookery.errors import ConfigError, EnvError, ProtocolError
-from rookery.types import MASK, Array, Bools, EnvSpec, Obs
+from rookery.types import MASK, OBSERVATION, Array, Bools, EnvSpec, Obs
 
-OBSERVATION = "observation"  # what an observation that was no Dict is called beside its mask
 EMPTY = (
     f"the observation's {MASK!r} allows nothing, and an action is due; it must allow at least one "
     "action until the episode ends; end the episode there, or add an action that passes"

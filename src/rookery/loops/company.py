@@ -15,7 +15,7 @@ from rookery.config.schema import Config, Pick
 from rookery.envs.entry import load
 from rookery.envs.games.interface import Player, Who
 from rookery.envs.make import Envs
-from rookery.envs.tables import count
+from rookery.envs.tables import Tables, count
 from rookery.errors import ConfigError
 from rookery.loops.rollout import InferencePolicy, Recipe
 from rookery.selfplay.gallery import FOLDER, Gallery, claim
@@ -128,7 +128,7 @@ def seat(config: Config, envs: Envs, gallery: Gallery | None, latest: Algorithm)
     selfplay = config.selfplay
     if not selfplay.on:
         return None
-    tables, company = _tables(envs), Company(config, envs, gallery, latest)
+    tables, company = tables_of(envs), Company(config, envs, gallery, latest)
     tables.invite(
         company,
         both_seats=selfplay.learn_from_both_seats,
@@ -142,14 +142,15 @@ def seat_judge(config: Config, envs: Envs, latest: Algorithm) -> Envs:
     """Fills the other seats of an evaluator's games, where there are any; returns them."""
     if not config.selfplay.on:
         return envs
-    tables, company = _tables(envs), Company(config, envs, None, latest)
+    tables, company = tables_of(envs), Company(config, envs, None, latest)
     who = {Pick.RANDOM: Who.RANDOM, Pick.SCRIPTED: Who.SCRIPTED}[config.selfplay.judge]
     company.hear({WHO: np.array([who]), ODDS: np.ones(1)})
     tables.invite(company, opening=config.selfplay.judge_opening)
     return envs
 
 
-def _tables(envs: Envs) -> Any:
+def tables_of(envs: Envs) -> Tables:
+    """Returns where games are played; an environment for one is refused."""
     if envs.tables is None:
         raise ConfigError(
             f"selfplay.opponents needs a game with several seats, but {envs.name} is an "

@@ -26,7 +26,7 @@ from rookery.envs.pathfinding.team import Team as World
 from rookery.errors import ConfigError
 from rookery.event import Counters, Traced
 from rookery.learner import Learner, Recorded, pick_device
-from rookery.loops.company import gallery_of
+from rookery.loops.company import gallery_of, tables_of
 from rookery.loops.crew import Crew
 from rookery.loops.freshness import Freshness
 from rookery.loops.shard import build_shard
@@ -138,6 +138,8 @@ def wire(
     with contextlib.ExitStack() as stack:  # a run that is refused leaves no environment open
         stack.callback(envs.close)
         spec = envs.spec
+        if config.selfplay.on:
+            tables_of(envs)  # refused here, and not by an actor of each
         if not inline:
             envs.close()
             _import_meanwhile()

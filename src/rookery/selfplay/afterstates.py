@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rookery.envs.games.interface import MASK
+from rookery.envs.games.interface import MASK, OBSERVATION
 from rookery.envs.games.ludo import ACTIONS, BASE, DICE, HOME, OPPOSITE, RING, SAFE, SIX, TOKENS
-from rookery.envs.games.turns import OBSERVATION
 from rookery.errors import ConfigError
 from rookery.types import EnvSpec
 

@@ -30,6 +30,7 @@ FOLDER = "opponents"
 NAME = re.compile(r"v(\d{9,12})\.safetensors")
 FOREIGN = re.compile(r"(main|exploiter)-(\d{1,4})-v(\d{9,12})\.safetensors")
 GUEST = re.compile(r"t(\d{1,4})-v(\d{9,12})\.safetensors")
+UNFINISHED = ".part"
 TAG_BITS = 40  # below them: the version
 TAGS = 1 << 12  # of runs in a league: who they are stays exact in a float
 
@@ -42,16 +43,21 @@ class Found(NamedTuple):
 
 
 class Gallery:
-    """Where snapshots of this run are, copies of others', and what the others show."""
+    """Where snapshots of this run are, copies of others', and what the others show.
+
+    Its folder is made with the first of them: a run that is refused before leaves none.
+    """
 
     def __init__(
         self, folder: Path, league: Path | None = None, tag: int = 0, part: Part = Part.MAIN
     ):
         self.folder, self.league, self.tag, self.part = folder, league, tag, part
-        folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob(f"*{UNFINISHED}"):  # by one that was killed
+            unfinished.unlink()
 
     def put(self, who: int, weights: Mapping[str, Array], about: Mapping[str, int]) -> None:
         """Writes a snapshot of this run, and shows it; or one of another's, as it was copied."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         _write(self.path(who), weights, about)
         if self.league is not None and not who >> TAG_BITS:
             with contextlib.suppress(OSError):  # the pool may be gone, or full: nobody sees it then
@@ -85,7 +91,7 @@ class Gallery:
 
     def guests(self) -> list[int]:
         """Returns whom of others' there are copies of."""
-        names = (GUEST.fullmatch(path.name) for path in sorted(self.folder.iterdir()))
+        names = (GUEST.fullmatch(path.name) for path in sorted(self.folder.glob("t*")))
         return [int(name[1]) << TAG_BITS | int(name[2]) for name in names if name is not None]
 
     def path(self, who: int) -> Path:
@@ -168,7 +174,7 @@ def _shapes(path: Path) -> dict[str, list[int]]:
 
 def _write(path: Path, weights: Mapping[str, Array], about: Mapping[str, int]) -> None:
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    unfinished = path.with_suffix(".part")
+    unfinished = path.with_suffix(UNFINISHED)
     save_file(arrays, unfinished, metadata={name: str(value) for name, value in about.items()})
     os.replace(unfinished, path)
 
@@ -176,6 +182,6 @@ def _write(path: Path, weights: Mapping[str, Array], about: Mapping[str, int]) -
 def _copy(source: Path, path: Path) -> None:
     """Copies a file whole, unless it is there; a link would need both on one disk."""
     if not path.exists():
-        unfinished = path.with_suffix(".part")
+        unfinished = path.with_suffix(UNFINISHED)
         shutil.copyfile(source, unfinished)
         os.replace(unfinished, path)

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from rookery.types import Array, Bools, Floats, Rows
+from rookery.types import MASK, OBSERVATION, Array, Bools, Floats, Rows
 
-MASK = "action_mask"  # the leaf of an observation that says which actions are allowed: 1
+__all__ = ["MASK", "OBSERVATION", "Games", "Player", "Who"]
 
 
 class Who(IntEnum):

@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rookery.envs.games.interface import MASK
+from rookery.envs.games.interface import MASK, OBSERVATION
 from rookery.envs.games.ludo import BASE, DICE, HOME, OPPOSITE, RING, SIX, TOKENS
-from rookery.envs.games.turns import OBSERVATION
 
 Picture: TypeAlias = Callable[[Any, int], str]
 Cell: TypeAlias = tuple[int, int]  # row and column

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from numba import njit
 
 from rookery.envs.games import connect_four, tictactoe
-from rookery.envs.games.interface import MASK, Player
+from rookery.envs.games.interface import MASK, OBSERVATION, Player
 from rookery.envs.games.lines import bits, landing, lined, words
 from rookery.envs.games.ludo import ACTIONS, BASE, DICE, HOME, OPPOSITE, RING, SAFE, SIX, TOKENS
-from rookery.envs.games.turns import OBSERVATION
 from rookery.errors import ConfigError, EnvError
 from rookery.types import Array, Bools, Rows
 

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from gymnasium import spaces
 from numba import njit
 
-from rookery.envs.games.interface import MASK
+from rookery.envs.games.interface import MASK, OBSERVATION
 from rookery.errors import CheckpointError, ConfigError, EnvError, ProtocolError
 from rookery.types import Array, Bools, Floats, Rows
 
 SEATS = 2
-OBSERVATION = "observation"
 
 Field: TypeAlias = tuple[str, str] | tuple[str, str, tuple[int, ...]]
 Records: TypeAlias = npt.NDArray[np.void]

@@ -25,13 +25,12 @@ import numpy as np
 from gymnasium import spaces
 
 from rookery.envs.fault import Fault, raised
-from rookery.envs.games.interface import MASK
+from rookery.envs.games.interface import MASK, OBSERVATION
 from rookery.errors import ConfigError
 from rookery.types import Array, Bools, Floats, Rows
 
 Agent: TypeAlias = Hashable
 Space: TypeAlias = spaces.Space[Any]
-OBSERVATION = "observation"  # what an observation is called beside a mask that came in the info
 EMPTY = "it must allow at least one action; end the game there, or add an action that passes"
 
 
