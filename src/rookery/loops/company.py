@@ -1,7 +1,7 @@
 """The company at the tables: whoever plays the seats that are not ours.
 
 An actor's company hears through the board whom it may meet and how likely, and loads snapshots as
-they are met. One that is dropped from the list stays until no game is left that it sits in.
+they are met. Those that were asked most recently stay in memory.
 """
 
 from collections.abc import Callable, Mapping
