@@ -15,7 +15,7 @@ from rookery.config.schema import Config
 from rookery.envs.make import make
 from rookery.envs.pathfinding.rules import Rules
 from rookery.learner import Recorded, pick_device
-from rookery.loops.arena import Arena
+from rookery.loops.arena import Arena, choose_precision
 
 AGENTS, SIZE = 32, 40
 STRETCH = 16  # steps
@@ -70,6 +70,7 @@ def _config() -> Config:
 
 
 def _arena(config: Config, seed: int) -> Arena:
+    choose_precision()
     envs = make(config.env, 1)
     envs.close()
     device = pick_device("auto")

@@ -226,6 +226,14 @@ class TestTurns:
         parts.counters = Counters(env_steps=360, episodes=15)
         assert parts.share == 0.9
 
+    @pytest.mark.parametrize(("mode", "share"), [("single", 0.25), ("async", 0.5)])
+    def test_minutes_count_only_where_a_run_is_not_repeated_bit_for_bit(
+        self, wired: Any, mode: str, share: float
+    ) -> None:
+        parts = wired({"run.mode": mode, "run.minutes": 10.0})
+        parts.counters, parts.minutes = Counters(env_steps=100), 5.0
+        assert parts.share == share
+
     def test_a_skipped_step_reranks_and_publishes_nothing(self, wired: Any) -> None:
         parts = wired()
         parts.learner.learn = lambda batch: type("Facts", (), {"td_error": None, "metrics": {}})()

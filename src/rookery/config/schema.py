@@ -484,7 +484,7 @@ class RunConfig:
     seed: int = 0  # everything random in a run follows from it
     env_steps: int = 50_000  # stop after this many
     episodes: int | None = None  # or after this many finished episodes
-    minutes: float | None = None  # or after this long
+    minutes: float | None = None  # or after this long; schedules follow it in async and on a device
     run_dir: str | None = None  # none: runs/<scenario>-seed<seed>-<time>
     callbacks: tuple[str, ...] = ()  # module:function, called with every event
 

@@ -269,6 +269,12 @@ class Arena:
         self.tape.rerank(picks, self.algorithm.joint(surprise, self.agents))
 
 
+def choose_precision() -> None:
+    """Has GPUs multiply in TF32 whatever is not in bfloat16 already; for the whole process."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+
+
 def _refuse_more_than_bytes(agents: int, rules: Rules) -> None:
     """Refuses what the tape's columns of bytes cannot tell apart."""
     if agents > NOBODY or rules.sight**2 > NOBODY + 1:

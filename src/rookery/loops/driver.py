@@ -139,7 +139,7 @@ class Driver:
 
     def _turn(self) -> Iterator[Event]:
         counters = self.manager.counters = self.parts.counters
-        self._looked = counters.env_steps
+        self._looked, self.parts.minutes = counters.env_steps, self.meter.wall_s / 60
         played = counters.env_steps > self._began_at
         if self._first_step is None and (played or self.parts.crew.actors):  # no one is starting
             self._first_step = time.monotonic()

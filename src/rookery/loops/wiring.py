@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rookery.loops.fleet import Fleet
 
 Factory = Callable[..., Any]
+CLOCKED = (Mode.ASYNC, Mode.DEVICE)  # the modes that may look at a clock
 AFAR_S = 0.05  # between two versions, at least, where they go to other hosts
 
 
@@ -71,14 +72,20 @@ class Parts:
     freshness: Freshness = field(default_factory=Freshness)
     opponents: OpponentManager | None = None  # of a run that plays against its past
     published_at: float = float("-inf")
+    minutes: float = 0.0  # that it has taken so far
     traced: list[Traced] = field(default_factory=list)  # by others, not written down yet
 
     @property
     def share(self) -> float:
-        """How much of the run is over, 0 to 1, by whichever of its limits is nearer."""
+        """How much of the run is over, 0 to 1, by whichever of its limits is nearer.
+
+        Time counts only where a run is not repeated bit for bit anyway.
+        """
         run, done = self.config.run, self.counters
-        episodes = done.episodes / run.episodes if run.episodes is not None else 0.0
-        return min(1.0, max(done.env_steps / run.env_steps, episodes))
+        limits = [(done.env_steps, run.env_steps), (done.episodes, run.episodes)]
+        if run.mode in CLOCKED:
+            limits.append((self.minutes, run.minutes))
+        return min(1.0, max(value / limit for value, limit in limits if limit is not None))
 
     @property
     def beta(self) -> float:
@@ -193,12 +200,12 @@ def _aboard(
     A herd has what the driver asks of a crew, and tapes what it asks of a pool; what the other
     loops ask of them, the loop of this mode does not.
     """
+    from rookery.loops.arena import choose_precision
     from rookery.loops.herd import Herd, Tapes
 
     if approve is not None:
         approve(spec, learner)
-    torch.backends.cuda.matmul.allow_tf32 = True  # where it is not in bfloat16 already
-    torch.backends.cudnn.benchmark = True
+    choose_precision()
     algorithm, random = learner.algorithm, config.randomness
     assert isinstance(algorithm, Team)
     herd = Herd(config, algorithm, World(**config.env.kwargs).rules, learner.device)
