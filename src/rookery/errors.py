@@ -10,7 +10,9 @@ RookeryError
 ├── LostError         something a run needs is gone                 → exit 3
 │   └── EvaluatorLostError
 ├── StalledError      nothing arrived within its deadline           → exit 3
-└── CheckpointError   cannot save or restore                        → exit 3
+├── CheckpointError   cannot save or restore                        → exit 3
+└── RefusedError      a server does not take an update, or a client an answer
+    └── BudgetError   one more round would pass the privacy budget
 
 A message has three parts: what was given, what is allowed, what to do.
 """
@@ -62,6 +64,24 @@ class StalledError(RookeryError, TimeoutError):
 
 class CheckpointError(RookeryError):
     """A checkpoint could not be saved or restored."""
+
+
+class RefusedError(RookeryError):
+    """An update or a message that is not taken; `code` says why, in one word for programs."""
+
+    def __init__(self, message: str, code: str):
+        super().__init__(message, code)  # both, so that a copy can be made of it
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class BudgetError(RefusedError):
+    """One more round would tell more about a client than was promised."""
+
+    def __init__(self, message: str, code: str = "budget"):
+        super().__init__(message, code)
 
 
 def noted(error: RookeryError, its_traceback: str) -> RookeryError:

@@ -1,0 +1,1 @@
+"""The parameter server: what several learners send, added up, robustly, privately, over networks."""
