@@ -1,0 +1,105 @@
+"""The promise of a private server, and the settings with which it would not be kept.
+
+A promise is refused where its arithmetic does not hold, rather than marked: a number that is shown
+beside a run is believed.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from rookery.errors import ConfigError, RefusedError
+
+POISSON = "poisson"  # each client by itself, with the same probability, anew in every round
+BOUNDED = frozenset({"average", "sum", "federated"})  # weights of 1 each: see refuse_weights
+UNBOUNDED = {
+    "weighted": "a client's weight multiplies its influence, and the noise is for a weight of 1",
+    "median": "one client can move a median further than any clipping bounds",
+    "trimmed_mean": "one client decides who else is trimmed, which no clipping bounds",
+    "krum": "one client can change who is chosen, which no clipping bounds",
+}  # aggregation → why the noise does not hide a client in it
+
+
+class Rule(NamedTuple):
+    """What a number of a promise must be."""
+
+    holds: Callable[[float, int], bool]  # of (number, clients)
+    allowed: str
+    remedy: str
+
+
+RULES: dict[str, Rule] = {
+    "clip_norm": Rule(
+        lambda bound, _: 0 < bound < math.inf,
+        "a number above 0",
+        "without a bound no noise hides a client; begin with the usual norm of an update",
+    ),
+    "noise_multiplier": Rule(
+        lambda multiplier, _: 0 < multiplier < math.inf,
+        "a number above 0",
+        "without noise nothing is hidden; begin with 1, or turn privacy off",
+    ),
+    "noise_scale": Rule(
+        lambda scale, _: 0 < scale < math.inf,
+        "a number above 0",
+        "it is noise_multiplier times clip_norm, both of which are above 0",
+    ),
+    "sample_rate": Rule(
+        lambda rate, _: 0 < rate <= 1,
+        "one number above 0 and up to 1, the same for every client",
+        "give the share of clients that a round invites",
+    ),
+    "delta": Rule(
+        lambda delta, clients: 0 < delta < 1 / clients,
+        "above 0 and below 1 / clients",
+        "with more, showing one whole client's update would keep the promise; give a tenth of that",
+    ),
+    "target_epsilon": Rule(
+        lambda epsilon, _: 0 < epsilon < math.inf,
+        "a number above 0",
+        "give what a client may lose over all rounds together; 1 is strong, 10 is weak",
+    ),
+}
+
+
+def refuse_numbers(clients: int, given: Mapping[str, float]) -> None:
+    """Raises a ConfigError for numbers, by their names in RULES, that promise nothing."""
+    if clients < 1:
+        raise ConfigError(f"clients must be 1 or more, got {clients}; give how many there may be")
+    for name, number in given.items():
+        rule = RULES[name]
+        if not rule.holds(number, clients):
+            raise ConfigError(
+                f"under differential privacy {name} must be {rule.allowed}, got {number} with "
+                f"{clients} clients; {rule.remedy}"
+            )
+
+
+def refuse_aggregation(method: str) -> None:
+    """Raises a ConfigError for a rule in which one client's influence is not bounded."""
+    if method not in BOUNDED:
+        why = UNBOUNDED.get(method, "nobody has shown how far one client can move it")
+        raise ConfigError(
+            f"under differential privacy aggregation must be one of {', '.join(sorted(BOUNDED))}, "
+            f"got {method!r}: {why}; take average, or turn privacy off"
+        )
+
+
+def refuse_sampling(sampling: str) -> None:
+    """Raises a ConfigError for any way to choose clients that is not the one accounted for."""
+    if sampling != POISSON:
+        raise ConfigError(
+            f"under differential privacy sampling must be {POISSON!r}, got {sampling!r}: epsilon "
+            "is computed for clients drawn each by itself with one probability; draw them with "
+            "privacy.subsample, or take sample_rate=1 and invite everybody"
+        )
+
+
+def refuse_weights(weights: Iterable[float]) -> None:
+    """Raises a RefusedError where an update would count for more or less than one."""
+    if wrong := [weight for weight in weights if weight != 1]:
+        raise RefusedError(
+            f"under differential privacy every update has weight 1, got {wrong[0]}; leave the "
+            "weight away",
+            "weight",
+        )
