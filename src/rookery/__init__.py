@@ -21,6 +21,7 @@ _HOME = {
     "InferencePolicy": "rookery.loops.rollout",
     "Learner": "rookery.learner",
     "Limiter": "rookery.replay.limiter",
+    "ParameterServer": "rookery.server.parameters",
     "Policy": "rookery.loops.front",
     "Pool": "rookery.replay.pool",
     "PrioritizedDQN": "rookery.sharing.prioritized",
@@ -49,6 +50,7 @@ __all__ = [
     "InferencePolicy",
     "Learner",
     "Limiter",
+    "ParameterServer",
     "Policy",
     "Pool",
     "PrioritizedDQN",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from rookery.loops.trajectory import Trajectory
     from rookery.replay.limiter import Limiter
     from rookery.replay.pool import Pool
+    from rookery.server.parameters import ParameterServer
     from rookery.sharing.prioritized import (
         PrioritizedDistributedReplayBuffer,
         PrioritizedDQN,

@@ -28,6 +28,7 @@ PUBLIC = {
     "InferencePolicy",
     "Learner",
     "Limiter",
+    "ParameterServer",
     "Policy",
     "Pool",
     "PrioritizedDQN",
