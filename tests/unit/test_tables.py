@@ -209,6 +209,56 @@ class TestOpponents:
         assert tables.opponent.tolist() == [Who.RANDOM] * 2
 
 
+class TestReady:
+    """Where others may still be due when `step` returns."""
+
+    def played(self, num: int, ready: float, steps: int = 60) -> dict[str, list[Any]]:
+        """Plays with a company that always adds 1, and says of each lane what it lived through."""
+        tables = seated(num, Named(4), ready=ready)
+        obs, _ = tables.reset(seed=0)
+        told: dict[str, list[Any]] = {"due": [], "rows": [[] for _ in range(num)]}
+        for _ in range(steps):
+            told["due"].append(int(tables.due.sum()))
+            acted = [tuple(row) for row in seen(obs)]
+            obs, reward, terminated, _, info = tables.step(np.zeros(num, dtype=int))
+            for lane in np.flatnonzero(info["real"]).tolist():
+                row = (acted[lane], float(reward[lane]), bool(terminated[lane]))
+                told["rows"][lane].append(row)
+        return told
+
+    def test_a_lane_lives_through_the_same_whether_others_wait_or_not(self) -> None:
+        together, apart = self.played(6, 1.0), self.played(6, 0.25)
+
+        for one, other in zip(together["rows"], apart["rows"], strict=True):
+            shared = min(len(one), len(other))
+            assert shared > 20
+            assert one[:shared] == other[:shared]
+
+    def test_a_share_of_the_tables_is_due_at_every_step_and_not_always_all(self) -> None:
+        due = self.played(8, 0.25)["due"]
+
+        assert min(due) >= 2
+        assert min(due) < 8
+
+    @pytest.mark.parametrize("num", [1, 2, 3])
+    def test_somebody_is_always_due_at_few_tables(self, num: int) -> None:
+        assert min(self.played(num, 0.25)["due"]) >= 1
+
+    def test_no_lane_ever_shows_a_mask_that_allows_nothing(self) -> None:
+        tables, rng = seated(6, Named(4), ready=0.25), np.random.default_rng(0)
+        obs, _ = tables.reset(seed=0)
+        for _ in range(60):
+            assert obs[MASK].any(1).all()
+            obs, *_ = tables.step(any_allowed(tables.single_action_space, obs, rng))
+
+    def test_games_that_are_always_over_before_we_are_due_are_an_error(self) -> None:
+        tables = Tables(lambda num: Count(num, limit=3), 4)
+        tables.invite(Named(4), opening=3, ready=0.25)
+
+        with pytest.raises(EnvError, match="lower the opening"):
+            tables.reset(seed=0)
+
+
 class TestBothSeats:
     def test_against_the_latest_all_seats_are_ours_and_otherwise_others_rest(self) -> None:
         tables = seated(4, Named(int(Who.LATEST), 4), both_seats=True)
@@ -406,8 +456,10 @@ class TestChance:
 
 
 class TestState:
-    @pytest.mark.parametrize("how", [None, {"both_seats": False}, {"both_seats": True}])
-    def test_games_go_on_as_if_they_had_not_been_saved(self, how: dict[str, bool] | None) -> None:
+    @pytest.mark.parametrize(
+        "how", [None, {"both_seats": False}, {"both_seats": True}, {"ready": 0.25}]
+    )
+    def test_games_go_on_as_if_they_had_not_been_saved(self, how: dict[str, Any] | None) -> None:
         def make() -> Envs:
             company = None if how is None else Strangers(spaces.Discrete(2))
             return Envs(seated(4, company, **(how or {})), "count")

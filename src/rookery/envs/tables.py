@@ -11,7 +11,8 @@ acted, or when its seat's part in the game ends. Then it rests, until no seat of
 new game begins at once: what others would still do in the old one is nobody's experience.
 
     one seat ours    a lane for each table. The company plays the other seats inside `step`, until
-                     our seat is due again; every lane is due and real at every step
+                     our seat is due again; every lane is due and real at every step, unless the
+                     company was told to let some wait (`ready`)
     all seats ours   a lane for each seat: lane = table * seats + seat
     both ways        (`both_seats`) a lane for each seat. Against `Who.LATEST` all of them are
                      ours; in other games the lanes of other seats rest
@@ -94,8 +95,11 @@ class Tables(VectorEnv[Any, Any, Any]):
         both_seats: bool = False,
         opening: int = 0,
         vary: bool = False,
+        ready: float = 1.0,
     ) -> None:
         """Lets others in, before the first `reset`; none: strangers, who play at random.
+
+        `step` returns once a seat of ours is due at this share of the tables, `ready`.
 
         Every game begins with `opening` random plies of whoever is due; to `vary`: with any number
         of them up to that.
@@ -105,11 +109,13 @@ class Tables(VectorEnv[Any, Any, Any]):
         self.company = company or Strangers(self.single_action_space)
         self.opening, self.vary = opening, vary
         self._sit(lanes=self.seats if both_seats else 1)
+        self._may_wait = int((1.0 - ready) * self.games.num)
         self.changed()
 
     def _sit(self, lanes: int) -> None:
         """Makes as many tables as it takes, each with so many lanes."""
         tables, seats = -(-self._num // lanes), self.seats
+        self._may_wait = 0  # tables at which others may be due when `step` returns
         if self.games.num != tables:
             self.games.close()
             self.games = self._factory(tables)
@@ -147,11 +153,10 @@ class Tables(VectorEnv[Any, Any, Any]):
         self._begun = True
         tables = np.arange(self.games.num)
         self._turn = (tables - 1) % self.seats  # the first game moves everybody on by one
-        self._begin(tables)
+        self._begin(tables, self._may_wait)
         self.due = self._due()
         # a lane that rests from the start shows what somebody else of its table sees
-        first = (self.games.due & self._ours).argmax(1)[self._table]
-        seen = self.games.look(self._table, np.where(self.due, self.seat, first))
+        seen = self.games.look(self._table, np.where(self.due, self.seat, self._anybody()))
         self._obs = _mapped(np.array, seen)
         return self._obs, {}
 
@@ -160,7 +165,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         self._choose(table[acted], seat[acted], np.asarray(actions)[acted])
         everywhere = np.arange(self.games.num)
         self._turns(everywhere)
-        self._play_on(everywhere)
+        waiting = self._play_on(everywhere, self._may_wait)
 
         ended = self.games.ended[table, seat]
         real = self._open[table, seat] & (ended | self.games.due[table, seat])
@@ -176,7 +181,7 @@ class Tables(VectorEnv[Any, Any, Any]):
             info["is_success"] = self._won(table, seat) * ended
             info["points"] = self._points(table, seat) * ended
         if (left := np.flatnonzero(self._left(everywhere))).size:
-            self._begin(left)
+            self._begin(left, self._may_wait - waiting)
         info["due"] = self.due = self._due()
         now = np.flatnonzero(self.due)
         _put(self._obs, now, self.games.look(table[now], self.seat[now]))
@@ -193,10 +198,22 @@ class Tables(VectorEnv[Any, Any, Any]):
         due: Bools = self.games.due[table, seat] & self._ours[table, seat]
         return due
 
-    def _play_on(self, which: Rows) -> None:
-        """Lets the company play at these tables until a seat of ours is due, or all have ended."""
-        while (which := which[self._waits(which)]).size:
+    def _anybody(self) -> Rows:
+        """Returns for each lane somebody of its table who is due, one of ours if there is any."""
+        ours = self.games.due & self._ours
+        due = np.where(ours.any(1, keepdims=True), ours, self.games.due)
+        first: Rows = due.argmax(1)[self._table]
+        return first
+
+    def _play_on(self, which: Rows, may_wait: int) -> int:
+        """Lets the company play until at these tables a seat of ours is due, or all have ended.
+
+        At `may_wait` of them others may still be due: playing on at few tables takes as long as at
+        many. Returns at how many they are.
+        """
+        while (which := which[self._waits(which)]).size > may_wait:
             self._turns(which)
+        return which.size
 
     def _waits(self, which: Rows) -> Bools:
         due = (self.games.due[which] & self._ours[which]).any(1)
@@ -227,7 +244,7 @@ class Tables(VectorEnv[Any, Any, Any]):
             t, s = table[own], seat[own]
             self._choice[t, s] = self.company.act(one, self.games.look(t, s), self.np_random)
 
-    def _begin(self, which: Rows) -> None:
+    def _begin(self, which: Rows, may_wait: int) -> None:
         """Starts new games; one that we have left before a seat of ours is due has not been one."""
         self._turn = self._turn.copy()  # it has been handed out
         self._turn[which] = (self._turn[which] + 1) % self.seats
@@ -241,7 +258,7 @@ class Tables(VectorEnv[Any, Any, Any]):
             self.games.reset(which, self.np_random)
             self._shuffle(which)
             self._score[which] = 0.0
-            self._play_on(which)
+            may_wait -= self._play_on(which, may_wait)
             which = which[self._left(which)]
             if not which.size:
                 return

@@ -25,6 +25,7 @@ from rookery.sharing.files import LEAGUE, make_private
 from rookery.types import Array
 
 ROOM = 2  # times as many policies as may be met are kept in memory
+READY = 0.25  # the share of tables at which an actor has to be due before it goes on
 
 
 class Company:
@@ -134,6 +135,7 @@ def seat(config: Config, envs: Envs, gallery: Gallery | None, latest: Algorithm)
         both_seats=selfplay.learn_from_both_seats,
         opening=selfplay.opening,
         vary=True,
+        ready=READY,
     )
     return company
 
