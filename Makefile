@@ -70,6 +70,7 @@ study: $(DEV_READY)
 	$(BIN)/python benchmarks/study/rookery_sharing.py --out runs/study
 	$(BIN)/python benchmarks/study/rookery_perfect.py --out runs/perfect
 	$(BIN)/python benchmarks/study/rookery_selfplay.py --out runs/selfplay
+	$(BIN)/python benchmarks/study/rookery_circles.py --out runs/circles
 
 shelf: $(DEV_READY)
 	$(BIN)/python benchmarks/shelf/rookery_shelf.py --out runs/shelf

@@ -11,6 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +25,9 @@ SETTINGS = (
     "eval.target=null",
     "checkpoint.replay=false",
     "checkpoint.period=100000000",
-    "selfplay.snapshot_period=1500",
-    "selfplay.keep=12",
 )
+PACE = ("selfplay.snapshot_period=1500", "selfplay.keep=12")
+SNAPSHOTS = 12  # on a ladder
 
 
 class Job(NamedTuple):
@@ -35,22 +36,24 @@ class Job(NamedTuple):
     arm: str
     seed: int
 
+    @property
+    def name(self) -> str:
+        return f"{self.arm}-{self.seed}"
 
-def train(job: Job, out: Path, scenario: str, env_steps: int) -> None:
-    run_dir = out / f"{job.arm}-{job.seed}"
+
+def train(job: Job, out: Path, game: Sequence[str], settings: Sequence[str]) -> None:
+    run_dir = out / job.name
     if (run_dir / "result.json").exists():
         return
-    settings = [*SETTINGS, f"selfplay.opponents={ARMS[job.arm]}", f"run.env_steps={env_steps}"]
-    command = ["train", scenario, "--seed", str(job.seed), "--run-dir", str(run_dir), "--quiet"]
-    _rookery(*command, *(word for each in settings for word in ("--set", each)))
+    command = ["train", *game, "--seed", str(job.seed), "--run-dir", str(run_dir), "--quiet"]
+    _rookery(*command, *(word for each in (*SETTINGS, *settings) for word in ("--set", each)))
 
 
-def ladder(job: Job, out: Path, games: int) -> dict[str, Any]:
-    run_dir = out / f"{job.arm}-{job.seed}"
-    picture = out / f"{job.arm}-{job.seed}.svg"
-    said = _rookery("ladder", str(run_dir), "--games", str(games), "--json", "--out", str(picture))
+def ladder(job: Job, out: Path, games: int, snapshots: int = SNAPSHOTS) -> dict[str, Any]:
+    words = [str(out / job.name), "--games", str(games), "--snapshots", str(snapshots), "--json"]
+    said = _rookery("ladder", *words, "--out", str(out / f"{job.name}.svg"))
     answer: dict[str, Any] = json.loads(said)
-    (out / f"{job.arm}-{job.seed}.json").write_text(json.dumps(answer, indent=1))
+    (out / f"{job.name}.json").write_text(json.dumps(answer, indent=1))
     return answer
 
 
@@ -85,8 +88,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     jobs = [Job(arm, seed) for seed in given.seeds for arm in ARMS]
+
+    def learn(job: Job) -> None:
+        settings = [f"selfplay.opponents={ARMS[job.arm]}", f"run.env_steps={given.env_steps}"]
+        train(job, given.out, [given.scenario], [*PACE, *settings])
+
     with ThreadPoolExecutor(given.workers) as workers:
-        list(workers.map(lambda j: train(j, given.out, given.scenario, given.env_steps), jobs))
+        list(workers.map(learn, jobs))
         answers = list(workers.map(lambda job: ladder(job, given.out, given.games), jobs))
     print("| arm | seed | Spearman | newest, Elo | against random | scripted | circles | sure |")
     print("|---|---|---|---|---|---|---|---|")
