@@ -41,6 +41,7 @@ EFFICIENCY = 0.85  # of N actors, beside N times one
 KEPT = 0.85  # of an engine's collection, by another one
 FIRST_STEP_S = 10.0  # to the first learner step, on any engine
 CHUNKS = (256, 1024)  # env steps of an actor between two looks at the learner
+EXTRAS = {"stable_baselines3": "sb3", "uvicorn": "server"}  # what a bench needs → its extra
 HERO = "rookery"  # the contender that all others of its group are compared with
 
 
@@ -195,6 +196,7 @@ CROWDS: dict[str, Callable[[Sequence[int]], Bench]] = {
 
 _COST = "share/rookery_cost.py"
 _GAMES = ("selfplay/rookery_games.py",)
+_SERVICE = ("server/rookery_service.py",)
 
 BENCHES: dict[str, Bench] = {
     "replay": Bench(
@@ -344,6 +346,17 @@ BENCHES: dict[str, Bench] = {
             ),
         ),
     ),
+    "server": Bench(
+        about="parameter service on loopback: 4 client processes push and pull 10 MB in turns, "
+        "signed, hashed and applied; socket: the same bytes over bare sockets; tls: with TLS too",
+        unit="MB/s",
+        contenders=(
+            Contender(name="rookery", command=_SERVICE, bar=300.0),
+            Contender(name="socket", command=("server/socket_copy.py",)),
+            Contender(name="tls", command=(*_SERVICE, "--tls"), rival="socket"),
+        ),
+        needs="uvicorn",
+    ),
 }
 
 
@@ -388,7 +401,7 @@ def run(args: argparse.Namespace) -> int:
     if bench.needs and not _installed(bench.needs):
         raise ConfigError(
             f"bench {args.bench} measures {bench.needs}, which is not installed; "
-            "pip install 'rookery[sb3]'"
+            f"pip install 'rookery[{EXTRAS[bench.needs]}]'"
         )
     seeds = args.seeds or range(args.rounds or bench.rounds)
     invited = [who for who in bench.contenders if args.peers or not who.package]
