@@ -2,14 +2,13 @@
 
     journal = Journal.create(path, about={...})
     journal.append([Record("push", {"worker": "a"}, update), Record("apply", {"lrs": [0.1]})])
-    journal, past = Journal.reopen(path, about_of=...)
+    journal, frames = Journal.reopen(path)
 
 What is appended together is one frame, there whole or not at all:
 
 | bytes | what |
 |---|---|
-| 4 | mark |
-| 8 | length of what follows the digest |
+| 4, 8, 8 | mark, the frame's number, length of what follows the digest |
 | 32 | SHA-256 of the journal's salt, the frame's number and what follows |
 | 4, then so many | length of the head; the head, JSON: [[kind, about, number of floats], ...] |
 | rest | the floats of all records, float32, little-endian |
@@ -25,9 +24,10 @@ import hashlib
 import json
 import os
 import struct
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,10 +35,11 @@ from rookery.errors import CheckpointError
 from rookery.types import Floats
 
 MARK = b"RKJ1"
-FRONT = struct.Struct("<4sQ32s")
+FRONT = struct.Struct("<4sQQ32s")
 COUNT = struct.Struct("<I")
 SALT_BYTES = 16
 FLOAT = np.dtype("<f4")
+Part: TypeAlias = bytes | memoryview
 
 
 class Record(NamedTuple):
@@ -54,7 +55,8 @@ class Journal:
 
     def __init__(self, path: Path, fd: int, salt: bytes, frames: int, size: int):
         self.path, self._fd, self._salt = path, fd, salt
-        self._frames, self.size = frames, size
+        self._frames, self.size = frames, size  # bytes of whole frames
+        self._shut = weakref.finalize(self, os.close, fd)
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "Journal":
@@ -63,7 +65,7 @@ class Journal:
         salt = os.urandom(SALT_BYTES)
         journal = cls(path, fd, salt, 0, 0)
         try:
-            journal._write(salt)
+            journal._write([salt])
             journal.append([Record("journal", dict(about))])
             sync_folder(path.parent)
         except BaseException:  # raised again; an open file must not stay
@@ -77,16 +79,9 @@ class Journal:
 
         What a kill left half written is cut off.
         """
-        try:
-            raw = path.read_bytes()
-            frames, size = _whole(raw)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"the journal {path} cannot be read ({error}); put it back from a copy, or delete "
-                "it to go on from the checkpoint without the pushes since"
-            ) from error
+        salt, frames, size = _read(path)
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        journal = cls(path, fd, raw[:SALT_BYTES], len(frames), size)
+        journal = cls(path, fd, salt, len(frames), size)
         journal._cut()
         return journal, frames
 
@@ -96,24 +91,28 @@ class Journal:
         Where it raises, nothing was appended.
         """
         body = encode(records)
+        length = sum(len(part) for part in body)
         digest = _digest(self._salt, self._frames, body)
         try:
-            self._write(FRONT.pack(MARK, len(body), digest) + body)
+            self._write([FRONT.pack(MARK, self._frames, length, digest), *body])
         except OSError as error:
-            self._cut()
+            with contextlib.suppress(OSError):  # the next frame goes over it in any case
+                self._cut()
             raise CheckpointError(
                 f"the journal {self.path} cannot be written: {error}; free some space, then push "
                 "again: nothing of this update was taken"
             ) from error
         self._frames += 1
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        done = 0
-        while done < len(view):
-            done += os.pwrite(self._fd, view[done:], self.size + done)
+    def _write(self, parts: Sequence[Part]) -> None:
+        end = self.size
+        for part in parts:
+            view = memoryview(part)
+            while len(view):
+                written = os.pwrite(self._fd, view, end)
+                end, view = end + written, view[written:]
         os.fdatasync(self._fd)
-        self.size += len(view)
+        self.size = end
 
     def _cut(self) -> None:
         """Drops what is behind the last whole frame: a later one would hide behind it."""
@@ -121,73 +120,101 @@ class Journal:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._shut()
 
 
-def encode(records: Sequence[Record]) -> bytes:
-    """Returns records as the body of a frame."""
-    vectors = [np.zeros(0, FLOAT) if r.floats is None else r.floats for r in records]
+def encode(records: Sequence[Record]) -> list[Part]:
+    """Returns records as the body of a frame, in parts that follow each other."""
+    vectors = [None if r.floats is None else np.ascontiguousarray(r.floats, FLOAT) for r in records]
     head = json.dumps(
         [
-            [record.kind, record.about, -1 if record.floats is None else len(vector)]
+            [record.kind, record.about, -1 if vector is None else len(vector)]
             for record, vector in zip(records, vectors, strict=True)
         ]
     ).encode()
-    floats = [np.ascontiguousarray(vector, FLOAT).tobytes() for vector in vectors]
-    return b"".join([COUNT.pack(len(head)), head, *floats])
+    floats = [vector.data.cast("B") for vector in vectors if vector is not None and len(vector)]
+    return [COUNT.pack(len(head)), head, *floats]
 
 
-def decode(body: bytes) -> list[Record]:
-    """Returns the records of a frame's body."""
+def decode(body: memoryview) -> list[Record]:
+    """Returns the records of a frame's body; their floats are views of it."""
     (length,) = COUNT.unpack_from(body)
     at = COUNT.size + length
     records = []
-    for kind, about, count in json.loads(body[COUNT.size : at]):
-        floats = None if count < 0 else np.frombuffer(body, FLOAT, count, at).astype(np.float32)
+    for kind, about, count in json.loads(bytes(body[COUNT.size : at])):
+        floats = None if count < 0 else np.frombuffer(body, FLOAT, count, at)
         at += max(count, 0) * FLOAT.itemsize
         records.append(Record(str(kind), dict(about), floats))
     return records
 
 
-def _whole(raw: bytes) -> tuple[list[list[Record]], int]:
+def read(path: Path) -> list[list[Record]]:
+    """Returns what was appended to a journal, frame by frame, and leaves it alone."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[bytes, list[list[Record]], int]:
+    try:
+        raw = memoryview(path.read_bytes())
+        return bytes(raw[:SALT_BYTES]), *_whole(raw)
+    # the last ones: a body that is whole and still none of ours
+    except (OSError, ValueError, TypeError, struct.error) as error:
+        raise CheckpointError(
+            f"the journal {path} cannot be read ({error}); without it, pushes would be lost that "
+            "were acknowledged: put it back from a copy, or begin with another checkpoint_path"
+        ) from error
+
+
+def _whole(raw: memoryview) -> tuple[list[list[Record]], int]:
     """Returns the frames of a journal and where the last one ends."""
-    salt, at = raw[:SALT_BYTES], SALT_BYTES
+    salt, at = bytes(raw[:SALT_BYTES]), SALT_BYTES
     frames: list[list[Record]] = []
-    while (end := _end_of(raw, salt, len(frames), at)) is not None:
-        frames.append(decode(raw[at + FRONT.size : end]))
-        at = end
-    if at < len(raw) and any(_later(raw, salt, len(frames), at)):
+    while (frame := _frame(raw, salt, at)) is not None and frame.number == len(frames):
+        frames.append(decode(frame.body))
+        at = frame.end
+    if any(frame.number > len(frames) for frame in _behind(raw, salt, at)):
         raise ValueError(f"frame {len(frames)} is damaged, and there are whole ones behind it")
     if not frames:
         raise ValueError("its first frame is missing")
     return frames, at
 
 
-def _end_of(raw: bytes, salt: bytes, number: int, at: int) -> int | None:
-    """Returns where the whole frame that begins at `at` ends; None: there is no such frame."""
+class Frame(NamedTuple):
+    """A frame that is whole."""
+
+    number: int
+    body: memoryview
+    end: int
+
+
+def _frame(raw: memoryview, salt: bytes, at: int) -> Frame | None:
+    """Returns the whole frame that begins at `at`; None: there is no such frame."""
     if at + FRONT.size > len(raw):
         return None
-    mark, length, digest = FRONT.unpack_from(raw, at)
+    mark, number, length, digest = FRONT.unpack_from(raw, at)
     end = at + FRONT.size + int(length)
     if mark != MARK or end > len(raw):
         return None
-    body = memoryview(raw)[at + FRONT.size : end]
-    return end if digest == _digest(salt, number, body) else None
+    body = raw[at + FRONT.size : end]
+    return Frame(number, body, end) if digest == _digest(salt, number, [body]) else None
 
 
-def _later(raw: bytes, salt: bytes, number: int, at: int) -> Iterator[int]:
-    """Yields where frames begin that are whole and behind a broken one."""
-    found = raw.find(MARK, at + 1)
+def _behind(raw: memoryview, salt: bytes, at: int) -> Iterator[Frame]:
+    """Yields the frames that are whole and behind one that is not."""
+    text = bytes(raw[at:])
+    found = text.find(MARK)
     while found >= 0:
-        if _end_of(raw, salt, number + 1, found) is not None:
-            yield found
-        found = raw.find(MARK, found + 1)
+        frame = _frame(raw, salt, at + found)
+        if frame is not None:
+            yield frame
+        found = text.find(MARK, found + 1)
 
 
-def _digest(salt: bytes, number: int, body: bytes | memoryview) -> bytes:
-    return hashlib.sha256(b"".join((salt, struct.pack("<Q", number), body))).digest()
+def _digest(salt: bytes, number: int, parts: Sequence[Part]) -> bytes:
+    digest = hashlib.sha256(salt + struct.pack("<Q", number))
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
 
 
 def sync_folder(folder: Path) -> None:

@@ -45,7 +45,10 @@ class Layout:
 
     def start(self, arrays: Named) -> Floats:
         """Returns the [P] vector of initial parameters, of whatever float type."""
-        return self._joined({name: _array(a).astype(np.float32) for name, a in arrays.items()})
+        vector = self._joined({name: _array(a).astype(np.float32) for name, a in arrays.items()})
+        if not np.isfinite(vector).all():
+            raise ConfigError("initial_parameters have NaN or Inf in them; start from finite ones")
+        return vector
 
     def join(self, arrays: Named) -> Floats:
         """Returns a new [P] vector; names, shapes and dtypes must be exactly these."""

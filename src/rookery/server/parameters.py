@@ -21,7 +21,6 @@ the next server with that path goes on where this one was, with the same version
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -31,19 +30,24 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from beartype import BeartypeConf, beartype
 
-from rookery.errors import ConfigError, ProtocolError, RefusedError
-from rookery.server import aggregate
+from rookery.errors import CheckpointError, ConfigError, ProtocolError, RefusedError
+from rookery.server import store
 from rookery.server.aggregate import WEIGHTED, Aggregation, Liars
 from rookery.server.journal import Record
-from rookery.server.layout import Layout, Named
-from rookery.server.roster import Roster, check_name
+from rookery.server.layout import Named
+from rookery.server.machine import Machine, Moving, Pending, pending_of
+from rookery.server.roster import check_name
 from rookery.server.rules import Rules, Staleness, choose
-from rookery.server.stepper import Maker, Stepper
+from rookery.server.stepper import Maker
+from rookery.server.store import Found, Store
 from rookery.types import Array, Floats, Weights
 
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
 Parameters: TypeAlias = Weights  # (version, arrays), the arrays read-only
 Listener: TypeAlias = Callable[[Parameters], None]
+JOURNAL_BYTES = 256 << 20  # a longer journal is replaced by a checkpoint
+JOURNAL_PUSHES = 8  # or one of so many pushes, where those are large
+LOOK_S = 0.05  # between two looks at the deadline, by one who waits
 
 
 class Receipt(NamedTuple):
@@ -63,12 +67,15 @@ class Receipt(NamedTuple):
     version: int  # of the server, afterwards
 
 
-class Pending(NamedTuple):
-    """An accepted update that has not been applied yet."""
+class Push(NamedTuple):
+    """What a worker says, checked as far as it can be without the server's state."""
 
     worker: str
+    update: Floats  # [P]
+    finite: bool
     weight: float
-    update: Floats  # [P], discounted already
+    version: int | None  # that it was computed with
+    push_id: str | None
 
 
 class ParameterServer:
@@ -101,6 +108,10 @@ class ParameterServer:
         byzantine: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ):
+        """`checkpoint_path` is a folder; where an earlier server left one, this one goes on.
+
+        `optimizer` is the name of one of torch's, or a callable that takes parameters and `lr`.
+        """
         self.rules = Rules(
             aggregation=Aggregation(choose(Aggregation, aggregation_method, "aggregation_method")),
             update_frequency=update_frequency,
@@ -114,26 +125,31 @@ class ParameterServer:
             quarantine_after=quarantine_after,
             liars=Liars(trim, byzantine),
         )
-        self._layout = Layout.of(initial_parameters)
-        start = self._layout.start(initial_parameters)
-        if not np.isfinite(start).all():
-            raise ConfigError("initial_parameters have NaN or Inf in them; start from finite ones")
-        self._stepper = Stepper(start, self._layout, optimizer, lr, optimizer_kwargs or {})
-        self._roster = Roster()
-        self._pending: list[Pending] = []
-        self._opened = 0.0  # when the round got its first push
-        self._version = 0
-        self._counts: Counter[str] = Counter()
-        self._listeners: list[Listener] = []
-        self._service: Any = None
+        kwargs = dict(optimizer_kwargs or {})
+        moving = Moving(optimizer, lr, kwargs, self.rules.aggregation, self.rules.liars)
+        self._machine = Machine(initial_parameters, moving)
         self._clock, self._began = clock, clock()
+        self._opened = self._began  # when the round got its first push
+        self._listeners: list[Listener] = []
+        self._told = 0  # the version that subscribers know
+        self._service: Any = None
+        self._saved = 0  # the version in the checkpoint
+        self._trouble = ""  # why the last checkpoint could not be saved
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
-        self._publish()
+        self._store = None if checkpoint_path is None else Store(Path(checkpoint_path))
+        try:
+            self._begin()
+        except BaseException:  # raised again; the folder must not stay locked
+            self.close()
+            raise
 
     @property
     def version(self) -> int:
         """The number of updates applied so far; it never falls, over restarts neither."""
+        if self._overdue():
+            with self._turn():
+                pass
         return self._shown.version
 
     # Workers.
@@ -143,40 +159,44 @@ class ParameterServer:
         """Lets a worker push; returns the version. To register twice is to register once."""
         check_name(worker, "worker's name")
         with self._turn():
-            if not self._roster.knows(worker):
+            if not self._machine.roster.knows(worker):
                 self._commit([Record("join", {"worker": worker})])
-            return self._version
+            return self._machine.version
 
     @checked
     def unregister_worker(self, worker: str) -> None:
         """Waits for a worker no longer. What it pushed counts; quarantine outlasts it."""
         with self._turn():
-            if self._roster.knows(worker):
+            if self._machine.roster.knows(worker):
                 self._commit([Record("leave", {"worker": worker})])
 
     @checked
     def pardon_worker(self, worker: str) -> None:
         """Ends a worker's quarantine."""
         with self._turn():
-            self._commit([Record("pardon", {"worker": worker})])
+            if worker in self._machine.roster.quarantined():
+                self._commit([Record("pardon", {"worker": worker})])
 
     # Parameters.
 
     @checked
     def get_parameters(self, newer_than: int = -1, *, wait_s: float = 0.0) -> Parameters | None:
-        """Returns the parameters if there are newer ones, at the latest after `wait_s`."""
-        if self._shown.version <= newer_than and (wait_s > 0 or self.rules.synchronous):
-            self._wait(newer_than, wait_s)
+        """Returns the parameters if there are newer ones, at the latest after `wait_s`.
+
+        A round may be skipped: who waits for the next version waits no longer than the deadline,
+        and then pushes again.
+        """
+        if self.version <= newer_than and wait_s > 0:
+            self._wait(newer_than, time.monotonic() + wait_s)
         shown = self._shown
         return shown if shown.version > newer_than else None
 
-    def _wait(self, newer_than: int, wait_s: float) -> None:
+    def _wait(self, newer_than: int, until: float) -> None:
         """In real time, whatever clock decides on deadlines."""
-        until = time.monotonic() + wait_s
-        with self._turn():
-            while self._version <= newer_than and (left := until - time.monotonic()) > 0:
-                self._news.wait(min(left, 0.05 if self._pending else left))
-                self._look()
+        while self.version <= newer_than and (left := until - time.monotonic()) > 0:
+            with self._lock:
+                if self._shown.version <= newer_than:
+                    self._news.wait(min(left, LOOK_S) if self.rules.synchronous else left)
 
     @checked
     def subscribe(self, listener: Listener) -> None:
@@ -192,8 +212,7 @@ class ParameterServer:
             try:
                 listener(shown)
             except Exception:  # a user's function: its failure is not the pushing worker's
-                with self._lock:
-                    self._counts["listener_failed"] += 1
+                self._count("listener_failed")
         return shown
 
     # Updates.
@@ -208,7 +227,7 @@ class ParameterServer:
         version: int | None = None,
         push_id: str | None = None,
     ) -> Receipt:
-        """Takes a worker's update; when this returns, it will not be lost.
+        """Takes a worker's update; once this returns, it will not be lost.
 
         `version` is the one it was computed with (None: the newest). An update with a `push_id`
         can be pushed again after a lost answer: it counts once.
@@ -216,23 +235,24 @@ class ParameterServer:
         try:
             if push_id is not None:
                 check_name(push_id, "push_id")
-            update = self._layout.join(grads)
-            weight = self._weight(weight)
+            layout = self._machine.layout
+            update = layout.join(grads)  # and the look for NaN: before anybody waits for us
             finite = bool(np.isfinite(update).all())
             with self._turn():
-                return self._take(worker, update if finite else None, weight, version, push_id)
+                if layout is not self._machine.layout:  # another checkpoint was loaded meanwhile
+                    update = self._machine.layout.join(grads)
+                weight = self._weight(weight)
+                return self._take(Push(worker, update, finite, weight, version, push_id))
         except RefusedError as error:
-            with self._lock:
-                self._counts[f"refused_{error.code}"] += 1
+            self._count(f"refused_{error.code}")
             raise
 
     @checked
     def aggregate_gradients(self) -> dict[str, Array] | None:
-        """Returns what is pending as one update, which stays pending; None: nothing is."""
-        with self._lock:
-            if not self._pending:
-                return None
-            return self._layout.split(self._aggregate(self._pending))
+        """Returns what is pending as one update, and leaves it pending; None: nothing is."""
+        with self._turn():
+            pending = self._machine.pending
+            return self._split(self._machine.aggregate(pending)) if pending else None
 
     @checked
     def update_parameters(self, learning_rate: float | None = None) -> int:
@@ -242,9 +262,13 @@ class ParameterServer:
         Returns the version.
         """
         with self._turn():
-            if self._pending and self._voters(self._pending) >= self._least():
-                self._commit([self._closing(self._pending, learning_rate)])
-            return self._version
+            pending = self._machine.pending
+            if pending and _workers(pending) >= self._least():
+                self._commit([self._closing(pending, learning_rate)])
+            return self._machine.version
+
+    def _split(self, update: Floats) -> dict[str, Array]:
+        return self._machine.layout.split(update)
 
     def _weight(self, weight: float) -> float:
         if not math.isfinite(weight) or weight < 0:
@@ -254,51 +278,46 @@ class ParameterServer:
                 "weight",
             )
         if weight > self.rules.max_weight:
-            with self._lock:
-                self._counts["weight_clamped"] += 1
+            self._count("weight_clamped")
         return min(weight, self.rules.max_weight)
 
-    def _take(
-        self,
-        worker: str,
-        update: Floats | None,
-        weight: float,
-        version: int | None,
-        push_id: str | None,
-    ) -> Receipt:
-        if push_id in self._roster.admitted(worker).applied:
+    def _take(self, push: Push) -> Receipt:
+        if push.push_id in self._machine.roster.admitted(push.worker).applied:
             return self._answer("duplicate", accepted=True)
-        if update is None:
-            return self._strike(worker)
-        scale = self.rules.scale(0 if version is None else self._version - version)
+        if not push.finite:
+            return self._strike(push.worker)
+        scale = self.rules.scale(0 if push.version is None else self._shown.version - push.version)
         if scale is None:
             return self._answer("stale")
-        if self.rules.synchronous and worker in {each.worker for each in self._pending}:
+        pushed = {each.worker for each in self._machine.pending}
+        if self.rules.synchronous and push.worker in pushed:
             return self._answer("round")
-        about = {"worker": worker, "weight": weight, "id": push_id}
         if scale != 1.0:
-            self._counts["discounted"] += 1
-        self._push(Record("push", about, self._incoming(update) * np.float32(scale)))
-        return self._answer("ok", accepted=True)
+            self._count("discounted")
+        self._accept(push, self._incoming(push.update) * np.float32(scale))
+        return Receipt(True, "ok", self._machine.version)
 
-    def _push(self, push: Record) -> None:
+    def _accept(self, push: Push, update: Floats) -> None:
         """Writes down an update, and in the same breath what it sets off."""
-        records = [push]
-        pending = [*self._pending, _pending(push)]
+        about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
+        records = [Record("push", about, update)]
+        pending = [*self._machine.pending, pending_of(records[0])]
+        if len(pending) == 1:
+            self._opened = self._clock()
         if self._complete(pending):
             records.append(self._closing(pending, None))
         self._commit(records)
 
     def _incoming(self, update: Floats) -> Floats:
-        """What of a pushed [P] vector is aggregated."""
+        """Returns what of a pushed vector is aggregated, [P]."""
         return update
 
     def _answer(self, code: str, *, accepted: bool = False) -> Receipt:
-        self._counts[code] += 1
-        return Receipt(accepted, code, self._version)
+        self._count(code)
+        return Receipt(accepted, code, self._machine.version)
 
     def _strike(self, worker: str) -> Receipt:
-        known = self._roster.workers[worker]
+        known = self._machine.roster.workers[worker]
         known.strikes += 1
         if known.strikes >= self.rules.quarantine_after:
             self._commit([Record("quarantine", {"worker": worker, "strikes": known.strikes})])
@@ -312,126 +331,190 @@ class ParameterServer:
 
         Subscribers are told when nobody is kept waiting by it.
         """
-        with self._lock:
-            before = self._version
-            self._look()
-            yield
-            self._look()
-            after = self._version
-        if after > before:
-            self.broadcast_parameters()
+        try:
+            with self._lock:
+                self._look()
+                yield
+                self._look()
+        finally:
+            with self._lock:
+                news, self._told = self._told < self._shown.version, self._shown.version
+            if news:
+                self.broadcast_parameters()
+
+    def _look(self) -> None:
+        """Closes a round that is due."""
+        pending = self._machine.pending
+        if pending and self._complete(pending):
+            self._commit([self._closing(pending, None)])
+        elif self._overdue():
+            enough = len(pending) >= self._bearable()
+            self._commit([self._closing(pending, None) if enough else _skip("quorum")])
+
+    def _overdue(self) -> bool:
+        waits = self.rules.synchronous and bool(self._machine.pending)
+        return waits and self._clock() - self._opened >= self.rules.deadline_s
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         """Is this enough to be applied without waiting for the deadline?"""
         if not self.rules.synchronous:
             return len(pending) >= self.rules.update_frequency
-        return len(pending) >= max(self._least(), self.rules.enough(len(self._roster.active())))
+        active = len(self._machine.roster.active())
+        return len(pending) >= max(self._least(), self.rules.enough(active))
+
+    def _bearable(self) -> int:
+        """Returns how many will do at the deadline."""
+        return max(self._least(), self.rules.bearable(len(self._machine.roster.active())))
 
     def _least(self) -> int:
-        """How many workers an update needs, whatever else holds."""
+        """Returns how many workers an update needs, whatever else holds."""
         return self.rules.least
-
-    def _look(self) -> None:
-        """Closes a round that is due."""
-        if not self._pending:
-            return
-        if self._complete(self._pending):
-            self._commit([self._closing(self._pending, None)])
-        elif self.rules.synchronous and self._overdue():
-            bearable = max(self._least(), self.rules.bearable(len(self._roster.active())))
-            enough = len(self._pending) >= bearable
-            late = self._closing(self._pending, None) if enough else _skip("quorum")
-            self._commit([late])
-
-    def _overdue(self) -> bool:
-        return self._clock() - self._opened >= self.rules.deadline_s
 
     def _closing(self, pending: Sequence[Pending], lr: float | None) -> Record:
         """Returns what becomes of a round: an update, or nothing and why."""
-        if self._voters(pending) < self._least():
+        if _workers(pending) < self._least():
             return _skip("workers")
         if self.rules.aggregation in WEIGHTED and not any(each.weight for each in pending):
             return _skip("weight")
-        update = self._aggregate(pending)
+        update = self._machine.aggregate(pending)
         if not np.isfinite(update).all():
             return _skip("overflow")
-        lrs = self._stepper.lrs if lr is None else [lr] * len(self._stepper.lrs)
-        return Record("apply", {"lrs": lrs}, update)
+        own = self._machine.stepper.lrs
+        return Record("apply", {"lrs": own if lr is None else [lr] * len(own)}, update)
 
-    def _voters(self, pending: Sequence[Pending]) -> int:
-        return len({each.worker for each in pending})
-
-    def _aggregate(self, pending: Sequence[Pending]) -> Floats:
-        votes = _by_worker(pending) if self.rules.robust else pending
-        updates = np.stack([each.update for each in votes])
-        weights = np.array([each.weight for each in votes])
-        return aggregate.aggregate(self.rules.aggregation, updates, weights, self.rules.liars)
-
-    # What happens, written down first.
+    # What happens: written down, then done.
 
     def _commit(self, records: Sequence[Record]) -> None:
-        """Makes things happen, in order: on the disk, then here."""
+        if self._store is not None:
+            self._store.append([self._noted(record) for record in records])
         for record in records:
-            DEEDS[record.kind](self, record)
+            self._machine.do(record)
+        if any(record.kind == "apply" for record in records):
+            self._publish()
+        if self._store is not None and self._worth_saving(self._store):
+            self._save_now()
 
-    def _did_push(self, record: Record) -> None:
-        if not self._pending:
-            self._opened = self._clock()
-        self._pending.append(_pending(record))
-        self._roster.pushed(record.about["worker"], record.about["id"])
+    def _noted(self, record: Record) -> Record:
+        """Returns what the journal needs of a record: an aggregate can be computed again."""
+        return record._replace(floats=None) if record.kind == "apply" else record
 
-    def _did_apply(self, record: Record) -> None:
-        update = self._aggregate(self._pending) if record.floats is None else record.floats
-        self._stepper.step(self._gradient(update), record.about["lrs"])
-        self._pending.clear()
-        self._version += 1
-        self._publish()
+    def _worth_saving(self, kept: Store) -> bool:
+        long = max(JOURNAL_BYTES, JOURNAL_PUSHES * 4 * self._machine.layout.total)
+        due = self._machine.version - self._saved >= self.rules.save_frequency
+        return due or kept.journal_bytes > long
 
-    def _gradient(self, update: Floats) -> Floats:
-        """What the optimizer goes against, of an aggregated update."""
-        return update
-
-    def _did_skip(self, record: Record) -> None:
-        self._pending.clear()
-        self._counts[f"skipped_{record.about['why']}"] += 1
-
-    def _did_join(self, record: Record) -> None:
-        self._roster.join(record.about["worker"])
-
-    def _did_leave(self, record: Record) -> None:
-        self._roster.leave(record.about["worker"])
-
-    def _did_quarantine(self, record: Record) -> None:
-        self._roster.quarantine(record.about["worker"], record.about["strikes"])
-
-    def _did_pardon(self, record: Record) -> None:
-        self._roster.pardon(record.about["worker"])
+    def _save_now(self) -> None:
+        """Where it fails, the journal still has everything: the next update tries again."""
+        try:
+            self.save_checkpoint()
+        except CheckpointError as error:
+            self._count("save_failed")
+            self._trouble = str(error)
 
     def _publish(self) -> None:
-        values = self._stepper.values.copy()
+        values = self._machine.stepper.values.copy()
         values.flags.writeable = False  # many readers share it
+        self._shown = Parameters(self._machine.version, self._split(values))
         with self._lock:
-            self._shown = Parameters(self._version, self._layout.split(values))
             self._news.notify_all()
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._machine.counts[what] += 1
 
     # Looking.
 
     @checked
     def get_server_stats(self) -> dict[str, Any]:
-        """Returns numbers about the server, ready for JSON."""
+        """Returns numbers about the server, ready for JSON.
+
+        `counts` has every answer by its code, refusals as `refused_<code>`, rounds that came to
+        nothing as `skipped_<why>`, and `discounted`, `weight_clamped`, `save_failed`.
+        """
         with self._turn():
+            machine = self._machine
+            workers = machine.roster.workers
             return {
-                "version": self._version,
+                "version": machine.version,
                 "aggregation": self.rules.aggregation.value,
                 "synchronous": self.rules.synchronous,
-                "parameters": self._layout.total,
-                "workers": self._roster.active(),
-                "quarantined": self._roster.quarantined(),
-                "pending": len(self._pending),
-                "pushes": {n: w.pushes for n, w in self._roster.workers.items() if w.registered},
-                "counts": dict(self._counts),
+                "parameters": machine.layout.total,
+                "workers": machine.roster.active(),
+                "quarantined": machine.roster.quarantined(),
+                "pending": len(machine.pending),
+                "pushes": {name: w.pushes for name, w in workers.items() if w.registered},
+                "counts": dict(machine.counts),
+                "saved_version": self._saved,
+                "trouble": self._trouble,
                 "uptime_s": self._clock() - self._began,
             }
+
+    # The disk.
+
+    @checked
+    def save_checkpoint(self, path: str | Path | None = None) -> Path:
+        """Saves everything to a file, or without a path to `checkpoint_path`; returns the file."""
+        with self._lock:
+            if path is not None:
+                file = Path(path)
+                file = file if file.suffix else file.with_suffix(store.SUFFIX)
+                store.write_checkpoint(file, self._machine.state())
+                return file
+            found = self._own_store().save(self._machine.state(), self._machine.identity())
+            self._saved, self._trouble = self._machine.version, ""
+            return found
+
+    @checked
+    def load_checkpoint(self, path: str | Path | None = None) -> int:
+        """Goes on from a file, or a server's folder; without a path from `checkpoint_path`.
+
+        Returns the version: that of the checkpoint, or a new one where this server has had a
+        later one already, since a version must not stand for two sets of parameters.
+        """
+        with self._turn():
+            before = self._machine.version
+            found = self._own_store().load() if path is None else store.look_into(Path(path))
+            if found is None:
+                raise CheckpointError(f"there is no checkpoint in {self._own_store().folder}")
+            self._machine = self._restored(found)
+            if self._machine.version < before:
+                self._machine.version = before + 1
+            self._opened = self._clock()
+            self._publish()
+            if self._store is not None and path is not None:
+                self.save_checkpoint()
+            return self._machine.version
+
+    @checked
+    def close(self) -> None:
+        """Ends the service, and lets another server have `checkpoint_path`."""
+        self.stop_server()
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+
+    def _begin(self) -> None:
+        """Goes on from what an earlier server left, or leaves something itself."""
+        found = None if self._store is None else self._store.load()
+        if found is not None:
+            self._machine = self._restored(found)
+            self._saved = int(found.saved.numbers["version"])
+        self._publish()
+        if self._store is not None and found is None:
+            self.save_checkpoint()  # initial parameters may be others the next time
+
+    def _restored(self, found: Found) -> Machine:
+        start = self._split(self._machine.stepper.values)
+        machine = Machine(start, self._machine.moving)  # where this fails, the present one stays
+        machine.restore(found)
+        return machine
+
+    def _own_store(self) -> Store:
+        if self._store is None:
+            raise ConfigError(
+                "this server has no checkpoint_path; give it one, or name the file to use"
+            )
+        return self._store
 
     # The network.
 
@@ -442,10 +525,11 @@ class ParameterServer:
         Options are those of `rookery.server.service.Service`. Needs the extra `server`.
         """
         if self._service is not None:
-            raise ProtocolError("the server is being served already; call stop_server() first")
-        service = import_module("rookery.server.service")  # an extra
-        self._service = service.Service(self, host, port, **options)
-        return str(self._service.start())
+            raise ProtocolError("this server is being served already; call stop_server() first")
+        service = import_module("rookery.server.service").Service(self, host, port, **options)
+        url = str(service.start())
+        self._service = service
+        return url
 
     @checked
     def stop_server(self) -> None:
@@ -455,37 +539,9 @@ class ParameterServer:
             service.stop()
 
 
-DEEDS: dict[str, Callable[[Any, Record], None]] = {
-    "push": ParameterServer._did_push,
-    "apply": ParameterServer._did_apply,
-    "skip": ParameterServer._did_skip,
-    "join": ParameterServer._did_join,
-    "leave": ParameterServer._did_leave,
-    "quarantine": ParameterServer._did_quarantine,
-    "pardon": ParameterServer._did_pardon,
-}
-
-
 def _skip(why: str) -> Record:
     return Record("skip", {"why": why})
 
 
-def _pending(push: Record) -> Pending:
-    assert push.floats is not None
-    return Pending(push.about["worker"], push.about["weight"], push.floats)
-
-
-def _by_worker(pending: Sequence[Pending]) -> list[Pending]:
-    """Gives each worker one vote, the mean of what it pushed: a liar must not outvote by haste."""
-    pushed: dict[str, list[Pending]] = {}
-    for each in pending:
-        pushed.setdefault(each.worker, []).append(each)
-    return [
-        Pending(worker, 1.0, own[0].update if len(own) == 1 else _mean(own))
-        for worker, own in pushed.items()
-    ]
-
-
-def _mean(pending: Sequence[Pending]) -> Floats:
-    updates = np.stack([each.update for each in pending])
-    return aggregate.aggregate(Aggregation.AVERAGE, updates, np.ones(len(updates)))
+def _workers(pending: Sequence[Pending]) -> int:
+    return len({each.worker for each in pending})
