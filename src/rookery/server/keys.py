@@ -10,6 +10,7 @@ printed or logged.
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import stat
@@ -24,6 +25,7 @@ from rookery.server.protocol import checked_name
 FORMAT = 1
 SHORTEST = 32  # characters of a key that somebody made up
 LARGEST = 16 << 20  # bytes of a file that is read whole
+LOG = logging.getLogger("rookery.server")
 LOOK_S = 1.0  # between two looks whether the file has changed
 
 
@@ -53,7 +55,7 @@ class Keys:
         """Returns a client's key as the file has it now, give or take a second."""
         with self._lock:
             if self._clock() - self._looked >= LOOK_S:
-                self._refresh()
+                self._look_again()
             return self._keys.get(client)
 
     def issue(self, client: str) -> str:
@@ -91,8 +93,16 @@ class Keys:
         except FileNotFoundError:
             self._keys, self._seen = {}, None
             return
-        if (found.st_mtime_ns, found.st_ino) != self._seen:
-            self._keys, self._seen = _read(self._path), (found.st_mtime_ns, found.st_ino)
+        if (now := (found.st_mtime_ns, found.st_ino)) != self._seen:
+            self._seen = now  # first: a file that cannot be read is read once
+            self._keys = _read(self._path)
+
+    def _look_again(self) -> None:
+        """A server that runs keeps the keys it has when their file is damaged, and says so."""
+        try:
+            self._refresh()
+        except ConfigError as error:
+            LOG.error("the keys stay as they were: %s", error)
 
     def _write(self, keys: dict[str, str]) -> None:
         if self._path is not None:
