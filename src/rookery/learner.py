@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rookery import seeding
 from rookery.algos import Algorithm
+from rookery.algos.interface import Loss
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
 from rookery.nets.arrays import arrays_of, fingerprint, load_arrays
@@ -71,8 +72,9 @@ class Learner:
         metrics: dict[str, Tensor] = {}
         try:
             step = self.learner_steps + 1
-            for loss in self.algorithm.losses(self._here(batch), step=step, rng=self.rng):
-                if not self._step(loss.group, loss.value):
+            for own in self.algorithm.losses(self._here(batch), step=step, rng=self.rng):
+                loss, norm = self._descend(own)
+                if not self._step(loss, norm):
                     return self._skip()
                 td_error = loss.td_error if loss.td_error is not None else td_error
                 metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
@@ -87,15 +89,19 @@ class Learner:
         self.algorithm.settle(self.learner_steps)
         return Learned(_host(td_error), metrics)
 
-    def _step(self, group: str, loss: Tensor) -> bool:
-        flat, limit = self._flat[group], self.config.max_grad_norm
-        norm = flat.descend(loss)
+    def _descend(self, loss: Loss) -> tuple[Loss, Tensor]:
+        """Computes the gradient to step by; returns the loss that it is of, and its norm, []."""
+        return loss, self._flat[loss.group].descend(loss.value)
+
+    def _step(self, loss: Loss, norm: Tensor) -> bool:
+        flat, limit = self._flat[loss.group], self.config.max_grad_norm
         size = norm.item()  # a sync point; TD errors are one anyway
-        if not math.isfinite(size + loss.item()):  # Huber's gradient may be where its loss is not
+        # Huber's gradient may be finite where its loss is not
+        if not math.isfinite(size + loss.value.item()):
             return False
         if limit is not None and size > limit:
             flat.grad.mul_(limit / size)
-        self.optimizers[group].step()
+        self.optimizers[loss.group].step()
         return True
 
     def _skip(self) -> Learned:
@@ -199,6 +205,14 @@ class Learner:
             optimizer.load_state_dict(state)
         if "rng" in arrays:
             self.rng.set_state(torch.from_numpy(arrays["rng"].copy()))
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that learn with it, by name."""
+        return {}
+
+    def close(self) -> None:
+        """Ends whatever learns with it elsewhere."""
 
 
 class Recorded(Learner):

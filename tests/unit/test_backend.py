@@ -20,6 +20,7 @@ OTHERS = {
     "cluster.learner_resources": {"GPU": 1.0},
     "actor.num": 2,
     "actor.inference": "central",
+    "learner.replicas": 2,
     "replay.draw": "prioritized",
     "replay.storage": "disk",
     "replay.shards": 2,

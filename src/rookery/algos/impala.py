@@ -42,13 +42,14 @@ class Impala(ActorCritic):
             c_clip=self.config.c_clip,
         )
         error = (traced.wanted - value[:, :-1]) * mask
-        yield together(
+        loss = together(
             self.config,
             policy=-(traced.advantage * judged.log_prob * mask).sum() / steps,
             value=error.square().sum() / steps,
             entropy=(judged.entropy * mask).sum() / steps,
             metrics={"ratio": (log_ratio.exp() * mask).sum() / steps},
         )
+        yield loss._replace(amount=steps)
 
     def _judged(self, batch: Batch) -> tuple[Judged, Tensor]:
         """Returns what the policy thinks of [B, T] actions, and the values [B, T + 1]."""

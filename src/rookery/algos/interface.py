@@ -32,6 +32,7 @@ class Loss(NamedTuple):
     value: Tensor  # []
     td_error: Tensor | None  # [B], from the loss that should rank rows
     metrics: dict[str, Tensor]
+    amount: Tensor | None = None  # [] how many things it is a mean of, where not of the B rows
 
 
 class Acted(NamedTuple):

@@ -92,9 +92,10 @@ class R2d2(Algorithm):
             taught = self._taught(batch)  # [B, T]
         error = (wanted - said) * taught
         huber = F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
-        loss = (huber.sum(1) @ batch.weight) / taught.sum().clamp(min=1.0)
-        metrics = {"q_mean": (said.detach() * taught).sum() / taught.sum().clamp(min=1.0)}
-        yield Loss("q", loss, self._surprise(error.detach().abs(), taught), metrics)
+        count = taught.sum()
+        loss = (huber.sum(1) @ batch.weight) / count.clamp(min=1.0)
+        metrics = {"q_mean": (said.detach() * taught).sum() / count.clamp(min=1.0)}
+        yield Loss("q", loss, self._surprise(error.detach().abs(), taught), metrics, count)
 
     def _values(self, network: Any, batch: Batch) -> Tensor:
         """Returns [B, T + 1, A] values; no gradient reaches back into what is only burnt in."""

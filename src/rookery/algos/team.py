@@ -97,12 +97,13 @@ class Team(Algorithm):
             fresh = (batch.extras[FRESH] > 0)[:, None].expand(-1, self.agents).flatten()
             learnt, then = self.teach(self._window(batch), fresh), self._then(batch)
             surprise = self.joint(self.surprise(learnt), self.agents, learnt.taught.amax(0))
-        taught, said = learnt.taught.sum().clamp(min=1.0), learnt.said.detach()
+        count, said = learnt.taught.sum(), learnt.said.detach()
+        taught = count.clamp(min=1.0)
         metrics = {
             "q_mean": (said * learnt.taught).sum() / taught,
             "q_drift": ((said - then).abs() * learnt.taught).sum() / taught,  # since it was played
         }
-        yield Loss("q", learnt.loss, surprise, metrics)
+        yield Loss("q", learnt.loss, surprise, metrics, count)
 
     def teach(self, window: Window, fresh: Tensor | None = None) -> Learnt:
         """Returns the loss of a window.

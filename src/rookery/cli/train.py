@@ -27,6 +27,7 @@ SETTINGS: dict[str, str] = {  # flag → the setting it is short for
     "target": "eval.target",
     "env": "env.id",
     "device": "learner.device",
+    "learners": "learner.replicas",
     "run_dir": "run.run_dir",
     "tag": "report.tag",
     "wandb": "report.wandb",
@@ -123,6 +124,9 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         help="local: each actor has a network; central: one server answers all of them",
     )
     group.add_argument("--device", metavar="DEVICE", help="of the learner: auto, cpu or cuda:N")
+    group.add_argument(
+        "--learners", type=int, metavar="N", help="that share every batch, on a GPU each"
+    )
     either = group.add_mutually_exclusive_group()
     either.add_argument("--seed", type=int, metavar="N", help="everything random follows from it")
     either.add_argument(
@@ -169,7 +173,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with signals.abrupt():
         from rookery.loops.launch import launch
+        from rookery.loops.replica import follow, rank_of
 
+    _refuse_several_at_one_door(configs)
+    if rank_of(configs[0]):
+        return follow(configs[0])
     answers, code = [], 0
     for config in configs:
         outcome = launch(
@@ -246,6 +254,15 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise ConfigError(
             "nothing to train was named; give a scenario (`rookery list` shows them), "
             "the path of a .yaml file, --env ID, or --resume RUN"
+        )
+
+
+def _refuse_several_at_one_door(configs: list["Config"]) -> None:
+    place = configs[0].learner.rendezvous
+    if place is not None and len(configs) > 1:
+        raise ConfigError(
+            f"learners from other hosts come to {place} for one run, got {len(configs)} --seeds; "
+            "use --seed, or leave learner.rendezvous out"
         )
 
 

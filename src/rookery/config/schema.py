@@ -308,15 +308,33 @@ class LearnerConfig:
     threads: int = 1  # torch threads; more than one may change results in the last bit
     compile: bool = False  # torch.compile of the networks that learn: first steps take far longer
     max_bad_steps: int = 10  # learner steps in a row whose loss is not finite before giving up
+    replicas: int = 1  # learners that share every batch, on one GPU each (or CPU processes)
+    rendezvous: str | None = None  # HOST:PORT where learners of other hosts join; none: all here
+    replica_timeout_s: float = 60.0  # a learner that keeps the others waiting for longer is lost
 
     def __post_init__(self) -> None:
         for name in ("lr", "lr_end"):
             at_least_0(f"learner.{name}", getattr(self, name))
         device("learner.device", self.device)
-        for name in ("publish_period", "threads", "max_bad_steps"):
+        for name in ("publish_period", "threads", "max_bad_steps", "replicas", "replica_timeout_s"):
             positive(f"learner.{name}", getattr(self, name))
+        self._refuse_an_idle_rendezvous()
         if self.max_grad_norm is not None:
             positive("learner.max_grad_norm", self.max_grad_norm)
+
+    def _refuse_an_idle_rendezvous(self) -> None:
+        if self.rendezvous is None:
+            return
+        if not re.fullmatch(r"[^\s:/]+:[1-9]\d*", self.rendezvous):
+            raise ConfigError(
+                f"learner.rendezvous must be HOST:PORT, got {self.rendezvous!r}; give an address "
+                "of this run's host that the others can reach, and a free port of it"
+            )
+        if self.replicas == 1:
+            raise ConfigError(
+                f"learner.rendezvous is {self.rendezvous}, but one learner has nobody to meet; "
+                "say how many there are with --learners, or leave it out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,6 +562,7 @@ SB3_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {  # what it would pass over
     "cluster.learner_resources": (({},), OWN_LOOP),
     "actor.num": ((1,), "use sb3.envs"),
     "actor.inference": ((Inference.LOCAL,), OWN_LOOP),
+    "learner.replicas": ((1,), OWN_LOOP),
     "replay.draw": ((Draw.UNIFORM,), "leave it out"),
     "replay.storage": ((Storage.MEMORY,), "lower replay.capacity"),
     "replay.shards": ((None, 1), "its replay is one piece: leave it out"),
@@ -580,6 +599,16 @@ SELFPLAY_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "actor.inference": ((Inference.LOCAL,), "opponents act in the actors' processes: leave it out"),
     "algo.remembers": ((False,), "opponents' memory is not kept: use another algorithm"),
+}
+REPLICAS_TAKE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "run.mode": (
+        (Mode.SINGLE, Mode.SYNC, Mode.ASYNC),
+        "on one device there is one learner: leave --learners out, or use another --mode",
+    ),
+    "cluster.learner_resources": (
+        ({},),
+        "learners live beside the run: start it on the host that has their GPUs",
+    ),
 }
 HINDSIGHT_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
     "algo.n_step": ((1,), "steps in between were played for another goal: set algo.n_step=1"),
@@ -664,6 +693,8 @@ class Config:
         if self.selfplay.on:
             self._refuse_what_does_not_fit(SELFPLAY_TAKES, "selfplay.opponents")
         self._refuse_an_idle_league()
+        if self.learner.replicas > 1:
+            self._refuse_unequal_shares()
         if self.replay.hindsight > 0:
             self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
         if self.run.mode is Mode.DEVICE:
@@ -732,6 +763,22 @@ class Config:
             raise ConfigError(
                 f"actor.inference central has one network on one device, got actor.devices "
                 f"{list(actor.devices)}; name one, or none for learner.device"
+            )
+
+    def _refuse_unequal_shares(self) -> None:
+        """What several learners cannot share."""
+        count, batch = self.learner.replicas, self.replay.batch
+        if self.algo.on_policy:
+            raise ConfigError(
+                f"learner.replicas {count} share batches drawn from replay, and algo.name "
+                f"{self.algo.name} learns from rollouts; use an off-policy algorithm such as dqn "
+                "or sac, or leave --learners out"
+            )
+        self._refuse_what_does_not_fit(REPLICAS_TAKE, f"learner.replicas {count}")
+        if batch % count:
+            raise ConfigError(
+                f"replay.batch {batch} cannot be cut into {count} equal slices; set replay.batch "
+                f"to a multiple such as {-(-batch // count) * count}, or use other --learners"
             )
 
     def _refuse_an_idle_league(self) -> None:

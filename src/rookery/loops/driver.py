@@ -195,7 +195,8 @@ class Driver:
 
     def _taken(self) -> dict[str, float | None]:
         """What each process takes of the machine."""
-        names = {"learner": os.getpid(), "manage": self.manager.pid, **self.parts.crew.pids}
+        others = {**self.parts.learner.pids, **self.parts.crew.pids}
+        names = {"learner": os.getpid(), "manage": self.manager.pid, **others}
         taken = self.meter.processes(names)
         if self.parts.learner.device.type == "cuda":
             import torch

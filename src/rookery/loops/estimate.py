@@ -25,6 +25,7 @@ ACTOR_FILES: dict[Engine, int] = {  # measured by a test
     Engine.INLINE: 6,
     Engine.RAY: 0,  # they are the hosts' own
 }
+REPLICA_FILES = 8  # of the engine, the store and gloo; measured, with room
 GPU_BYTES = 600 << 20  # a CUDA context and a small network
 COPIES = 4 + 1  # of the weights outside learner and actors: board slots, evaluator
 
@@ -52,11 +53,12 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
     acting = sum(a.nbytes for a in learner.weights().values())
     replay, on_device = _replay(config, spec, learner)
     kept_rows = replay if config.checkpoint.replay else 0
+    processes = PROCESSES + _own_processes(config) + _central(config) + _replicas(config)
     return Estimate(
         replay=replay,
-        weights=trained
-        + (2 + COPIES + _networks(config)) * acting,  # two moments for each trained weight
-        processes=(PROCESSES + _own_processes(config) + _central(config)) * PROCESS_BYTES,
+        weights=(1 + _replicas(config)) * (trained + 2 * acting)  # two moments for each weight
+        + (COPIES + _networks(config)) * acting,
+        processes=processes * PROCESS_BYTES,
         checkpoints=kept_rows + (config.checkpoint.keep + 2) * (trained + 3 * acting),
         on_device=on_device,
     )
@@ -129,6 +131,7 @@ def refuse_descriptors(config: Config) -> None:
     """Refuses more actors than there are descriptors for: later it would be an OSError."""
     soft, hard = machine.descriptors()
     need = machine.open_files() + SPARE_FILES + config.actor.num * ACTOR_FILES[config.engine]
+    need += REPLICA_FILES * _replicas(config)
     if need <= soft or soft < 0:  # -1: unlimited
         return
     wanted = max(need, 4096) if hard < 0 else min(hard, max(need, 4096))
@@ -175,6 +178,11 @@ def _central(config: Config) -> bool:
 def _networks(config: Config) -> int:
     """Those that are played with."""
     return 1 if _central(config) else config.actor.num
+
+
+def _replicas(config: Config) -> int:
+    """Learners in processes of their own, on this machine."""
+    return config.learner.replicas - 1 if config.learner.rendezvous is None else 0
 
 
 def _own_processes(config: Config) -> int:

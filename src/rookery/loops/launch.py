@@ -36,6 +36,7 @@ from rookery.loops.estimate import (
 from rookery.loops.herd import refuse_herds
 from rookery.loops.hosted import refuse_to_open
 from rookery.loops.manager import Manager
+from rookery.loops.replica import refuse_learners
 from rookery.loops.restore import put_back
 from rookery.loops.wiring import Factory, Parts, wire
 from rookery.manage import checkpoint, folder, machine
@@ -213,6 +214,7 @@ def _refuse_what_cannot_start(config: Config) -> None:
     pick_device(config.learner.device)
     refuse_descriptors(config)
     refuse_devices(config)
+    refuse_learners(config)
     if config.run.mode is Mode.DEVICE:
         refuse_herds(config)
     check_sinks(config)

@@ -29,6 +29,7 @@ from rookery.learner import Learner, Recorded, pick_device
 from rookery.loops.company import gallery_of, tables_of
 from rookery.loops.crew import Crew
 from rookery.loops.freshness import Freshness
+from rookery.loops.replicas import Lead
 from rookery.loops.shard import build_shard
 from rookery.nets.arrays import load_arrays
 from rookery.replay.limiter import Limiter
@@ -82,7 +83,10 @@ class Parts:
         Time counts only where a run is not repeated bit for bit anyway.
         """
         run, done = self.config.run, self.counters
-        limits = [(done.env_steps, run.env_steps), (done.episodes, run.episodes)]
+        limits: list[tuple[float, float | None]] = [
+            (done.env_steps, run.env_steps),
+            (done.episodes, run.episodes),
+        ]
         if run.mode in CLOCKED:
             limits.append((self.minutes, run.minutes))
         return min(1.0, max(value / limit for value, limit in limits if limit is not None))
@@ -118,7 +122,7 @@ class Parts:
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
-            for part in (self.board, self.pool, self.crew, self.member):  # the last first
+            for part in (self.learner, self.board, self.pool, self.crew, self.member):  # last first
                 if part is None:
                     continue
                 stack.callback(part.close)
@@ -156,6 +160,9 @@ def wire(
         spec = written(spec, learner.algorithm)
         if approve is not None:
             approve(spec, learner)
+        if isinstance(learner, Lead):
+            stack.callback(learner.close)
+            learner.recruit(config, envs.spec)
         opponents = _opponents(config, run_dir)
         board, crew, pool, member = _shared(
             config,
@@ -186,7 +193,17 @@ def wire(
         member.guard = _guard(parts)
     if isinstance(pool, Rollouts) and config.env.normalize_reward:
         pool.scale = lambda: float(learner.deviation())
+    if isinstance(learner, Lead):
+        _meet(learner, parts)
     return parts
+
+
+def _meet(learner: Lead, parts: Parts) -> None:
+    """Waits for the other learners, who started while everybody else did."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(parts.close)
+        learner.connect()
+        stack.pop_all()
 
 
 def _aboard(
@@ -252,12 +269,18 @@ def _learner(
     config: Config, spec: EnvSpec, device: torch.device, weights: dict[str, Array] | None
 ) -> Learner:
     algorithm = build_algorithm(config, spec)
-    kind = Recorded if config.run.mode is Mode.DEVICE else Learner
+    kind = _kind(config)
     learner = kind(algorithm, config.learner, config.env, device, seed=config.run.seed)
     if weights is not None:
         load_arrays(learner.algorithm.acting, weights)
     learner.algorithm.settle(0)
     return learner
+
+
+def _kind(config: Config) -> type[Learner]:
+    if config.run.mode is Mode.DEVICE:
+        return Recorded
+    return Lead if config.learner.replicas > 1 else Learner
 
 
 def _opponents(config: Config, run_dir: Path | None) -> OpponentManager | None:
