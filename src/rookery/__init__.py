@@ -18,6 +18,7 @@ _HOME = {
     "Config": "rookery.config.schema",
     "DistributedReplayBuffer": "rookery.sharing.sb3",
     "DqnAgent": "rookery.loops.agent",
+    "FederatedParameterServer": "rookery.server.federated",
     "InferencePolicy": "rookery.loops.rollout",
     "Learner": "rookery.learner",
     "Limiter": "rookery.replay.limiter",
@@ -47,6 +48,7 @@ __all__ = [
     "Config",
     "DistributedReplayBuffer",
     "DqnAgent",
+    "FederatedParameterServer",
     "InferencePolicy",
     "Learner",
     "Limiter",
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from rookery.loops.trajectory import Trajectory
     from rookery.replay.limiter import Limiter
     from rookery.replay.pool import Pool
+    from rookery.server.federated import FederatedParameterServer
     from rookery.server.parameters import ParameterServer
     from rookery.sharing.prioritized import (
         PrioritizedDistributedReplayBuffer,

@@ -25,6 +25,7 @@ PUBLIC = {
     "Config",
     "DistributedReplayBuffer",
     "DqnAgent",
+    "FederatedParameterServer",
     "InferencePolicy",
     "Learner",
     "Limiter",

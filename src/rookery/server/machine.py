@@ -52,6 +52,7 @@ class Machine:
         self.stepper = self._stepper(self.layout.start(initial), self.layout)
         self.roster = Roster()
         self.pending: list[Pending] = []
+        self.invited: list[str] | None = None  # who may push in this round; None: everybody
         self.version = 0
         self.counts: Counter[str] = Counter()
 
@@ -88,12 +89,18 @@ class Machine:
         """Where the record does not have the update, it is that of what is pending."""
         update = self.aggregate(self.pending) if record.floats is None else record.floats
         self.stepper.step(update, record.about["lrs"])
-        self.pending.clear()
+        self._end_round()
         self.version += 1
 
     def _skip(self, record: Record) -> None:
-        self.pending.clear()
+        self._end_round()
         self.counts[f"skipped_{record.about['why']}"] += 1
+
+    def _end_round(self) -> None:
+        self.pending, self.invited = [], None
+
+    def _invite(self, record: Record) -> None:
+        self.invited = list(record.about["workers"])
 
     def _join(self, record: Record) -> None:
         self.roster.join(record.about["worker"])
@@ -124,6 +131,7 @@ class Machine:
             "workers": self.roster.state(),
             "counts": dict(self.counts),
             "pending": [[each.worker, each.weight] for each in self.pending],
+            "invited": self.invited,
         }
         return Saved(about, arrays)
 
@@ -167,6 +175,7 @@ class Machine:
             Pending(str(worker), float(weight), arrays[f"{PENDING}{i}"])
             for i, (worker, weight) in enumerate(numbers["pending"])
         ]
+        self.invited = None if numbers["invited"] is None else list(numbers["invited"])
         self.roster.restore(numbers["workers"])
         self.counts = Counter(numbers["counts"])
         self.version = int(numbers["version"])
@@ -177,6 +186,7 @@ DEEDS: dict[str, Callable[[Machine, Record], None]] = {
     "push": Machine._push,
     "apply": Machine._apply,
     "skip": Machine._skip,
+    "invite": Machine._invite,
     "join": Machine._join,
     "leave": Machine._leave,
     "quarantine": Machine._quarantine,

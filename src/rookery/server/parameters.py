@@ -60,6 +60,7 @@ class Receipt(NamedTuple):
     | finite | no | NaN or Inf in it; several in a row end in quarantine |
     | stale | no | computed with a version that is too old, or not of this server |
     | round | no | the worker has pushed in this round already |
+    | uninvited | no | this round goes without the worker (under differential privacy) |
     """
 
     accepted: bool
@@ -286,6 +287,8 @@ class ParameterServer:
             return self._answer("duplicate", accepted=True)
         if not push.finite:
             return self._strike(push.worker)
+        if not self._welcome(push):
+            return self._answer("uninvited")
         scale = self.rules.scale(0 if push.version is None else self._shown.version - push.version)
         if scale is None:
             return self._answer("stale")
@@ -302,11 +305,15 @@ class ParameterServer:
         about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
         records = [Record("push", about, update)]
         pending = [*self._machine.pending, pending_of(records[0])]
-        if len(pending) == 1:
+        if not self._waiting():
             self._opened = self._clock()
         if self._complete(pending):
             records.append(self._closing(pending, None))
         self._commit(records)
+
+    def _welcome(self, push: Push) -> bool:
+        """May this worker push in this round?"""
+        return True
 
     def _incoming(self, update: Floats) -> Floats:
         """Returns what of a pushed vector is aggregated, [P]."""
@@ -349,11 +356,15 @@ class ParameterServer:
             self._commit([self._closing(pending, None)])
         elif self._overdue():
             enough = len(pending) >= self._bearable()
-            self._commit([self._closing(pending, None) if enough else _skip("quorum")])
+            self._commit([self._closing(pending, None) if enough else skip("quorum")])
 
     def _overdue(self) -> bool:
-        waits = self.rules.synchronous and bool(self._machine.pending)
-        return waits and self._clock() - self._opened >= self.rules.deadline_s
+        late = self.rules.synchronous and self._waiting()
+        return late and self._clock() - self._opened >= self.rules.deadline_s
+
+    def _waiting(self) -> bool:
+        """Has the round begun?"""
+        return bool(self._machine.pending) or self._machine.invited is not None
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         """Is this enough to be applied without waiting for the deadline?"""
@@ -373,14 +384,19 @@ class ParameterServer:
     def _closing(self, pending: Sequence[Pending], lr: float | None) -> Record:
         """Returns what becomes of a round: an update, or nothing and why."""
         if _workers(pending) < self._least():
-            return _skip("workers")
-        if self.rules.aggregation in WEIGHTED and not any(each.weight for each in pending):
-            return _skip("weight")
-        update = self._machine.aggregate(pending)
+            return skip("workers")
+        weighted = self.rules.aggregation in WEIGHTED
+        if weighted and pending and not any(each.weight for each in pending):
+            return skip("weight")
+        update = self._combined(pending)
         if not np.isfinite(update).all():
-            return _skip("overflow")
+            return skip("overflow")
         own = self._machine.stepper.lrs
         return Record("apply", {"lrs": own if lr is None else [lr] * len(own)}, update)
+
+    def _combined(self, pending: Sequence[Pending]) -> Floats:
+        """Returns the [P] update that is applied."""
+        return self._machine.aggregate(pending)
 
     # What happens: written down, then done.
 
@@ -539,7 +555,8 @@ class ParameterServer:
             service.stop()
 
 
-def _skip(why: str) -> Record:
+def skip(why: str) -> Record:
+    """Returns that a round comes to nothing."""
     return Record("skip", {"why": why})
 
 

@@ -1,0 +1,315 @@
+"""The parameter server for clients that train for a while by themselves before they push.
+
+    server = FederatedParameterServer(arrays, min_workers_for_update=2)
+    version, arrays = server.get_parameters()          # a client, each round:
+    ...                                                # trains from them on its own data
+    server.push_gradients("a", deltas, weight=samples, version=version)
+
+What is pushed is what training changed (`pushes="deltas"`), or the trained weights themselves
+(`pushes="weights"`). The server takes the negative mean of the changes for a gradient (Reddi et al.
+2021) and gives it to its optimizer:
+
+| server_rule | optimizer |
+|---|---|
+| fedavg | SGD with learning rate 1: the parameters become the mean of the clients' (McMahan 2017) |
+| fedprox | the same; clients add `proximal` to their gradients (Li et al. 2020) |
+| fedadam | Adam, betas 0.9 and 0.99, epsilon 1e-3 (Reddi et al. 2021, here with bias correction) |
+
+A client learns the rule and `mu` from `get_server_stats()`.
+
+With `differential_privacy` every update is clipped to `clip_norm`, counts once, and normal noise of
+`noise_scale` x `clip_norm` is added to their sum before anybody sees it. Only with a `ledger` does
+that promise something: it says how many clients there are and how many a round draws, adds up what
+the rounds cost, and ends them before its target is passed. Each round then goes out at its deadline
+with whoever came, and its mean is over the expected number of clients. See `privacy.py`.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rookery.errors import BudgetError, ConfigError, RefusedError
+from rookery.server import privacy, promise
+from rookery.server.aggregate import Aggregation
+from rookery.server.journal import Record
+from rookery.server.layout import Named
+from rookery.server.ledger import Ledger
+from rookery.server.machine import Pending
+from rookery.server.parameters import Parameters, ParameterServer, Push, checked, skip
+from rookery.server.rules import choose
+from rookery.server.stepper import Maker
+from rookery.types import Array, Floats
+
+
+class ServerRule(StrEnum):
+    """What the server makes of the clients' changes."""
+
+    FEDAVG = "fedavg"
+    FEDPROX = "fedprox"
+    FEDADAM = "fedadam"
+
+
+class Stepping(NamedTuple):
+    """An optimizer, ready to be made."""
+
+    optimizer: Maker
+    lr: float
+    kwargs: dict[str, Any]
+
+
+STEPPING: Mapping[ServerRule, Stepping] = {
+    ServerRule.FEDAVG: Stepping(torch.optim.SGD, 1.0, {}),
+    ServerRule.FEDPROX: Stepping(torch.optim.SGD, 1.0, {}),
+    ServerRule.FEDADAM: Stepping(torch.optim.Adam, 0.01, {"betas": (0.9, 0.99), "eps": 1e-3}),
+}
+
+
+class Pushes(StrEnum):
+    """What clients push."""
+
+    DELTAS = "deltas"
+    WEIGHTS = "weights"
+
+
+class FederatedParameterServer(ParameterServer):
+    """A parameter server in rounds, of clients that push what their training changed."""
+
+    @checked
+    def __init__(
+        self,
+        initial_parameters: Named,
+        aggregation_method: str = "federated",
+        update_frequency: int = 10,
+        save_frequency: int = 100,
+        checkpoint_path: str | Path | None = None,
+        *,
+        min_workers_for_update: int = 2,
+        differential_privacy: bool = False,
+        noise_scale: float = 0.1,
+        clip_norm: float = 1.0,
+        ledger: Ledger | None = None,
+        server_rule: str = "fedavg",
+        mu: float = 0.01,
+        pushes: str = "deltas",
+        lr: float | None = None,
+        optimizer_kwargs: Mapping[str, Any] | None = None,
+        synchronous: bool = True,
+        quorum: int | None = None,
+        deadline_s: float = 30.0,
+        staleness: str = "discount",
+        max_staleness: int = 16,
+        max_weight: float = 1e6,
+        quarantine_after: int = 3,
+        trim: float = 0.1,
+        byzantine: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """`noise_scale` is the noise multiplier; a `ledger` brings its own.
+
+        `lr` and `optimizer_kwargs` are the server's; without them those of `server_rule`.
+        """
+        self.server_rule = ServerRule(choose(ServerRule, server_rule, "server_rule"))
+        self.pushes = Pushes(choose(Pushes, pushes, "pushes"))
+        self.min_workers_for_update = min_workers_for_update
+        self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
+        self.private, self.clip_norm, self.ledger = differential_privacy, clip_norm, ledger
+        self.noise_scale = noise_scale if ledger is None else ledger.noise_multiplier
+        _refuse(self, aggregation_method, synchronous)
+        stepping = STEPPING[self.server_rule]
+        super().__init__(
+            initial_parameters,
+            aggregation_method,
+            update_frequency,
+            save_frequency,
+            checkpoint_path,
+            optimizer=stepping.optimizer,
+            lr=stepping.lr if lr is None else lr,
+            optimizer_kwargs={**stepping.kwargs, **(optimizer_kwargs or {})},
+            synchronous=synchronous,
+            quorum=quorum,
+            deadline_s=deadline_s,
+            staleness=staleness,
+            max_staleness=max_staleness,
+            max_weight=max_weight,
+            quarantine_after=quarantine_after,
+            trim=trim,
+            byzantine=byzantine,
+            clock=clock,
+        )
+
+    @checked
+    def federated_averaging(self) -> Parameters | None:
+        """Ends the round now; returns the new parameters, or None where too few have pushed."""
+        before = self.version
+        self.update_parameters()
+        return self.get_parameters(newer_than=before)
+
+    @checked
+    def aggregate_gradients(self) -> dict[str, Array] | None:
+        """Returns what is pending as one change, and leaves it pending; None: nothing is.
+
+        As a gradient: what the optimizer will go against. Under privacy nobody may see it.
+        """
+        if self.private:
+            raise RefusedError(
+                "under differential privacy an aggregate is shown with noise and once, when it is "
+                "applied; wait for the next version, or call federated_averaging()",
+                "private",
+            )
+        return super().aggregate_gradients()
+
+    @checked
+    def validate_worker_update(self, worker: str, update: Named) -> bool:
+        """Says whether a push would fit: who it is, names, shapes, dtypes, nothing but numbers."""
+        try:
+            with self._lock:
+                self._machine.roster.admitted(worker)
+            return bool(np.isfinite(self._machine.layout.join(update)).all())
+        except RefusedError:
+            return False
+
+    @checked
+    def add_differential_privacy_noise(self, arrays: Named, clients: int = 1) -> dict[str, Array]:
+        """Returns the mean of so many clipped updates with noise on it; of 1: their sum."""
+        promise.refuse_numbers(clients, {"noise_multiplier": self.noise_scale})
+        vector = self._machine.layout.join(arrays)
+        return self._split(self._noisy(vector, clients))
+
+    @checked
+    def get_server_stats(self) -> dict[str, Any]:
+        """Returns numbers about the server, ready for JSON; `epsilon` is None without a ledger."""
+        ledger = self.ledger
+        return {
+            **super().get_server_stats(),
+            "server_rule": self.server_rule.value,
+            "mu": self.mu,
+            "update_kind": self.pushes.value,
+            "min_workers_for_update": self.min_workers_for_update,
+            "differential_privacy": self.private,
+            "noise_multiplier": self.noise_scale if self.private else 0.0,
+            "clip_norm": self.clip_norm if self.private else None,
+            "epsilon": None if ledger is None else ledger.epsilon,
+            "target_epsilon": None if ledger is None else ledger.target_epsilon,
+            "delta": None if ledger is None else ledger.delta,
+        }
+
+    # What is other than in the server of gradients.
+
+    def _incoming(self, update: Floats) -> Floats:
+        """Returns the change as a gradient, [P]: against the one the optimizer goes."""
+        is_delta = self.pushes is Pushes.DELTAS
+        gradient = -update if is_delta else self._machine.stepper.values - update
+        return privacy.clip(gradient, self.clip_norm) if self.private else gradient
+
+    def _weight(self, weight: float) -> float:
+        if self.private:
+            promise.refuse_weights([weight])
+        return super()._weight(weight)
+
+    def _welcome(self, push: Push) -> bool:
+        """Draws the clients of a round with its first push. A budget that is spent ends it all."""
+        if self.ledger is None:
+            return True
+        while self._machine.invited is None:
+            self._refuse_spent(self.ledger)
+            self._draw(self.ledger)
+        return push.worker in self._machine.invited
+
+    def _draw(self, ledger: Ledger) -> None:
+        """A round that draws nobody goes out like any other, as noise, and costs as much."""
+        drawn = privacy.subsample(self._machine.roster.active(), ledger.sample_rate)
+        self._opened = self._clock()
+        invite = Record("invite", {"workers": drawn})
+        self._commit([invite] if drawn else [invite, self._closing([], None)])
+
+    def _refuse_spent(self, ledger: Ledger) -> None:
+        if ledger.would_be() > ledger.target_epsilon:
+            raise BudgetError(
+                f"epsilon is {ledger.epsilon:.4g}, and one more round would pass the "
+                f"{ledger.target_epsilon:g} that were promised; training ends here"
+            )
+
+    def _least(self) -> int:
+        """With a ledger a round goes out whoever came: that few came would tell something too."""
+        return 0 if self.ledger else max(self.rules.least, self.min_workers_for_update)
+
+    def _bearable(self) -> int:
+        return 0 if self.ledger else max(self._least(), self.rules.quorum or 0)
+
+    def _complete(self, pending: Sequence[Pending]) -> bool:
+        invited = self._machine.invited
+        if invited is None:
+            return super()._complete(pending)
+        awaited = set(invited) & set(self._machine.roster.active())
+        return awaited <= {each.worker for each in pending}
+
+    def _closing(self, pending: Sequence[Pending], lr: float | None) -> Record:
+        spent = self.ledger is not None and self.ledger.would_be() > self.ledger.target_epsilon
+        return skip("budget") if spent else super()._closing(pending, lr)
+
+    def _combined(self, pending: Sequence[Pending]) -> Floats:
+        """Returns what may be shown of the updates, [P]; with a ledger it is paid for first."""
+        if not self.private:
+            return super()._combined(pending)
+        total = np.zeros(self._machine.layout.total)
+        for each in pending:
+            total += each.update
+        summed = self.rules.aggregation is Aggregation.SUM
+        if self.ledger is None:
+            count = 1 if summed else len(pending)
+            return self._noisy(total / count, count)
+        expected = self.ledger.sample_rate * self.ledger.clients if summed else 1.0
+        mean = privacy.release(total, self.ledger, clip_norm=self.clip_norm)
+        return (mean * expected).astype(np.float32)
+
+    def _noisy(self, mean: Floats, clients: int) -> Floats:
+        scale = self.noise_scale * self.clip_norm / clients
+        return (mean + privacy.noise(len(mean), scale)).astype(np.float32)
+
+    def _noted(self, record: Record) -> Record:
+        """Noise cannot be computed again."""
+        return record if self.private else super()._noted(record)
+
+
+def proximal(arrays: Named, received: Named, mu: float) -> dict[str, Array]:
+    """Returns what a client of FedProx adds to its gradients: mu (w - w_received).
+
+    It keeps a client near the parameters that it got (Li et al. 2020, eq. 2).
+    """
+    now, then = _plain(arrays), _plain(received)
+    return {name: np.float32(mu) * (now[name] - then[name]) for name in then}
+
+
+def _plain(arrays: Named) -> dict[str, Array]:
+    return {
+        name: array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array
+        for name, array in arrays.items()
+    }
+
+
+def _refuse(server: FederatedParameterServer, aggregation: str, synchronous: bool) -> None:
+    if server.min_workers_for_update < 1 or not 0 <= server.mu < float("inf"):
+        raise ConfigError(
+            "min_workers_for_update must be 1 or more and mu finite and 0 or more, got "
+            f"{server.min_workers_for_update} and {server.mu}; change them"
+        )
+    if not server.private:
+        if server.ledger is not None:
+            raise ConfigError(
+                "a ledger was given without differential_privacy; say differential_privacy=True, "
+                "or leave the ledger out"
+            )
+        return
+    numbers = {"noise_multiplier": server.noise_scale, "clip_norm": server.clip_norm}
+    promise.refuse_numbers(1, numbers)
+    promise.refuse_aggregation(aggregation)
+    if not synchronous:
+        raise ConfigError(
+            "differential_privacy was asked for without rounds, where one client could count many "
+            "times; say synchronous=True"
+        )
