@@ -14,22 +14,31 @@ __version__ = "0.1.0"
 _HOME = {
     "Actor": "rookery.actor",
     "Ask": "rookery.event",
+    "AsyncAgent": "rookery.components.agent",
+    "AsyncMainLoop": "rookery.components.asynchronous",
     "Board": "rookery.board",
     "Config": "rookery.config.schema",
+    "DistributedAgent": "rookery.components.agent",
+    "DistributedEnvironment": "rookery.components.environment",
     "DistributedReplayBuffer": "rookery.sharing.sb3",
     "DqnAgent": "rookery.loops.agent",
     "FederatedParameterServer": "rookery.server.federated",
     "InferencePolicy": "rookery.loops.rollout",
     "Learner": "rookery.learner",
     "Limiter": "rookery.replay.limiter",
+    "MainLoop": "rookery.components.mainloop",
+    "MultiAgentLearner": "rookery.components.agent",
     "ParameterServer": "rookery.server.parameters",
     "Policy": "rookery.loops.front",
     "Pool": "rookery.replay.pool",
     "PrioritizedDQN": "rookery.sharing.prioritized",
     "PrioritizedDistributedReplayBuffer": "rookery.sharing.prioritized",
+    "PrioritizedReplayBuffer": "rookery.components.buffers",
     "PrioritizedSAC": "rookery.sharing.prioritized",
     "PrioritizedTD3": "rookery.sharing.prioritized",
     "Registry": "rookery.sharing.registry",
+    "ReplayBuffer": "rookery.components.buffers",
+    "ReplayBufferPool": "rookery.components.buffers",
     "RookeryError": "rookery.errors",
     "Run": "rookery.loops.front",
     "Trajectory": "rookery.loops.trajectory",
@@ -44,22 +53,31 @@ _EXTRAS = {"stable_baselines3": "sb3"}  # module → the extra that brings it
 __all__ = [
     "Actor",
     "Ask",
+    "AsyncAgent",
+    "AsyncMainLoop",
     "Board",
     "Config",
+    "DistributedAgent",
+    "DistributedEnvironment",
     "DistributedReplayBuffer",
     "DqnAgent",
     "FederatedParameterServer",
     "InferencePolicy",
     "Learner",
     "Limiter",
+    "MainLoop",
+    "MultiAgentLearner",
     "ParameterServer",
     "Policy",
     "Pool",
     "PrioritizedDQN",
     "PrioritizedDistributedReplayBuffer",
+    "PrioritizedReplayBuffer",
     "PrioritizedSAC",
     "PrioritizedTD3",
     "Registry",
+    "ReplayBuffer",
+    "ReplayBufferPool",
     "RookeryError",
     "Run",
     "Trajectory",
@@ -75,6 +93,11 @@ __all__ = [
 if TYPE_CHECKING:
     from rookery.actor import Actor
     from rookery.board import Board
+    from rookery.components.agent import AsyncAgent, DistributedAgent, MultiAgentLearner
+    from rookery.components.asynchronous import AsyncMainLoop
+    from rookery.components.buffers import PrioritizedReplayBuffer, ReplayBuffer, ReplayBufferPool
+    from rookery.components.environment import DistributedEnvironment
+    from rookery.components.mainloop import MainLoop
     from rookery.config.schema import Config
     from rookery.errors import RookeryError
     from rookery.event import Ask

@@ -1,0 +1,10 @@
+"""Components: the parts of a run as objects that are put together by hand.
+
+    environment = DistributedEnvironment("CartPole-v1", num_workers=4)
+    replay_buffer = ReplayBufferPool(num_buffers=4)
+    agent = DistributedAgent("dqn", env="CartPole-v1")
+    MainLoop(environment, replay_buffer, agent).run_training(total_episodes=300)
+
+Each of them is made of parts that runs are made of too, and each can be replaced by an object of
+yours with the same methods: `interface.py` says which of them a loop calls.
+"""
