@@ -181,3 +181,11 @@ def test_threads_together_spend_no_more_than_the_target():
 
     assert granted == book.rounds
     assert book.epsilon <= book.target_epsilon < book.would_be()
+
+
+def test_a_round_is_written_down_before_another_thread_may_charge(tmp_path, monkeypatch):
+    book = ledger(path=tmp_path / "ledger.json")
+    alone = []
+    monkeypatch.setattr("rookery.server.ledger.write", lambda *_: alone.append(book._turn.locked()))
+    book.charge()
+    assert alone == [True]

@@ -329,7 +329,9 @@ def test_terms_under_which_nothing_is_secret_or_fits_are_refused(given):
 
 
 def test_every_sum_has_a_session_of_its_own():
-    assert terms().session != terms().session
+    first, second = terms(), terms()
+    assert first.session != second.session
+    assert first.about("mask", "a", "b") != second.about("mask", "a", "b")
     with pytest.raises(ConfigError):
         Terms(session=b"short", size=1, bound=1.0, clients=3, threshold=2)
 
