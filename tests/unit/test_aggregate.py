@@ -1,0 +1,123 @@
+"""Many updates become one: by hand, and with a liar among them."""
+
+import numpy as np
+import pytest
+
+from rookery.errors import ProtocolError
+from rookery.server.aggregate import ROBUST, RULES, Aggregation, Liars, aggregate, least, trimmed
+from rookery.types import Floats
+
+EQUAL = np.ones(5)
+UPDATES = np.array([[1, 10], [2, 20], [3, 30], [4, 40], [100, -900]], np.float32)  # [5, 2]
+
+
+def of(method: Aggregation, updates: Floats = UPDATES, **liars: float) -> list[float]:
+    return aggregate(method, updates, np.ones(len(updates)), Liars(**liars)).tolist()
+
+
+def test_every_aggregation_has_its_row():
+    assert set(RULES) == set(Aggregation)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (Aggregation.AVERAGE, [22, -160]),
+        (Aggregation.SUM, [110, -800]),
+        (Aggregation.WEIGHTED, [22, -160]),
+        (Aggregation.FEDERATED, [22, -160]),
+        (Aggregation.MEDIAN, [3, 20]),
+        (Aggregation.TRIMMED_MEAN, [3, 20]),  # of (2, 3, 4) and of (10, 20, 30)
+        (Aggregation.KRUM, [2, 20]),  # f = 1: of 2 and 3, whose two nearest are as near, the first
+    ],
+)
+def test_an_aggregate_is_the_one_computed_by_hand(method, expected):
+    assert of(method) == expected
+
+
+def test_weights_are_shares():
+    found = aggregate(Aggregation.WEIGHTED, UPDATES[:2], np.array([3.0, 1.0]))
+
+    assert found.tolist() == [1.25, 12.5]
+
+
+def test_where_all_weights_are_zero_nobody_has_a_say():
+    assert aggregate(Aggregation.WEIGHTED, UPDATES, np.zeros(5)).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("method", Aggregation)
+def test_one_update_is_its_own_aggregate_bit_for_bit(method):
+    update = np.random.default_rng(0).normal(size=(1, 1000)).astype(np.float32)
+
+    found = aggregate(method, update, np.array([0.3]))
+
+    assert found.dtype == np.float32
+    assert np.array_equal(found, update[0])
+
+
+@pytest.mark.parametrize("method", set(Aggregation) - {Aggregation.SUM})
+def test_the_largest_floats_do_not_overflow(method):
+    updates = np.full((4, 3), np.finfo(np.float32).max)
+
+    assert np.array_equal(aggregate(method, updates, np.ones(4)), updates[0])
+
+
+def test_a_sum_may_overflow_without_a_warning():
+    assert of(Aggregation.SUM, np.full((4, 1), 3e38, np.float32)) == [np.inf]
+
+
+@pytest.mark.parametrize(
+    ("count", "trim", "byzantine", "cut"),
+    [
+        (5, 0.1, 0, 1),
+        (30, 0.1, 0, 3),
+        (10, 0.0, 0, 0),
+        (10, 0.1, 3, 3),
+        (2, 0.4, 0, 0),
+        (1, 0.4, 9, 0),
+    ],
+)
+def test_so_many_are_cut_off_at_each_end(count, trim, byzantine, cut):
+    assert trimmed(count, Liars(trim, byzantine)) == cut
+
+
+@pytest.mark.parametrize(
+    ("method", "byzantine", "expected"),
+    [
+        (Aggregation.AVERAGE, 5, 1),
+        (Aggregation.MEDIAN, 0, 3),
+        (Aggregation.TRIMMED_MEAN, 2, 5),
+        (Aggregation.KRUM, 0, 3),
+        (Aggregation.KRUM, 2, 7),
+    ],
+)
+def test_a_rule_needs_so_many_workers(method, byzantine, expected):
+    assert least(method, byzantine) == expected
+
+
+def test_nothing_cannot_be_aggregated():
+    with pytest.raises(ProtocolError, match="push one first"):
+        aggregate(Aggregation.MEDIAN, np.zeros((0, 3)), np.zeros(0))
+
+
+def descended(method: Aggregation, liar: bool) -> float:
+    """Descends on |x|^2 / 2 with five workers, noisy and perhaps one liar; returns |x|."""
+    rng = np.random.default_rng(1)
+    x = np.full(8, 10.0)
+    for _ in range(60):
+        grads = x + rng.normal(0, 0.1, (5, 8))
+        if liar:
+            grads[4] *= -1000.0
+        x = x - 0.1 * aggregate(method, grads, EQUAL)
+    return float(np.linalg.norm(x))
+
+
+@pytest.mark.parametrize("method", sorted(ROBUST))
+def test_a_liar_does_not_stop_robust_rules_from_learning(method):
+    assert descended(method, liar=True) < 0.5
+
+
+@pytest.mark.parametrize("method", sorted(set(Aggregation) - ROBUST))
+def test_a_liar_breaks_the_other_rules(method):
+    assert descended(method, liar=True) > 1e6
+    assert descended(method, liar=False) < 0.5
