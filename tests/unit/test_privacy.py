@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rookery.errors import BudgetError, ConfigError, RefusedError
+from rookery.server.aggregate import Aggregation
 from rookery.server.ledger import Ledger
 from rookery.server.privacy import clip, noise, private_mean, release, subsample
 from rookery.server.promise import (
@@ -199,6 +200,11 @@ def test_clipping_and_releasing_refuse_a_bound_that_bounds_nothing(bound):
     with pytest.raises(ConfigError, match="clip_norm"):
         release(np.ones(2), book, clip_norm=bound)
     assert book.rounds == 0
+
+
+def test_every_aggregation_is_either_bounded_or_refused_with_its_reason():
+    assert {method.value for method in Aggregation} == BOUNDED | UNBOUNDED.keys()
+    assert not BOUNDED & UNBOUNDED.keys()
 
 
 @pytest.mark.parametrize("method", [*UNBOUNDED, "something else"])
