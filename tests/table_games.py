@@ -148,7 +148,7 @@ class Named:
         first, self.invited = self.invited, self.invited + count
         return np.array([self.numbers[i % len(self.numbers)] for i in range(first, first + count)])
 
-    def act(self, who: int, obs: Any, rng: np.random.Generator) -> Array:
+    def act(self, who: Rows, obs: Any, rng: np.random.Generator) -> Array:
         mask = obs[MASK] if isinstance(obs, dict) else np.ones((len(obs), 2))
-        self.asked.append((who, len(mask)))
+        self.asked += [(one, int((who == one).sum())) for one in np.unique(who).tolist()]
         return np.where(mask[:, 1] > 0, who % 2, 0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fences import WIDTH, fenced, observations, random_masks, with_masks
 from rookery.algos import build_algorithm
 from rookery.algos.actor_critic import LOG_PROB
-from rookery.algos.chance import Choir, Voice, drawn, some_other
+from rookery.algos.chance import Choir, Voice, best_or_other, drawn, some_other
 from rookery.algos.interface import Algorithm
 from rookery.algos.masks import FORBIDDEN, allowed, masked
 from rookery.algos.r2d2 import FRESH, MEMORY
@@ -518,3 +518,21 @@ class TestNetworks:
         net(tensors(observations(SPEC, 2), CPU))
 
         assert net.seen == [MASK, "observation"]
+
+
+class TestBestOrOther:
+    @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
+    def test_it_chooses_what_the_best_and_some_other_make_together(self, epsilon: float) -> None:
+        rng = np.random.default_rng(0)
+        scores = rng.integers(-2, 3, (400, ACTIONS)).astype(np.float32)  # with equals
+        odd = rng.random(scores.shape)
+        scores[odd < 0.05], scores[odd > 0.95], scores[odd > 0.98] = np.nan, np.inf, -np.inf
+        given = random_masks(400, ACTIONS, rng)
+        given[:20] = 0  # allows nothing, so it restricts nothing
+        mask = allowed({MASK: given}, SPEC)
+
+        chosen = best_or_other(scores, given, epsilon, np.random.default_rng(1))
+
+        best = masked(scores, mask).argmax(1)
+        assert (chosen == some_other(best, ACTIONS, epsilon, np.random.default_rng(1), mask)).all()
+        assert mask[np.arange(400), chosen].all()

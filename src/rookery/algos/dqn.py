@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rookery.algos.chance import some_other
+from rookery.algos.chance import Choir, best_or_other, some_other
 from rookery.algos.distributions import VALUES
 from rookery.algos.interface import Acted, Algorithm, Loss, require
 from rookery.algos.masks import allowed, masked
@@ -23,7 +23,7 @@ from rookery.config.schema import EnvConfig, NetConfig
 from rookery.nets.ask import Ask
 from rookery.nets.follow import Follower
 from rookery.nets.noisy import quiet, shake
-from rookery.types import Array, Batch, EnvSpec, Floats, Obs
+from rookery.types import MASK, Array, Batch, EnvSpec, Floats, Obs
 
 
 class QNetwork(nn.Module):
@@ -145,8 +145,12 @@ class Dqn(Algorithm):
         """
         if self.config.noisy:
             self._listen(rng if noise else None)
+        compared = self._compared(obs, exact=values)
+        if self.spec.masked and not values and not isinstance(rng, Choir):
+            asked = obs[MASK][:, -self.spec.action.n :]
+            return Acted(best_or_other(compared, asked, epsilon, rng))
         mask = allowed(obs, self.spec)
-        q = masked(self._compared(obs, exact=values), mask)
+        q = masked(compared, mask)
         action = some_other(q.argmax(1), self.spec.action.n, epsilon, rng, mask)
         return Acted(action, q[np.arange(len(q)), action], q.max(1)) if values else Acted(action)
 

@@ -399,6 +399,8 @@ def _mask(space: Space, action: ActionSpec) -> _Part:
         )
 
     def store(array: Array) -> Array:
+        if array.dtype == np.int8:
+            return array.copy()
         other = np.where(array == 0, np.int8(0), np.int8(-1))  # 256 and 0.5 must not become a 0
         return np.where(array == 1, np.int8(1), other)
 

@@ -51,8 +51,11 @@ class Company(Protocol):
     def invite(self, count: int, rng: np.random.Generator) -> Rows:
         """Returns [count] who plays each of the next games: a `Who`, or a published version."""
 
-    def act(self, who: int, obs: Any, rng: np.random.Generator) -> Array:
-        """Returns `who`'s actions [K] for a batch of K observations, in the game's own form."""
+    def act(self, who: Rows, obs: Any, rng: np.random.Generator) -> Array:
+        """Returns what each of `who` [K], in ascending order, does about its own of K observations.
+
+        Observations and actions are in the game's own form.
+        """
 
 
 class Strangers:
@@ -64,7 +67,7 @@ class Strangers:
     def invite(self, count: int, rng: np.random.Generator) -> Rows:
         return np.full(count, int(Who.RANDOM))
 
-    def act(self, who: int, obs: Any, rng: np.random.Generator) -> Array:
+    def act(self, who: Rows, obs: Any, rng: np.random.Generator) -> Array:
         return any_allowed(self._space, obs, rng)
 
 
@@ -236,13 +239,12 @@ class Tables(VectorEnv[Any, Any, Any]):
         self._score[which] += self.games.reward[which]
 
     def _ask(self, table: Rows, seat: Rows) -> None:
-        """Asks each of the others once, for all the seats where it is due."""
+        """Asks the others once, for all the seats where they are due, each one's side by side."""
         assert self.company is not None, "somebody plays the seats that are not ours"
-        who = self._who[table]
-        for one in np.unique(who).tolist():
-            own = np.flatnonzero(who == one)
-            t, s = table[own], seat[own]
-            self._choice[t, s] = self.company.act(one, self.games.look(t, s), self.np_random)
+        order = np.argsort(self._who[table], kind="stable")
+        table, seat = table[order], seat[order]
+        seen = self.games.look(table, seat)
+        self._choice[table, seat] = self.company.act(self._who[table], seen, self.np_random)
 
     def _begin(self, which: Rows, may_wait: int) -> None:
         """Starts new games; one that we have left before a seat of ours is due has not been one."""
@@ -370,6 +372,13 @@ def count(obs: Any) -> int:
     while isinstance(obs, Mapping):
         obs = next(iter(obs.values()))
     return len(obs)
+
+
+def part(obs: Any, which: Rows | slice) -> Any:
+    """Returns some of a batch of observations."""
+    if isinstance(obs, Mapping):
+        return {key: part(leaf, which) for key, leaf in obs.items()}
+    return obs[which]
 
 
 def _mapped(change: Callable[[Array], Any], obs: Any) -> Any:

@@ -4,7 +4,7 @@ An actor's company hears through the board whom it may meet and how likely, and 
 they are met. Those that were asked most recently stay in memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from rookery.config.schema import Config, Pick
 from rookery.envs.entry import load
 from rookery.envs.games.interface import Player, Who
 from rookery.envs.make import Envs
-from rookery.envs.tables import Tables, count
+from rookery.envs.tables import Tables, part
 from rookery.errors import ConfigError
 from rookery.loops.rollout import InferencePolicy, Recipe
 from rookery.selfplay.gallery import FOLDER, Gallery, claim
 from rookery.selfplay.match import Chance
 from rookery.selfplay.opponents import ODDS, WHO
 from rookery.sharing.files import LEAGUE, make_private
-from rookery.types import Array
+from rookery.types import Array, Obs, Rows
 
 ROOM = 2  # times as many policies as may be met are kept in memory
 READY = 0.25  # the share of tables at which an actor has to be due before it goes on
@@ -37,10 +37,9 @@ class Company:
         self.hear({WHO: np.array([Who.RANDOM]), ODDS: np.ones(1)})
         self._policies: dict[int, InferencePolicy] = {}
         self.epsilon = 0.0  # of the actor
-        self._fixed: dict[int, Callable[[Any, np.random.Generator], Array]] = {
-            Who.RANDOM: Chance(envs.codec.action_space).act,
-            Who.SCRIPTED: scripted(config, envs).act,
-            Who.LATEST: self._as_we_are,
+        self._fixed: dict[int, Player] = {
+            Who.RANDOM: Chance(envs.codec.action_space),
+            Who.SCRIPTED: scripted(config, envs),
         }
 
     def hear(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -54,18 +53,27 @@ class Company:
         """Returns who plays the next games, [count]."""
         return rng.choice(self._who, size=count, p=self._odds)
 
-    def act(self, who: int, obs: Any, rng: np.random.Generator) -> Array:
-        """Returns [K] actions for a batch of observations in the game's own form."""
-        return self._fixed[who](obs, rng) if who in self._fixed else self._past(who, obs, rng)
+    def act(self, who: Rows, obs: Any, rng: np.random.Generator) -> Array:
+        """Returns [K] actions for a batch of observations in the game's own form.
 
-    def _as_we_are(self, obs: Any, rng: np.random.Generator) -> Array:
-        return self._choose(self._latest, obs, rng)
+        Everybody is asked once. Those who see what is stored, and not what games show, come last:
+        their numbers are the largest.
+        """
+        learned = int(np.searchsorted(who, Who.LATEST))
+        stored = self._codec.encode(part(obs, slice(learned, None)), len(who) - learned)
+        chosen: list[Array] = []
+        for one, first, last in _groups(who):
+            if first < learned:
+                chosen.append(self._fixed[one].act(part(obs, slice(first, last)), rng))
+            else:
+                seen = part(stored, slice(first - learned, last - learned))
+                chosen.append(self._choose(self._algorithm(one), seen, rng))
+        return np.concatenate(chosen)
 
-    def _past(self, who: int, obs: Any, rng: np.random.Generator) -> Array:
-        return self._choose(self._policy(who).algorithm, obs, rng)
+    def _algorithm(self, who: int) -> Algorithm:
+        return self._latest if who == Who.LATEST else self._policy(who).algorithm
 
-    def _choose(self, algorithm: Algorithm, obs: Any, rng: np.random.Generator) -> Array:
-        stored = self._codec.encode(obs, count(obs))
+    def _choose(self, algorithm: Algorithm, stored: Obs, rng: np.random.Generator) -> Array:
         slips = self._config.selfplay.slips * self.epsilon
         action = algorithm.act(stored, rng, epsilon=slips, noise=False).action
         return self._codec.decode_action(action)
@@ -82,6 +90,14 @@ class Company:
         policy = InferencePolicy(Recipe(self._config), self._spec, self._codec)
         policy.set_weights(self._gallery.weights(who))
         return policy
+
+
+def _groups(who: Rows) -> Iterator[tuple[int, int, int]]:
+    """Yields everybody in a sorted list, where its places begin, and where they end."""
+    ends, first = np.flatnonzero(np.diff(who, append=who[-1:] - 1)), 0
+    for one, last in zip(who[ends].tolist(), (ends + 1).tolist(), strict=True):
+        yield one, first, last
+        first = last
 
 
 def scripted(config: Config, envs: Envs) -> Player:
