@@ -202,8 +202,8 @@ class RemoteParameterServer:
             if left_s <= 0:
                 break
         raise StalledError(
-            f"{self._url} did not answer {said.kind} within {self._patience_s:g} s; is the server "
-            f"up, and can this host reach it? {last}"
+            f"{self._url} did not answer {said.kind} within {self._patience_s:g} s: {last}; is the "
+            "server up, can this host reach it, and does it ask for a client's certificate?"
         ) from last
 
     def _attempts(self) -> Iterator[float]:

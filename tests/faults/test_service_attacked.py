@@ -1,0 +1,702 @@
+"""Strangers, liars and clumsy clients at the door of a parameter service (F51-F57, F62, F63, F67).
+
+The service is a process of its own. After each attack it answers its honest client, nothing that
+was refused has changed anything, and its memory is bounded.
+"""
+
+import contextlib
+import http.client
+import json
+import random
+import select
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from certificates import Authority
+from eventually import eventually
+from rookery.errors import RefusedError, StalledError
+from rookery.server import protocol, tensors
+from rookery.server.client import RemoteParameterServer
+from rookery.server.limits import Limits
+from rookery.server.parameters import ParameterServer
+from rookery.server.protocol import Kind, Nonce, Request, Side
+
+KEYS = {name: f"{name}-{'k' * 40}" for name in ("alice", "bob", "eve")}
+SIZE = 250_000  # parameters: 1 MB
+ROOM_MB = 64  # by which an attack may make the process larger
+# short, so that tests need not wait
+HURRIED = {
+    "header_s": 1.0,
+    "body_s": 1.0,
+    "stall_s": 1.0,
+    "linger_s": 0.2,
+    "memory_bytes": 4_000_000,
+    "quarantine_s": 3600.0,
+}
+UPDATE = {"weight": np.ones(SIZE, np.float32)}
+BODY = bytes(tensors.pack(UPDATE))
+
+
+class Host:
+    """A parameter service in a process of its own, and its honest client."""
+
+    def __init__(self, **asked: Any):
+        asked = {"size": SIZE, "keys": KEYS, "limits": HURRIED} | asked
+        script = str(Path(__file__).parents[1] / "parameter_host.py")
+        self.process = subprocess.Popen(
+            [sys.executable, script, json.dumps(asked)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        assert self.url, self.process.communicate()[1]
+        self.port = int(self.url.rpartition(":")[2])
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20.0)
+
+    def status(self) -> dict[str, Any]:
+        return httpx.get(self.url + "/status", trust_env=False, timeout=20.0).json()
+
+    def refused(self, code: str) -> float:
+        return self.status()["refused_total"].get(code, 0)
+
+    def nonce(self) -> Nonce:
+        got = httpx.get(self.url + protocol.NONCE_PATH, trust_env=False, timeout=20.0).json()
+        return Nonce.parse(got["nonce"])
+
+    @property
+    def rss_mb(self) -> float:
+        return psutil.Process(self.process.pid).memory_info().rss / 1e6
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def _host() -> Iterator[Host]:
+    host = Host()
+    yield host
+    host.close()
+
+
+@pytest.fixture(scope="module")
+def _alice(_host: Host) -> Iterator[RemoteParameterServer]:
+    with RemoteParameterServer(_host.url, "alice", KEYS["alice"], patience_s=20.0) as alice:
+        alice.register_worker("alice")
+        alice.push_gradients("alice", UPDATE)
+        alice.get_parameters()
+        yield alice
+
+
+@pytest.fixture
+def host(_host: Host, _alice: RemoteParameterServer) -> Iterator[Host]:
+    """A service that must be none the worse for what a test does to it."""
+    before, room = _host.status(), _host.rss_mb + ROOM_MB
+    yield _host
+    assert _host.process.poll() is None, "the server is gone"
+    after = _host.status()
+    assert after["version"] == before["version"], "something that was refused has changed something"
+    assert after["server"]["pushes"] == before["server"]["pushes"]
+    assert _alice.push_gradients("alice", UPDATE).accepted
+    assert _alice.get_parameters().version == before["version"] + 1
+    assert _host.rss_mb < room
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def alice(_alice: RemoteParameterServer) -> RemoteParameterServer:
+    return _alice
+
+
+def signed(nonce: Nonce, client: str = "alice", body: bytes = BODY, **more: Any) -> Request:
+    """An update as an honest client would announce it."""
+    return replace(
+        Request(
+            kind=Kind.PUSH,
+            client=client,
+            nonce=nonce.value,
+            time=nonce.time,
+            size=len(body),
+            sha256=protocol.digest(body),
+        ),
+        **more,
+    )
+
+
+def head(said: Request, key: str, *, name: str | None = None, length: int | None = None) -> bytes:
+    """The head of a request as it goes over the wire."""
+    lines = protocol.seal(said, key) | {protocol.CLIENT: name or said.client, "host": "localhost"}
+    lines["content-length"] = str(said.size if length is None else length)
+    text = "".join(f"{key}: {value}\r\n" for key, value in lines.items())
+    return f"POST {protocol.PATH} HTTP/1.1\r\n{text}\r\n".encode()
+
+
+def answered(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Returns status, headers and body of the next answer."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+
+
+def sent(host: Host, *parts: bytes) -> tuple[int, dict[str, str], bytes]:
+    with host.connect() as connection:
+        for part in parts:
+            connection.sendall(part)
+        return answered(connection)
+
+
+def code_of(headers: dict[str, str], body: bytes, key: str = KEYS["alice"]) -> str:
+    """The code of a refusal, signed or, to strangers, not."""
+    if protocol.MESSAGE not in headers:
+        return str(json.loads(body)["code"])
+    token = headers[protocol.MESSAGE].encode()
+    assert protocol.authentic(token, headers[protocol.SIGNATURE].encode(), key, Side.SERVER)
+    return protocol.answer(token).code
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Has the other side ended this connection?"""
+    readable, _, _ = select.select([connection], [], [], 0)
+    if not readable:
+        return False
+    try:
+        return connection.recv(65536) == b""
+    except OSError:
+        return True
+
+
+def dropped(connection: socket.socket, more: bytes) -> bool:
+    """Sends a little more; has the other side had enough?"""
+    with contextlib.suppress(OSError):
+        connection.sendall(more)
+    return is_closed(connection)
+
+
+class TestCredentials:
+    def test_no_credentials_are_refused_without_waiting_for_the_body(self, host: Host):
+        status, headers, body = sent(
+            host,
+            f"POST {protocol.PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n".encode(),
+        )
+
+        assert (status, code_of(headers, body)) == (401, "auth")
+
+    def test_a_wrong_key_is_refused_without_waiting_for_the_body(self, host: Host):
+        said = head(signed(host.nonce()), "x" * 40)
+
+        status, headers, body = sent(host, said)
+
+        assert (status, code_of(headers, body)) == (401, "auth")
+
+    def test_a_stranger_hears_what_a_wrong_key_hears(self, host: Host):
+        wrong = sent(host, head(signed(host.nonce(), "alice"), "x" * 40), BODY)
+        strange = sent(host, head(signed(host.nonce(), "alicf"), "x" * 40), BODY)
+
+        assert wrong[0] == strange[0]
+        assert wrong[2].replace(b"alice", b"alicf") == strange[2]
+
+    def test_the_client_says_so(self, host: Host):
+        with (
+            RemoteParameterServer(host.url, "alice", "x" * 40, patience_s=20.0) as wrong,
+            pytest.raises(RefusedError, match="check the client's name and its key") as refused,
+        ):
+            wrong.push_gradients("alice", UPDATE)
+
+        assert refused.value.code == "auth"
+
+    def test_a_valid_key_does_not_speak_for_another_client(self, host: Host):
+        forged = signed(host.nonce(), "alice")
+
+        for name in ("alice", "eve"):
+            status, headers, body = sent(host, head(forged, KEYS["eve"], name=name), BODY)
+            assert (status, code_of(headers, body)) == (401, "auth")
+
+    def test_a_valid_key_does_not_speak_for_another_worker(self, host: Host):
+        forged = signed(host.nonce(), "eve", worker="alice")
+
+        status, headers, body = sent(host, head(forged, KEYS["eve"]), BODY)
+
+        assert (status, code_of(headers, body)) == (401, "auth")
+
+    def test_strangers_are_counted_and_not_remembered(self, host: Host):
+        before, known = host.refused("auth"), set(host.status()["clients"])
+        for k in range(200):
+            sent(host, head(signed(host.nonce(), f"stranger{k}", b""), "x" * 40))
+
+        assert host.refused("auth") == before + 200
+        assert set(host.status()["clients"]) == known
+
+
+class TestReplays:
+    def test_a_message_that_was_received_is_not_received_again(self, host: Host, alice):
+        """A pull, so that the first one changes nothing either."""
+        said = Request(kind=Kind.PULL, client="alice", nonce="", time=0, version=10**9)
+        nonce = host.nonce()
+        said = replace(said, nonce=nonce.value, time=nonce.time)
+        wire = head(said, KEYS["alice"])
+
+        first = sent(host, wire)
+        again = sent(host, wire)
+
+        assert (first[0], code_of(*first[1:])) == (200, "same")
+        assert (again[0], code_of(*again[1:])) == (409, "replay")
+
+    def test_an_update_that_is_sent_again_counts_once(self, host: Host, alice):
+        wire = head(signed(host.nonce(), "alice", kind=Kind.PUSH, version=10**6), KEYS["alice"])
+
+        first, again = sent(host, wire, BODY), sent(host, wire, BODY)
+
+        assert code_of(*first[1:]) == "stale"  # it was heard, though it is of no version we had
+        assert code_of(*again[1:]) == "replay"
+
+    def test_a_nonce_that_was_made_up_is_refused(self, host: Host):
+        made_up = Nonce(host.nonce().time, "0" * 64)
+
+        status, headers, body = sent(host, head(signed(made_up), KEYS["alice"]), BODY)
+
+        assert (status, code_of(headers, body)) == (401, "nonce")
+
+    def test_an_old_nonce_is_refused(self):
+        with serving(Limits(nonce_s=0.01)) as (server, url):
+            nonce = Nonce.parse(httpx.get(url + protocol.NONCE_PATH).json()["nonce"])
+            born = time.monotonic()
+            assert eventually(lambda: time.monotonic() > born + 0.05, 5.0)
+            said = signed(nonce)
+            headers = protocol.seal(said, KEYS["alice"]) | {protocol.CLIENT: "alice"}
+
+            got = httpx.post(url + protocol.PATH, content=BODY, headers=headers)
+
+            assert (got.status_code, code_of(dict(got.headers), got.content)) == (401, "nonce")
+            assert server.version == 0
+
+    def test_clocks_that_are_wrong_or_jump_do_not_matter(self, host: Host, monkeypatch):
+        wall = time.time
+        with RemoteParameterServer(host.url, "alice", KEYS["alice"], patience_s=20.0) as skewed:
+            for skew_s in (-600.0, 600.0, -1e9):
+                monkeypatch.setattr(time, "time", lambda skew_s=skew_s: wall() + skew_s)
+
+                assert skewed.get_parameters().version >= 0
+
+
+class TestBodies:
+    def test_a_body_that_was_changed_on_its_way_is_refused(self, host: Host):
+        changed = bytearray(BODY)
+        changed[-1] ^= 1
+
+        status, headers, body = sent(host, head(signed(host.nonce()), KEYS["alice"]), changed)
+
+        assert (status, code_of(headers, body)) == (400, "digest")
+
+    def test_who_changes_bodies_cannot_silence_their_sender(self, host: Host):
+        """The fixture's honest client goes on after ten of them."""
+        for _ in range(10):
+            said = signed(host.nonce())
+            sent(host, head(said, KEYS["alice"]), bytes(len(BODY)))
+
+    @pytest.mark.parametrize("key", [KEYS["alice"], "x" * 40], ids=["known", "stranger"])
+    def test_ten_gibibytes_are_refused_by_their_announcement(self, host: Host, key: str):
+        said = signed(host.nonce(), size=10 << 30)
+
+        status, headers, body = sent(host, head(said, key))
+
+        assert (status, code_of(headers, body)) == (413, "size")
+
+    def test_a_body_that_does_not_say_how_long_it_is_is_refused(self, host: Host):
+        wire = head(signed(host.nonce()), KEYS["alice"])
+        wire = wire.replace(b"content-length: %d" % len(BODY), b"transfer-encoding: chunked")
+
+        status, headers, body = sent(host, wire, b"0\r\n\r\n")
+
+        assert (status, code_of(headers, body)) == (411, "length")
+
+    def test_a_length_other_than_the_signed_one_is_refused(self, host: Host):
+        wire = head(signed(host.nonce()), KEYS["alice"], length=10)
+
+        status, headers, body = sent(host, wire, BODY[:10])
+
+        assert (status, code_of(headers, body)) == (400, "malformed")
+
+    @pytest.mark.parametrize(
+        ("body", "code"),
+        [
+            (b"\x80\x04N.", "malformed"),  # a pickle
+            (bytes(1000), "malformed"),
+            (struct.pack("<Q", 1 << 62) + bytes(100), "malformed"),
+            (struct.pack("<Q", 4000) + b"[" * 4000, "malformed"),
+            (bytes(tensors.pack({"weight": np.ones(3, np.float32)})), "schema"),
+            (bytes(tensors.pack({"weight": np.ones(SIZE // 2, np.float64)})), "schema"),
+            (bytes(tensors.pack({"other": np.ones(SIZE, np.float32)})), "schema"),
+            (bytes(tensors.pack({"a": np.ones(3, np.float32), **UPDATE})), "schema"),
+        ],
+        ids=range(8),
+    )
+    def test_nonsense_that_is_signed_is_refused_and_its_sender_soon_too(self, body, code):
+        with serving(Limits()) as (server, url):
+            server.register_worker("eve")
+            codes = [pushed(url, "eve", body) for _ in range(4)]
+
+            assert codes == [code] * 3 + ["quarantined"]
+            assert server.version == 0
+
+    def test_nan_is_dropped_counted_and_its_sender_silenced(self):
+        with serving(Limits()) as (server, url):
+            for name in ("eve", "bob"):
+                server.register_worker(name)
+            poison = bytes(tensors.pack({"weight": np.full(SIZE, np.nan, np.float32)}))
+
+            codes = [pushed(url, "eve", poison) for _ in range(4)]
+
+            assert codes == ["finite"] * 3 + ["quarantined"]
+            assert (server.version, server.get_server_stats()["counts"]["finite"]) == (0, 3)
+            assert pushed(url, "bob", BODY) == "ok"
+            assert np.isfinite(server.get_parameters().arrays["weight"]).all()
+
+    def test_a_small_message_cannot_become_a_large_array(self, host: Host):
+        wire = tensors.pack(
+            {
+                "weight@index": np.array([2**31 - 2], np.int32),
+                "weight@value": np.ones(1, np.float32),
+            }
+        )
+        said = signed(host.nonce(), "eve", bytes(wire), codec="top_k")
+
+        got = sent(host, head(said, KEYS["eve"]), bytes(wire))
+
+        assert code_of(*got[1:], KEYS["eve"]) == "schema"
+
+    def test_bodies_in_memory_at_once_are_bounded(self, host: Host):
+        """Twelve signed announcements of 1 MB each, where 4 MB are allowed."""
+        with contextlib.ExitStack() as open_:
+            connections = [open_.enter_context(host.connect()) for _ in range(12)]
+            for connection in connections:
+                connection.sendall(head(signed(host.nonce(), "bob"), KEYS["bob"]))
+
+            codes = [code_of(*answered(each)[1:], KEYS["bob"]) for each in connections]
+
+        assert codes.count("busy") >= 8
+        assert set(codes) == {"busy", "late"}
+
+
+class TestSlowOnes:
+    def test_a_head_that_comes_byte_by_byte_is_cut_off(self, host: Host):
+        with host.connect() as connection:
+            connection.sendall(f"POST {protocol.PATH} HTTP/1.1\r\nx-slow: ".encode())
+
+            assert eventually(lambda: dropped(connection, b"y"), 10.0)
+
+    def test_a_body_that_comes_byte_by_byte_is_cut_off(self, host: Host):
+        with host.connect() as connection:
+            connection.sendall(head(signed(host.nonce()), KEYS["alice"]))
+
+            begun = time.monotonic()
+            assert eventually(lambda: dropped(connection, b"x"), 20.0)
+            assert time.monotonic() - begun < 10.0
+
+    def test_a_hundred_of_them_at_once_leave_the_honest_client_alone(self, host: Host, alice):
+        with contextlib.ExitStack() as open_:
+            for k in range(100):
+                connection = open_.enter_context(host.connect())
+                connection.sendall(f"POST {protocol.PATH} HTTP/1.1\r\nx-{k}: ".encode())
+
+            assert alice.get_parameters().version >= 0
+
+    def test_a_head_without_end_is_cut_off(self, host: Host):
+        with host.connect() as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n")
+
+            filler = b"x-filler: " + b"y" * 4000 + b"\r\n"
+            assert eventually(lambda: dropped(connection, filler), 10.0)
+
+    def test_who_does_not_read_the_answer_is_cut_off(self):
+        """40 MB are more than the kernel takes off our hands."""
+        with (
+            serving(Limits(stall_s=0.5), size=10_000_000) as (_, url),
+            contextlib.ExitStack() as open_,
+        ):
+            with RemoteParameterServer(url, "eve", KEYS["eve"]) as eve:
+                eve.get_parameters()
+            for _ in range(4):
+                connection = open_.enter_context(socket.socket())
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                connection.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+                nonce = Nonce.parse(httpx.get(url + protocol.NONCE_PATH).json()["nonce"])
+                said = Request(kind=Kind.PULL, client="eve", nonce=nonce.value, time=nonce.time)
+                connection.sendall(head(said, KEYS["eve"]))
+
+            def alone() -> bool:
+                return httpx.get(url + "/status").json()["connections"] == 1
+
+            assert not alone()
+            assert eventually(alone, 20.0)
+
+
+class TestCrowds:
+    def test_a_thousand_connections_that_say_nothing_are_borne(self, host: Host, alice):
+        with contextlib.ExitStack() as open_:
+            for _ in range(1000):
+                open_.enter_context(host.connect())
+
+            assert alice.get_parameters().version >= 0
+            assert eventually(lambda: host.status()["connections"] < 20, 20.0)
+
+    def test_a_thousand_clients_that_rest_keep_their_connections(self, host: Host, alice):
+        ask = f"GET {protocol.NONCE_PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+        with contextlib.ExitStack() as open_:
+            connections = [open_.enter_context(host.connect()) for _ in range(1000)]
+            for connection in connections:
+                connection.sendall(ask)
+            assert {answered(each)[0] for each in connections} == {200}
+
+            assert host.status()["connections"] >= 1000
+            assert alice.get_parameters().version >= 0
+            for connection in connections[::50]:
+                connection.sendall(ask)
+                assert answered(connection)[0] == 200
+
+    def test_when_there_are_too_many_the_oldest_stranger_that_rests_gives_way(self):
+        with serving(Limits(connections=20)) as (_, url):
+            port = int(url.rpartition(":")[2])
+            with (
+                contextlib.ExitStack() as open_,
+                RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice,
+            ):
+                alice.register_worker("alice")
+                for _ in range(60):
+                    open_.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+                assert alice.push_gradients("alice", UPDATE).accepted
+                assert httpx.get(url + "/status").json()["connections"] <= 20
+
+    def test_half_open_connections_are_forgotten(self, host: Host):
+        """Their clients are gone: in the middle of a head, of a body, of an answer."""
+        before = host.status()["connections"]
+        pull = Request(kind=Kind.PULL, client="eve", nonce="", time=0)
+        with contextlib.ExitStack() as open_:
+            for k in range(30):
+                connection, nonce = open_.enter_context(host.connect()), host.nonce()
+                wire = [
+                    b"POST / HTT",
+                    head(signed(nonce, "eve"), KEYS["eve"]) + BODY[:1000],
+                    head(replace(pull, nonce=nonce.value, time=nonce.time), KEYS["eve"]),
+                ][k % 3]
+                connection.sendall(wire)
+                connection.shutdown(socket.SHUT_WR)
+
+            assert eventually(lambda: host.status()["connections"] <= before + 1, 20.0)
+
+
+class TestGarbage:
+    @pytest.mark.parametrize("path", ["/", "/v1", "/v1/message", "/../../etc/passwd", "/%00", "*"])
+    def test_any_page_that_is_not_there_is_an_error_and_nothing_else(self, host: Host, path: str):
+        status, _, body = sent(host, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+
+        assert status in (400, 404, 405)
+        assert b"Traceback" not in body
+
+    def test_a_tls_greeting_to_the_plain_port_is_turned_away(self, host: Host):
+        context = ssl.create_default_context()
+        with (
+            host.connect() as connection,
+            pytest.raises((ssl.SSLError, OSError)),
+            context.wrap_socket(connection, server_hostname="localhost"),
+        ):
+            pass
+
+    def test_garbage_is_turned_away_and_counted(self, host: Host):
+        rng, before = random.Random(0), host.refused("garbage")
+        corpus = [
+            b"\x00" * 1000,
+            b"\xff" * 100_000,
+            b"GET\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+            b"GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+            b"GET / HTTP/1.1\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+            b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nZZZ\r\n",
+            b"CONNECT localhost:443 HTTP/1.1\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\r\n" * 1000,
+            *(rng.randbytes(rng.randrange(1, 4000)) for _ in range(100)),
+        ]
+        for piece in corpus:
+            with host.connect() as connection, contextlib.suppress(OSError):
+                connection.sendall(piece)
+                connection.shutdown(socket.SHUT_WR)
+
+        assert eventually(lambda: host.refused("garbage") > before, 10.0)
+        assert eventually(lambda: host.status()["connections"] < 20, 20.0)
+
+    def test_damaged_heads_are_refused(self, host: Host):
+        rng, wire = random.Random(1), head(signed(host.nonce()), KEYS["alice"])
+        for _ in range(60):
+            damaged = bytearray(wire)
+            for _ in range(rng.randrange(1, 5)):
+                damaged[rng.randrange(len(wire))] = rng.randrange(256)
+            if damaged == wire:
+                continue
+            with host.connect() as connection, contextlib.suppress(OSError):
+                connection.sendall(damaged)
+                connection.shutdown(socket.SHUT_WR)
+
+    def test_what_follows_an_answer_is_not_read_for_ever(self, host: Host):
+        """A page that needs no body is asked for with an endless one."""
+        with host.connect() as connection:
+            connection.sendall(
+                b"GET /status HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999\r\n\r\n"
+            )
+
+            assert eventually(lambda: dropped(connection, b"x"), 10.0)
+
+
+class TestTls:
+    def test_plain_http_to_the_tls_port_gets_no_answer(self, authority: Authority):
+        with serving(Limits(), **authority.sign("server")._asdict()) as (server, url):
+            with (
+                RemoteParameterServer(
+                    url.replace("https", "http"), "alice", KEYS["alice"], patience_s=0.5
+                ) as plain,
+                pytest.raises(StalledError),
+            ):
+                plain.register_worker("alice")
+
+            assert still_serves(server, url, authority)
+
+    def test_a_client_does_not_take_an_expired_server(self, authority: Authority):
+        old = authority.sign("expired", ends=timedelta(days=-1))
+        with serving(Limits(), **old._asdict()) as (server, url):
+            with (
+                RemoteParameterServer(
+                    url, "alice", KEYS["alice"], ca=authority.certificate
+                ) as alice,
+                pytest.raises(RefusedError, match="expired") as refused,
+            ):
+                alice.register_worker("alice")
+
+            assert refused.value.code == "auth"
+            assert server.get_server_stats()["workers"] == []
+
+    def test_a_server_does_not_take_an_expired_client(self, authority: Authority):
+        own, old = authority.sign("server"), authority.sign("old", ends=timedelta(days=-1))
+        with serving(Limits(), client_ca=authority.certificate, **own._asdict()) as (server, url):
+            with (
+                RemoteParameterServer(
+                    url,
+                    "alice",
+                    KEYS["alice"],
+                    ca=authority.certificate,
+                    patience_s=0.5,
+                    **old._asdict(),
+                ) as alice,
+                pytest.raises((RefusedError, StalledError)),
+            ):
+                alice.register_worker("alice")
+
+            assert server.get_server_stats()["workers"] == []
+            assert still_serves(server, url, authority, **authority.sign("alice")._asdict())
+
+    def test_handshakes_that_never_end_are_cut_off(self, authority: Authority):
+        own = authority.sign("server")
+        with serving(Limits(header_s=0.5), **own._asdict()) as (server, url):
+            port = int(url.rpartition(":")[2])
+            with contextlib.ExitStack() as open_:
+                connections = [
+                    open_.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    for _ in range(100)
+                ]
+                for connection in connections:
+                    connection.sendall(b"\x16\x03\x01")
+
+                assert still_serves(server, url, authority)
+                assert eventually(lambda: all(map(is_closed, connections[:5])), 10.0)
+
+    def test_garbage_at_the_tls_port_harms_nobody(self, authority: Authority):
+        rng = random.Random(2)
+        with serving(Limits(), **authority.sign("server")._asdict()) as (server, url):
+            port = int(url.rpartition(":")[2])
+            for _ in range(50):
+                with socket.create_connection(("127.0.0.1", port)) as connection:
+                    connection.sendall(rng.randbytes(500))
+
+            assert still_serves(server, url, authority)
+
+
+class TestKilled:
+    def test_clients_outlast_a_server_that_is_killed_and_nothing_is_lost_or_doubled(
+        self, tmp_path: Path
+    ):
+        """kill -9 between, and in the middle of, updates; a new server takes its place."""
+        asked = {"size": 1000, "server": {"checkpoint_path": str(tmp_path / "server")}}
+        host, update = Host(**asked), {"weight": np.ones(1000, np.float32)}
+        versions, accepted = [], 0
+        with RemoteParameterServer(host.url, "alice", KEYS["alice"], patience_s=60.0) as alice:
+            alice.register_worker("alice")
+            for k in range(30):
+                if k in (7, 19):
+                    host.process.send_signal(signal.SIGKILL)
+                    host.process.communicate()
+                    host = Host(**asked, port=host.port)
+                receipt = alice.push_gradients("alice", update, push_id=f"p{k}")
+                accepted += receipt.accepted
+                versions.append(receipt.version)
+        final = host.status()["version"]
+        host.close()
+
+        assert accepted == 30
+        assert versions == sorted(versions)
+        assert final == 30
+
+
+@contextlib.contextmanager
+def serving(
+    limits: Limits, *, size: int = SIZE, **tls: Any
+) -> Iterator[tuple[ParameterServer, str]]:
+    """A service in this process."""
+    server = ParameterServer({"weight": np.zeros(size, np.float32)}, update_frequency=1)
+    url = server.start_server("localhost", 0, keys=KEYS, limits=limits, **tls)
+    try:
+        yield server, url
+    finally:
+        server.stop_server()
+
+
+def still_serves(server: ParameterServer, url: str, authority: Authority, **own: Any) -> bool:
+    before = server.version
+    with RemoteParameterServer(
+        url, "bob", KEYS["bob"], ca=authority.certificate, patience_s=20.0, **own
+    ) as bob:
+        bob.register_worker("bob")
+        return bob.push_gradients("bob", UPDATE).accepted and server.version == before + 1
+
+
+def pushed(url: str, client: str, body: bytes) -> str:
+    """Sends a signed body, whatever is in it, and returns the code of the answer."""
+    nonce = Nonce.parse(httpx.get(url + protocol.NONCE_PATH).json()["nonce"])
+    headers = protocol.seal(signed(nonce, client, body), KEYS[client]) | {protocol.CLIENT: client}
+    got = httpx.post(url + protocol.PATH, content=body, headers=headers, timeout=20.0)
+    return code_of(dict(got.headers), got.content, KEYS[client])

@@ -1,0 +1,432 @@
+"""The parameter server over real sockets: uvicorn on loopback, TLS, several clients at once."""
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from certificates import Authority
+from eventually import eventually
+from rookery.errors import ConfigError, ProtocolError, RefusedError, StalledError
+from rookery.server import client as client_module
+from rookery.server.client import RemoteParameterServer
+from rookery.server.keys import Keys
+from rookery.server.parameters import ParameterServer
+
+KEYS = {name: f"{name}-{'k' * 40}" for name in ("alice", "bob", "carol", "dave")}
+INITIAL = {
+    "weight": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "bias": np.ones(5, np.float32),
+}
+ONES = {name: np.ones_like(array) for name, array in INITIAL.items()}
+
+
+def own_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("rookery-serv")]
+
+
+@pytest.fixture
+def server() -> Iterator[ParameterServer]:
+    server = ParameterServer(INITIAL, update_frequency=1, lr=0.5)
+    yield server
+    server.stop_server()
+
+
+@pytest.fixture
+def url(server: ParameterServer) -> str:
+    return server.start_server("localhost", 0, keys=KEYS)
+
+
+@pytest.fixture
+def alice(url: str) -> Iterator[RemoteParameterServer]:
+    with RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice:
+        yield alice
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+class TestMethods:
+    def test_parameters_come_bit_for_bit(self, server: ParameterServer, alice):
+        found = alice.get_parameters()
+
+        assert found.version == server.version
+        assert found.arrays.keys() == INITIAL.keys()
+        for name, array in INITIAL.items():
+            assert found.arrays[name].dtype == np.float32
+            assert (found.arrays[name] == array).all()
+
+    def test_a_push_from_afar_is_a_push(self, server: ParameterServer, alice):
+        twin = ParameterServer(INITIAL, update_frequency=1, lr=0.5)
+        for who in (alice, twin):
+            who.register_worker("alice")
+            receipt = who.push_gradients("alice", ONES, 2.0, version=0, push_id="p1")
+
+        assert receipt == twin.push_gradients("alice", ONES, push_id="p1")._replace(code="ok")
+        for name in INITIAL:
+            assert (
+                server.get_parameters().arrays[name] == twin.get_parameters().arrays[name]
+            ).all()
+
+    def test_nothing_newer_is_none_and_costs_no_body(self, url: str, alice):
+        version = alice.get_parameters().version
+        before = httpx.get(url + "/status").json()["sent_bytes_total"]["pull"]
+
+        assert alice.get_parameters(newer_than=version) is None
+        assert httpx.get(url + "/status").json()["sent_bytes_total"]["pull"] == before
+
+    def test_waiting_for_news_ends_with_them(self, server: ParameterServer, alice):
+        alice.register_worker("alice")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(alice.get_parameters, 0, wait_s=20.0)
+            alice.push_gradients("alice", ONES)
+
+            assert waiting.result(20).version == 1
+
+    def test_tensors_travel_as_well_as_arrays(self, alice):
+        alice.register_worker("alice")
+        grads = {name: torch.ones(array.shape, requires_grad=True) for name, array in ONES.items()}
+
+        assert alice.push_gradients("alice", grads).accepted
+
+    def test_statistics_come_over(self, server: ParameterServer, alice):
+        alice.register_worker("alice/1")
+
+        assert alice.get_server_stats()["workers"] == ["alice/1"]
+        alice.unregister_worker("alice/1")
+        assert alice.get_server_stats()["workers"] == []
+
+    def test_a_client_speaks_for_no_other_worker(self, alice):
+        with pytest.raises(ConfigError, match="cannot speak for 'bob'"):
+            alice.register_worker("bob")
+
+    def test_refusals_are_the_servers_own_with_their_code(self, alice):
+        alice.register_worker("alice")
+
+        with pytest.raises(RefusedError, match="bias") as refused:
+            alice.push_gradients("alice", {"weight": ONES["weight"]})
+
+        assert refused.value.code == "schema"
+
+    def test_a_worker_that_did_not_register_is_told_to(self, alice):
+        with pytest.raises(RefusedError, match="register_worker") as refused:
+            alice.push_gradients("alice", ONES)
+
+        assert refused.value.code == "unknown_worker"
+
+
+class TestManyClients:
+    def test_four_clients_at_once_lose_and_double_nothing(self, server: ParameterServer, url: str):
+        def work(name: str) -> int:
+            with RemoteParameterServer(url, name, KEYS[name], patience_s=60.0) as own:
+                own.register_worker(name)
+                accepted = 0
+                for _ in range(10):
+                    version, _ = own.get_parameters()
+                    accepted += own.push_gradients(name, ONES, version=version).accepted
+                return accepted
+
+        with ThreadPoolExecutor(4) as pool:
+            accepted = list(pool.map(work, KEYS))
+
+        assert accepted == [10] * 4
+        assert server.version == 40
+
+    def test_threads_share_one_client(self, server: ParameterServer, alice):
+        for k in range(8):
+            alice.register_worker(f"alice/{k}")
+
+        with ThreadPoolExecutor(8) as pool:
+            receipts = pool.map(lambda k: alice.push_gradients(f"alice/{k}", ONES), range(8))
+
+        assert all(receipt.accepted for receipt in receipts)
+        assert server.version == 8
+
+    def test_a_large_model_arrives_whole(self):
+        rng = np.random.default_rng(0)
+        initial = {f"w{k}": rng.standard_normal(700_001, np.float32) for k in range(5)}
+        server = ParameterServer(initial, update_frequency=1, lr=1.0)
+        url = server.start_server("localhost", 0, keys=KEYS)
+        try:
+            with RemoteParameterServer(url, "alice", KEYS["alice"]) as alice:
+                alice.register_worker("alice")
+                alice.push_gradients("alice", initial)
+
+                assert all(not array.any() for array in alice.get_parameters().arrays.values())
+        finally:
+            server.stop_server()
+
+
+class TestCodecs:
+    def test_half_precision_goes_both_ways(self, server: ParameterServer, url: str):
+        with RemoteParameterServer(url, "bob", KEYS["bob"], codec="fp16") as bob:
+            bob.register_worker("bob")
+            bob.push_gradients("bob", ONES)
+            found = bob.get_parameters()
+
+        assert found.arrays["weight"].dtype == np.float32
+        assert found.arrays["weight"] == pytest.approx(INITIAL["weight"] - 0.5, abs=1e-2)
+
+    def test_top_k_pushes_the_largest_entries(self, server: ParameterServer, url: str):
+        update = {"weight": np.zeros((3, 4), np.float32), "bias": np.zeros(5, np.float32)}
+        update["weight"][1, 2], update["bias"][4] = 8.0, -8.0
+        with RemoteParameterServer(url, "bob", KEYS["bob"], codec="top_k", keep=0.01) as bob:
+            bob.register_worker("bob")
+            bob.push_gradients("bob", update)
+
+        moved = server.get_parameters().arrays
+        assert moved["weight"][1, 2] == INITIAL["weight"][1, 2] - 4.0
+        assert moved["bias"].tolist() == [1, 1, 1, 1, 5]
+
+
+class TestTls:
+    @pytest.fixture
+    def tls(self, server: ParameterServer, authority: Authority) -> str:
+        own = authority.sign("server")
+        return server.start_server("localhost", 0, keys=KEYS, **own._asdict())
+
+    def test_a_client_that_trusts_the_authority_gets_through(self, tls: str, authority: Authority):
+        assert tls.startswith("https://localhost:")
+        with RemoteParameterServer(tls, "alice", KEYS["alice"], ca=authority.certificate) as alice:
+            assert alice.register_worker("alice") == 0
+            assert alice.push_gradients("alice", ONES).accepted
+            assert alice.get_parameters().version == 1
+
+    def test_a_server_that_nobody_vouches_for_is_refused_at_once(self, tls: str):
+        with (
+            RemoteParameterServer(tls, "alice", KEYS["alice"]) as alice,
+            pytest.raises(RefusedError, match=r"TLS with .* failed") as refused,
+        ):
+            alice.register_worker("alice")
+
+        assert refused.value.code == "auth"
+
+    def test_with_a_client_authority_only_its_clients_get_through(
+        self, server: ParameterServer, authority: Authority
+    ):
+        own, hers = authority.sign("server"), authority.sign("alice")
+        url = server.start_server(
+            "localhost", 0, keys=KEYS, client_ca=authority.certificate, **own._asdict()
+        )
+        trust = {"ca": authority.certificate, "patience_s": 1.0}
+        with RemoteParameterServer(url, "alice", KEYS["alice"], **trust, **hers._asdict()) as alice:
+            assert alice.register_worker("alice") == 0
+        with (
+            RemoteParameterServer(url, "alice", KEYS["alice"], **trust) as without,
+            pytest.raises(StalledError, match="a client's certificate"),
+        ):
+            without.register_worker("alice")
+
+    def test_files_that_do_not_belong_together_are_refused_before_anything_is_bound(
+        self, server: ParameterServer, authority: Authority
+    ):
+        one, other = authority.sign("one"), authority.sign("other")
+
+        with pytest.raises(ConfigError, match="belong together"):
+            server.start_server(
+                "localhost",
+                0,
+                keys=KEYS,
+                certificate=one.certificate,
+                private_key=other.private_key,
+            )
+
+
+class TestStarting:
+    def test_plain_http_does_not_leave_this_host(self, server: ParameterServer):
+        with pytest.raises(ConfigError, match="insecure=True"):
+            server.start_server("0.0.0.0", 0, keys=KEYS)
+
+    def test_unless_it_is_said(self, server: ParameterServer):
+        assert server.start_server("0.0.0.0", 0, keys=KEYS, insecure=True).startswith("http://0.")
+
+    def test_a_client_does_not_speak_plainly_to_another_host(self):
+        with pytest.raises(ConfigError, match="insecure=True"):
+            RemoteParameterServer("http://192.0.2.1:8888", "alice", KEYS["alice"])
+
+    def test_a_port_that_is_taken_is_named(self, server: ParameterServer):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+
+            with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be bound"):
+                server.start_server("localhost", port, keys=KEYS)
+
+    def test_a_service_is_started_once(self, server: ParameterServer, url: str):
+        with pytest.raises(ProtocolError):
+            server.start_server("localhost", 0, keys=KEYS)
+
+    def test_after_it_was_stopped_nothing_is_left(self, server: ParameterServer, url: str, alice):
+        alice.register_worker("alice")
+        server.stop_server()
+
+        assert eventually(lambda: not own_threads(), 5.0), own_threads()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(url + "/status")
+
+    def test_keys_from_a_file_are_taken_and_given_back_while_it_runs(
+        self, server: ParameterServer, tmp_path: Path
+    ):
+        keys = Keys(tmp_path / "keys.json")
+        key = keys.issue("erin")
+        url = server.start_server("localhost", 0, keys=tmp_path / "keys.json")
+        with RemoteParameterServer(url, "erin", key, patience_s=5.0) as erin:
+            erin.register_worker("erin")
+            keys.revoke("erin")
+
+            def refused() -> bool:
+                try:
+                    erin.get_server_stats()
+                except RefusedError as error:
+                    return error.code == "auth"
+                return False
+
+            assert eventually(refused, 5.0)
+
+
+class TestReconnecting:
+    def test_a_client_waits_for_a_server_that_comes_later(self, server: ParameterServer):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with (
+            RemoteParameterServer(f"http://localhost:{port}", "alice", KEYS["alice"]) as alice,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            waiting = pool.submit(alice.register_worker, "alice")
+            server.start_server("localhost", port, keys=KEYS)
+
+            assert waiting.result(20) == 0
+
+    def test_a_client_goes_on_with_a_server_that_was_started_anew(self, server: ParameterServer):
+        url = server.start_server("localhost", 0, keys=KEYS)
+        port = int(url.rpartition(":")[2])
+        with RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice:
+            alice.register_worker("alice")
+            server.stop_server()
+            server.start_server("localhost", port, keys=KEYS)
+
+            assert alice.push_gradients("alice", ONES).accepted
+
+    def test_patience_ends(self):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with (
+            RemoteParameterServer(
+                f"http://localhost:{port}", "alice", KEYS["alice"], patience_s=0.2
+            ) as alice,
+            pytest.raises(StalledError, match="is the server"),
+        ):
+            alice.register_worker("alice")
+
+    def test_rests_grow_and_differ_between_clients(self, url: str, monkeypatch):
+        def rests(seed: int) -> list[float]:
+            own = RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=1000.0)
+            slept: list[float] = []
+            monkeypatch.setattr(own._ended, "wait", lambda s: bool(slept.append(s)))
+            attempts = own._attempts()
+            for _ in range(12):
+                next(attempts)
+            own.close()
+            return slept
+
+        one, other = rests(0), rests(1)
+
+        assert one != other
+        assert sum(one[6:]) > sum(one[:5])
+        assert max(one) <= 1.5 * client_module.LONGEST_S
+
+    def test_an_answer_that_is_lost_does_not_double_an_update(
+        self, server: ParameterServer, alice, monkeypatch
+    ):
+        """The server has applied it; the connection breaks before the client hears so."""
+        alice.register_worker("alice")
+        lost = iter([True])
+        verified = alice._verified
+
+        def cut(got: httpx.Response, nonce):
+            if next(lost, False):
+                raise httpx.ReadError("cut")
+            return verified(got, nonce)
+
+        monkeypatch.setattr(alice, "_verified", cut)
+
+        assert alice.push_gradients("alice", ONES).code == "duplicate"
+        assert server.version == 1
+
+    def test_a_closed_client_does_not_keep_waiting(self):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        alice = RemoteParameterServer(
+            f"http://localhost:{port}", "alice", KEYS["alice"], patience_s=500.0
+        )
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(alice.register_worker, "alice")
+            alice.close()
+
+            with pytest.raises((StalledError, RuntimeError)):
+                waiting.result(20)
+
+
+class TestWatching:
+    def test_status_says_version_clients_and_counts(self, url: str, alice):
+        alice.register_worker("alice")
+        alice.push_gradients("alice", ONES)
+
+        found = httpx.get(url + "/status").json()
+
+        assert found["version"] == 1
+        assert found["clients"]["alice"] == {"messages": 2, "bad": 0, "quarantined": False}
+        assert found["messages_total"] == {"register": 1, "push": 1}
+        assert found["server"]["workers"] == ["alice"]
+
+    def test_metrics_are_prometheus_text(self, url: str, alice):
+        alice.register_worker("alice")
+
+        found = httpx.get(url + "/metrics")
+
+        assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert 'rookery_server_messages_total{kind="register"} 1\n' in found.text
+        assert "rookery_server_version 0\n" in found.text
+
+    def test_with_a_token_only_its_owners_can_look(self, server: ParameterServer):
+        url = server.start_server("localhost", 0, keys=KEYS, status_token="look")
+
+        assert httpx.get(url + "/status").status_code == 401
+        assert httpx.get(url + "/metrics").status_code == 401
+        told = {"authorization": "Bearer look"}
+        assert httpx.get(url + "/status", headers=told).status_code == 200
+
+    def test_keys_are_in_no_log_no_repr_and_no_status(self, url: str, caplog):
+        wrong = "wrong" * 10
+        with (
+            caplog.at_level(logging.DEBUG),
+            RemoteParameterServer(url, "alice", KEYS["alice"]) as alice,
+            RemoteParameterServer(url, "alice", wrong) as impostor,
+        ):
+            alice.register_worker("alice")
+            with pytest.raises(RefusedError) as refused:
+                impostor.register_worker("alice")
+
+        said = [caplog.text, repr(alice), repr(impostor), str(refused.value)]
+        said += [httpx.get(url + page).text for page in ("/status", "/metrics")]
+        assert not any(key in text for key in (KEYS["alice"], wrong) for text in said)
+
+
+def test_a_request_for_a_service_without_the_extra_says_how_to_get_it(monkeypatch):
+    import sys
+
+    for name in [n for n in sys.modules if n.startswith("rookery.server.") and "conn" in n]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "rookery.server.service")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    with pytest.raises(ConfigError, match=r"rookery\[server\]"):
+        ParameterServer(INITIAL).start_server("localhost", 0, keys=KEYS)
