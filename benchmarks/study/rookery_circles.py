@@ -121,7 +121,7 @@ def tell_meeting(jobs: Sequence[Job], share: Floats) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("runs/circles"))
-    parser.add_argument("--seeds", type=seeds, default=list(range(2, 12)))
+    parser.add_argument("--seeds", type=seeds, default=list(range(2, 8)))
     parser.add_argument("--games", type=int, default=40)
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
