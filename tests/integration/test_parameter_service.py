@@ -242,6 +242,12 @@ class TestTls:
 
 
 class TestStarting:
+    def test_a_service_without_keys_is_refused_with_the_way_to_make_some(
+        self, server: ParameterServer
+    ):
+        with pytest.raises(ConfigError, match=r"Keys\(path\)\.issue"):
+            server.start_server("localhost", 0)
+
     def test_plain_http_does_not_leave_this_host(self, server: ParameterServer):
         with pytest.raises(ConfigError, match="insecure=True"):
             server.start_server("0.0.0.0", 0, keys=KEYS)

@@ -146,11 +146,11 @@ class Server(uvicorn.Server):
     """uvicorn's server, whose connections are ours."""
 
     def __init__(self, app: Any, crowd: Crowd, context: ssl.SSLContext | None):
-        super().__init__(_settings(app, crowd.limits, context))
-        self._crowd = crowd
+        super().__init__(_settings(app, crowd.limits))
+        self._crowd, self._context = crowd, context
 
     async def startup(self, sockets: Any = None) -> None:
-        loop, context = asyncio.get_running_loop(), self.config.ssl
+        loop, context = asyncio.get_running_loop(), self._context
         patience_s = self._crowd.limits.header_s if context else None
         self.servers = [
             await loop.create_server(
@@ -165,7 +165,7 @@ class Server(uvicorn.Server):
         self.started = True
 
 
-def _settings(app: Any, limits: Limits, context: ssl.SSLContext | None) -> uvicorn.Config:
+def _settings(app: Any, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="httptools",
@@ -180,5 +180,4 @@ def _settings(app: Any, limits: Limits, context: ssl.SSLContext | None) -> uvico
         server_header=False,
         timeout_keep_alive=limits.idle_s,  # type: ignore[arg-type]  # any number of seconds
         timeout_graceful_shutdown=GRACE_S,
-        ssl_context_factory=None if context is None else lambda config, default: context,
     )

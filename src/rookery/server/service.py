@@ -41,7 +41,7 @@ class Service:
         host: str = "localhost",
         port: int = 8888,
         *,
-        keys: Keys | Mapping[str, str] | str | Path,
+        keys: Keys | Mapping[str, str] | str | Path | None = None,
         certificate: str | Path | None = None,
         private_key: str | Path | None = None,
         client_ca: str | Path | None = None,
@@ -126,7 +126,12 @@ class Service:
         self._application.refused.note(RefusedError(f"no HTTP request; {cure}", "garbage"), "-")
 
 
-def _keys(keys: Keys | Mapping[str, str] | str | Path) -> Keys:
+def _keys(keys: Keys | Mapping[str, str] | str | Path | None) -> Keys:
+    if keys is None:
+        raise ConfigError(
+            "a service is for clients that have keys, got none; give keys={'alice': key}, or the "
+            "file in which Keys(path).issue('alice') has put them"
+        )
     if isinstance(keys, Keys):
         return keys
     if isinstance(keys, str | Path):
