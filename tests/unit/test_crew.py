@@ -16,7 +16,7 @@ from rookery.config.schema import Config, Engine
 from rookery.engines.interface import Close, Failed
 from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops import crew as crew_module
-from rookery.loops.crew import Crew, rungs
+from rookery.loops.crew import NAP_S, SOON_S, Crew, rungs
 from rookery.loops.player import Cut, Done, Play, Report, Restore, Roam, Save, Saved, Setup
 from rookery.manage.patience import Patience
 from rookery.replay.ring import Ring
@@ -564,6 +564,34 @@ class TestRoaming:
         assert [type(order) for order in world.of(1)[-1].sent] == [Roam]
         assert crew.rings[1].gate
         assert crew.rings[1].epsilon == 0.4
+
+    @pytest.mark.parametrize(
+        ("rows", "wanted", "waited"),
+        [(0, 1, 0.5), (0, CHUNK, 0.5), (1, 1, 0.0), (CHUNK, CHUNK, 0.0), (1, CHUNK, SOON_S)],
+    )
+    def test_many_rows_are_waited_for_no_longer_than_a_little_once_some_are_there(
+        self, make: Any, world: World, rows: int, wanted: int, waited: float
+    ) -> None:
+        crew = make(run__mode="async")
+        crew.roam()
+        world.hosts[1].play(rows)
+        began = world.now
+
+        crew.wait(0.5, wanted)
+
+        assert world.now - began == pytest.approx(waited, abs=2 * NAP_S)
+
+    def test_nobody_waits_for_more_rows_where_a_ring_is_half_full(
+        self, make: Any, world: World
+    ) -> None:
+        crew = make(run__mode="async")
+        crew.roam()
+        world.hosts[0].play(-(-crew.rings[0].capacity // 2))
+        began = world.now
+
+        crew.wait(0.5, 10**9)
+
+        assert world.now == began
 
     def test_its_rows_are_drained_before_it_is_replaced(self, make: Any, world: World) -> None:
         crew = make(run__mode="async")

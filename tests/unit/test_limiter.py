@@ -125,3 +125,20 @@ def test_draws_never_exceed_what_rows_pay_for_and_nobody_waits_for_nobody(
         assert limit.drawn <= ratio * limit.inserted
         assert limit.ready() or limit.may_insert()
         assert limit.inserted == max(0, limit.stored - warmup)
+
+
+@given(RATIOS, st.integers(1, 64), st.integers(0, 50), st.integers(0, 200), st.integers(0, 3))
+def test_as_many_rows_as_are_missing_let_it_learn(
+    ratio: float, batch: int, warmup: int, rows: int, draws: int
+) -> None:
+    limit = limiter(warmup=warmup, ratio=ratio, batch=batch)
+    limit.insert(rows)
+    for _ in range(draws if limit.ready() else 0):
+        limit.draw(batch)
+    waited = not limit.ready()
+    missing = limit.missing
+
+    limit.insert(missing - 1)
+    assert not (waited and limit.ready())
+    limit.insert(2)  # one more than missing: shares are rounded
+    assert limit.ready()

@@ -56,7 +56,8 @@ def bring_in(parts: Parts, *, listen: bool) -> Collected:
 
 
 def wait(parts: Parts) -> None:
-    """Waits for rows, no longer than the window."""
+    """Waits for rows, no longer than the window: best for all that is missing, up to the end."""
     began = time.monotonic()
-    parts.crew.wait(parts.config.run.window_s)
+    left = parts.config.run.env_steps - parts.counters.env_steps
+    parts.crew.wait(parts.config.run.window_s, min(parts.limiter.missing, left))
     parts.trace.note(Activity.WAIT, began, time.monotonic())

@@ -60,6 +60,7 @@ START_S = 120.0  # for a fresh interpreter to import what it needs and make its 
 PATIENCE_S = 0.05  # between two looks after everybody while an answer is waited for
 CLOSE_S = 2.0  # for everybody to close its environments
 NAP_S = 0.001  # between two looks for rows: each wakes a processor that an actor may be using
+SOON_S = 0.02  # that all rows a learner needs are waited for, where some have come
 LADDER = 7.0  # Horgan et al. 2018: actor i of N explores with e**(1 + 7i/(N-1))
 ADVICE = {  # what to do where the system has no more of something
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -348,14 +349,25 @@ class Crew:
             ring.control(go, epsilon)
         self._allowed = go, epsilons
 
-    def wait(self, timeout_s: float) -> None:
-        """Waits for rows that can be drained; whoever lives here plays some."""
-        deadline = time.monotonic() + timeout_s
-        while not any(ring.waiting for ring in self.rings) and time.monotonic() < deadline:
+    def wait(self, timeout_s: float, rows: int = 1) -> None:
+        """Waits for rows that can be drained; whoever lives here plays some.
+
+        For so many `rows` it waits a little longer than for the first: every look at what has come
+        takes time that an actor may need.
+        """
+        began, passed = time.monotonic(), 0.0
+        while not self._enough(rows if passed < SOON_S else 1) and passed < timeout_s:
             if self._watchdog is None:
                 time.sleep(NAP_S)
             for seat in self.seats if self._watchdog else ():
                 self._hear(seat)
+            passed = time.monotonic() - began
+
+    def _enough(self, rows: int) -> bool:
+        """Are so many rows waiting, or is a ring half full, whose actor may soon have to wait?"""
+        waiting = [ring.committed - ring.consumed for ring in self.rings]
+        full = zip(waiting, self.rings, strict=True)
+        return sum(waiting) >= rows or any(2 * count >= ring.capacity for count, ring in full)
 
     def news(self) -> list[Report]:
         """Returns what was reported since the last call, and looks after everybody."""

@@ -310,8 +310,8 @@ class Fleet:
         share = (room + berth.appetite(room)) // len(self.berths)
         return max(share, actor.chunk if room else 0)
 
-    def wait(self, timeout_s: float) -> None:
-        """Waits for rows."""
+    def wait(self, timeout_s: float, rows: int = 1) -> None:
+        """Waits for rows, however few: stations send many at a time."""
         deadline = time.monotonic() + timeout_s
         while not any(berth.uncounted for berth in self.berths) and time.monotonic() < deadline:
             every_s = self._pace_s

@@ -50,6 +50,13 @@ class Limiter:
         return max(0, warming + int(self.slack - ahead))
 
     @property
+    def missing(self) -> int:
+        """Rows that have to come before a batch may be drawn; at least 1."""
+        warming = max(0, self.warmup - self.stored)
+        due = math.ceil((self.drawn + self.batch) / self.samples_per_insert)
+        return max(1, warming + due - self.inserted)
+
+    @property
     def ratio(self) -> float:
         """Rows drawn for each row inserted so far; 0 before the first."""
         return self.drawn / self.inserted if self.inserted else 0.0

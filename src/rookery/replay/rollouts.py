@@ -174,6 +174,11 @@ class Epochs:
         return 0 if self.ready() else self._rollouts.ring.capacity
 
     @property
+    def missing(self) -> int:
+        """Rows that have to come before a batch may be drawn: whoever has rollouts knows."""
+        return 1
+
+    @property
     def ratio(self) -> float:
         """Rows drawn for each row inserted so far; 0 before the first."""
         return self.drawn / self.stored if self.stored else 0.0
