@@ -20,6 +20,7 @@ _HOME = {
     "Config": "rookery.config.schema",
     "DistributedAgent": "rookery.components.agent",
     "DistributedEnvironment": "rookery.components.environment",
+    "DistributedMainLoop": "rookery.components.cluster",
     "DistributedReplayBuffer": "rookery.sharing.sb3",
     "DqnAgent": "rookery.loops.agent",
     "FederatedParameterServer": "rookery.server.federated",
@@ -59,6 +60,7 @@ __all__ = [
     "Config",
     "DistributedAgent",
     "DistributedEnvironment",
+    "DistributedMainLoop",
     "DistributedReplayBuffer",
     "DqnAgent",
     "FederatedParameterServer",
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from rookery.components.agent import AsyncAgent, DistributedAgent, MultiAgentLearner
     from rookery.components.asynchronous import AsyncMainLoop
     from rookery.components.buffers import PrioritizedReplayBuffer, ReplayBuffer, ReplayBufferPool
+    from rookery.components.cluster import DistributedMainLoop
     from rookery.components.environment import DistributedEnvironment
     from rookery.components.mainloop import MainLoop
     from rookery.config.schema import Config

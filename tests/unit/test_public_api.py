@@ -27,6 +27,7 @@ PUBLIC = {
     "Config",
     "DistributedAgent",
     "DistributedEnvironment",
+    "DistributedMainLoop",
     "DistributedReplayBuffer",
     "DqnAgent",
     "FederatedParameterServer",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from rookery import __version__, seeding
 from rookery.algos import build_algorithm
@@ -87,7 +88,8 @@ class DistributedAgent:
         if any(hasattr(entry_of(algorithm).settings, period) for period in PERIODS):
             given["algo.target_period"] = target_update_frequency
         _refuse_odd(settings, batch_size, update_frequency, target_update_frequency)
-        self.recipe = recipe(env, {"name": "agent", **_roomy(settings, batch_size), **given})
+        usual = _usual(settings, batch_size, update_frequency)
+        self.recipe = recipe(env, {"name": "agent", **usual, **given})
         self.spec, self.codec = self.recipe.spaces()
         self.lr, self.batch_size, self.update_frequency = lr, batch_size, update_frequency
         self.learner = _learner(self.recipe.config, self.spec)
@@ -424,6 +426,7 @@ class MultiAgentLearner:
 
 
 def _learner(config: Config, spec: EnvSpec) -> Apart:
+    torch.set_num_threads(config.learner.threads)  # small layers gain nothing from more
     algorithm = build_algorithm(config, spec)
     device = pick_device(config.learner.device, "device")
     learner = Apart(algorithm, config.learner, config.env, device, seed=config.run.seed)
@@ -431,10 +434,14 @@ def _learner(config: Config, spec: EnvSpec) -> Apart:
     return learner
 
 
-def _roomy(settings: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
-    """Returns the settings with a replay that a batch fits into: it is somebody else's here."""
+def _usual(settings: Mapping[str, Any], batch_size: int, update_frequency: int) -> dict[str, Any]:
+    """Returns the settings with those that follow from arguments, unless told otherwise."""
     capacity = settings.get("replay.capacity", 100_000)
-    return {"replay.warmup": max(batch_size, min(1_000, capacity)), **settings}
+    return {
+        "replay.warmup": max(batch_size, min(500, capacity)),
+        "replay.samples_per_insert": batch_size / update_frequency,
+        **settings,
+    }
 
 
 def _refuse_odd(settings: Mapping[str, Any], batch: int, update: int, target: int) -> None:

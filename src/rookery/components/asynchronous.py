@@ -87,12 +87,12 @@ class AsyncMainLoop(MainLoop):
                     last = self.env_steps
                     self._turn(self.gang)
                     self._seconds = before + time.monotonic() - began
-                    self._look(last, evaluation_frequency, checkpoint_frequency)
+                    self._look(last, self.env_steps, evaluation_frequency, checkpoint_frequency)
             finally:
                 gang, self.gang = self.gang, None
                 gang.close()
             self._reason = reason
-            self._take_home()
+            self._pull()
             if interrupts.reason is not None or checkpoint_frequency:
                 self._save_by_itself()
         leave(interrupts)
@@ -119,23 +119,6 @@ class AsyncMainLoop(MainLoop):
         self.episode += len(turn.ended)
         self._returns.extend(episode.score for episode in turn.ended)
         self.stale = dict(gang.ages)
-
-    def _look(self, last: int, evaluation: int, saving: int) -> None:
-        """Does what is due, with the newest parameters."""
-        evaluate = evaluation > 0 and self.env_steps // evaluation > last // evaluation
-        save = saving > 0 and self.env_steps // saving > last // saving
-        if evaluate or save:
-            self._take_home()
-        if evaluate:
-            self.evaluate_policy(self.config.evaluation_episodes)
-        if save:
-            self._save_by_itself()
-        if self.env_steps > last:
-            self._tell()
-
-    def _take_home(self) -> None:
-        """Gives the agent here the server's parameters."""
-        self._pull()
 
     def _ending(self, interrupts: Interrupts, total_steps: int) -> Reason | None:
         reason = self._why(interrupts, ENDLESS)

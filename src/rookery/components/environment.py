@@ -26,7 +26,7 @@ from rookery.board import Board
 from rookery.components import guest
 from rookery.components.experience import each, joined, keys_of, steps_in
 from rookery.components.guest import GuestConfig
-from rookery.config.schema import ActorConfig, CheckpointConfig, Config, Engine, Mode
+from rookery.config.schema import ActorConfig, Config, Engine, EnvConfig, Mode
 from rookery.envs.entry import name_of
 from rookery.envs.make import Envs
 from rookery.errors import ConfigError
@@ -285,7 +285,7 @@ class DistributedEnvironment:
         env = self._made_from.config.env
         if limit is not None:
             _refuse_less_than_one("max_steps_per_episode", limit)
-            env = replace(env, wrappers=(*env.wrappers, _cut_at(limit)))
+            env = limited(env, limit)
         run = config.run
         actor = ActorConfig(
             num=self.num_workers,
@@ -304,7 +304,6 @@ class DistributedEnvironment:
             algo=config.algo,
             net=config.net,
             actor=actor,
-            checkpoint=CheckpointConfig(),
         )
 
     # Playing.
@@ -352,9 +351,12 @@ def _size(pieces: list[dict[str, Array]]) -> int:
     return sum(len(piece["action"]) for piece in pieces)
 
 
-def _cut_at(limit: int) -> dict[str, Any]:
-    """A wrapper, not `env.max_episode_steps`: that one would raise an environment's own limit."""
-    return {"TimeLimit": {"max_episode_steps": limit}}
+def limited(env: EnvConfig, limit: int) -> EnvConfig:
+    """Returns settings with a limit of steps beside the environment's own.
+
+    By a wrapper: `env.max_episode_steps` takes the place of an own limit, and could raise it.
+    """
+    return replace(env, wrappers=(*env.wrappers, {"TimeLimit": {"max_episode_steps": limit}}))
 
 
 def _shown(envs: Envs) -> Envs:

@@ -128,11 +128,7 @@ class MainLoop:
                 last = self.episode
                 self._round(min(self._width, total_episodes - self.episode), max_steps)
                 self._seconds = before + time.monotonic() - began
-                if _passed(last, self.episode, evaluation_frequency):
-                    self.evaluate_policy(self.config.evaluation_episodes)
-                if _passed(last, self.episode, checkpoint_frequency):
-                    self._save_by_itself()
-                self._tell()
+                self._look(last, self.episode, evaluation_frequency, checkpoint_frequency)
             self._reason = self._why(interrupts, total_episodes)
             if interrupts.reason is not None or checkpoint_frequency:
                 self._save_by_itself()
@@ -153,6 +149,17 @@ class MainLoop:
         return self._evaluation
 
     # A round.
+
+    def _look(self, last: int, now: int, evaluation: int, saving: int) -> None:
+        """Does what became due since the last look, with the newest parameters."""
+        if _passed(last, now, evaluation):
+            self._pull()
+            self.evaluate_policy(self.config.evaluation_episodes)
+        if _passed(last, now, saving):
+            self._pull()
+            self._save_by_itself()
+        if now > last and self.config.callback is not None:
+            self.config.callback(self.get_training_progress())
 
     @property
     def _width(self) -> int:
@@ -182,16 +189,18 @@ class MainLoop:
     def _learn(self) -> None:
         """One batch: its gradients go to the server, whose parameters come back."""
         batch = self.replay_buffer.sample_batch(int(getattr(self.agent, "batch_size", 32)))
-        gradients = self.agent.compute_gradients(batch)
-        if not gradients:
-            return
+        if gradients := self.agent.compute_gradients(batch):
+            self.hand_over(gradients)
+            self._rerank(batch)
+
+    def hand_over(self, gradients: Mapping[str, Array]) -> None:
+        """Has the server step by gradients, and the agent take over what came of it."""
         receipt = self.parameter_server.push_gradients(
             self.config.worker, dict(gradients), version=max(0, self._version)
         )
         self.gradients += 1
         self.refused += not receipt.accepted
         self._pull()
-        self._rerank(batch)
 
     def _rerank(self, batch: Mapping[str, Any]) -> None:
         rerank = getattr(self.replay_buffer, "update_priorities", None)
@@ -240,10 +249,6 @@ class MainLoop:
         if self.config.target is not None and reward is not None and reward >= self.config.target:
             return Reason.TARGET
         return Reason.EPISODES if self.episode >= total_episodes else None
-
-    def _tell(self) -> None:
-        if self.config.callback is not None:
-            self.config.callback(self.get_training_progress())
 
     @checked
     def get_training_progress(self) -> dict[str, Any]:
