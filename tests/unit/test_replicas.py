@@ -21,6 +21,8 @@ from fellows import (
 )
 from rookery.algos.actor_critic import LOG_PROB
 from rookery.algos.r2d2 import FRESH, MEMORY
+from rookery.cli import train
+from rookery.cli.arguments import Parser, parse
 from rookery.config.algorithms import (
     AlgoConfig,
     DqnConfig,
@@ -304,6 +306,24 @@ class TestRefused:
 
         with pytest.raises(ConfigError, match="RANK is 1: this process is a learner of a run else"):
             refuse_learners(settings(DqnConfig(), rendezvous="127.0.0.1:29500"))
+
+    def test_several_runs_at_one_rendezvous(self):
+        flags = ("--learners", "2", "--seeds", "0,1", "--set", "learner.rendezvous=127.0.0.1:1")
+
+        with pytest.raises(ConfigError, match=r"for one run, got 2 --seeds; use --seed"):
+            train.run(asked("corridor", *flags))
+
+
+def asked(*argv: str) -> Any:
+    parser = Parser(prog="rookery train", description=None)
+    train.add_arguments(parser)
+    return parse(parser, list(argv))
+
+
+def test_the_flag_is_short_for_the_setting():
+    (config,) = train.plan(asked("corridor", "--learners", "4"))
+
+    assert config.learner.replicas == 4
 
 
 class TestPlaces:

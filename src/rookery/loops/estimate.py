@@ -25,7 +25,7 @@ ACTOR_FILES: dict[Engine, int] = {  # measured by a test
     Engine.INLINE: 6,
     Engine.RAY: 0,  # they are the hosts' own
 }
-REPLICA_FILES = 8  # of the engine, the store and gloo; measured, with room
+GROUP_FILES, REPLICA_FILES = 16, 4  # of several learners, and for each of them; with room
 GPU_BYTES = 600 << 20  # a CUDA context and a small network
 COPIES = 4 + 1  # of the weights outside learner and actors: board slots, evaluator
 
@@ -131,7 +131,8 @@ def refuse_descriptors(config: Config) -> None:
     """Refuses more actors than there are descriptors for: later it would be an OSError."""
     soft, hard = machine.descriptors()
     need = machine.open_files() + SPARE_FILES + config.actor.num * ACTOR_FILES[config.engine]
-    need += REPLICA_FILES * _replicas(config)
+    if config.learner.replicas > 1:
+        need += GROUP_FILES + REPLICA_FILES * config.learner.replicas
     if need <= soft or soft < 0:  # -1: unlimited
         return
     wanted = max(need, 4096) if hard < 0 else min(hard, max(need, 4096))

@@ -267,6 +267,9 @@ def _approve(
     _say(str(need))
     if crowded := crowding(config, "--actors"):
         _say(crowded)
+    if (place := config.learner.rendezvous) is not None:
+        last = config.learner.replicas - 1
+        _say(f"waiting at {place} for other learners, started with RANK=1 to RANK={last}")
     if config.run.mode is Mode.DEVICE and learner.device.type == "cpu":
         _say(
             "run.mode device without a GPU is slow; pathfinding-cpu is a scenario for this machine"

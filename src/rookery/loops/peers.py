@@ -89,7 +89,7 @@ class Peers:
         self._look, self._lost, self._limit = look, lost, timedelta(seconds=timeout_s)
         here = _facing(store.host, store.port)
         try:
-            self._group = _gloo(dist.PrefixStore("gloo", store), rank, size, here, self._limit)
+            self._group = _gloo(dist.PrefixStore("gloo", store), rank, size, here)
             self._sums: Any = SUMS[device.type](self, store)
         except RuntimeError as error:
             raise lost(error) from error
@@ -97,17 +97,17 @@ class Peers:
     def deal(self, rows: Tensor) -> None:
         """Hands out uint8 [N, ...] rows, the first one's being its own."""
         mine = torch.empty_like(rows[FIRST])
-        self._wait(self._group.scatter([mine], [list(rows)], _rooted(dist.ScatterOptions())))
+        self._wait(self._group.scatter([mine], [list(rows)], self._asking(dist.ScatterOptions())))
 
     def take(self, count: int) -> Tensor:
         """Waits for what is dealt next, [count] uint8."""
         mine = torch.empty(count, dtype=torch.uint8)
-        self._wait(self._group.scatter([mine], [], _rooted(dist.ScatterOptions())))
+        self._wait(self._group.scatter([mine], [], self._asking(dist.ScatterOptions())))
         return mine
 
     def tell(self, raw: Tensor) -> None:
         """Makes everybody's tensor the first one's."""
-        self._wait(self._group.broadcast([raw], _rooted(dist.BroadcastOptions())))
+        self._wait(self._group.broadcast([raw], self._asking(dist.BroadcastOptions())))
 
     def add_up(self, tensor: Tensor) -> None:
         """Makes everybody's tensor the sum of all of them."""
@@ -115,7 +115,7 @@ class Peers:
 
     def gather(self, tensor: Tensor) -> Tensor | None:
         """Returns everybody's [K, ...] one after another to the first one, nothing to others."""
-        options = _rooted(dist.GatherOptions())
+        options = self._asking(dist.GatherOptions())
         if self.rank != FIRST:
             self._wait(self._group.gather([], [tensor], options))
             return None
@@ -126,6 +126,10 @@ class Peers:
     def close(self) -> None:
         """Hangs up: whoever waits for us is told so by an error."""
         self._group = self._sums = None
+
+    def _asking(self, options: Any) -> Any:
+        options.rootRank, options.timeout = FIRST, self._limit
+        return options
 
     def _wait(self, work: Any) -> None:
         waited_s = 0.0
@@ -148,7 +152,9 @@ class Peers:
         return True
 
     def _by_gloo(self, store: Store) -> Callable[[Tensor], None]:
-        return lambda tensor: self._wait(self._group.allreduce([tensor]))
+        options = dist.AllreduceOptions()
+        options.timeout = self._limit
+        return lambda tensor: self._wait(self._group.allreduce([tensor], options))
 
     def _by_nccl(self, store: Store) -> Callable[[Tensor], None]:
         """Sums on GPUs. Without waiting in `wait`, an error there would end the process."""
@@ -173,17 +179,12 @@ SUMS: dict[str, Callable[[Peers, Store], Callable[[Tensor], None]]] = {  # by de
 }
 
 
-def _gloo(store: Store, rank: int, size: int, host: str, limit: timedelta) -> Any:
+def _gloo(store: Store, rank: int, size: int, host: str) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname=host)]
-    options._timeout, options._threads = limit, THREADS
+    options._timeout, options._threads = timedelta(seconds=START_S), THREADS
     return gloo(store, rank, size, options)
-
-
-def _rooted(options: Any) -> Any:
-    options.rootRank = FIRST
-    return options
 
 
 def _facing(host: str, port: int) -> str:

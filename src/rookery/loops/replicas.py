@@ -58,7 +58,7 @@ class Replicas:
 
     def __init__(self, config: Config, spec: EnvSpec):
         self._config, self._count = config, config.learner.replicas
-        self._store = listen(config.learner.rendezvous or HERE)
+        self._store: Any = listen(config.learner.rendezvous or HERE)
         self._address = f"{self._store.host}:{self._store.port}"
         self._hosts: dict[int, Host] = {}
         self._troubles: dict[int, Trouble] = {}
@@ -196,6 +196,7 @@ class Replicas:
         self._hosts.clear()
         if self.peers is not None:
             self.peers.close()
+        self._store = None  # nobody listens any more
 
 
 class Lead(Together):
@@ -286,6 +287,7 @@ class Lead(Together):
             pass  # it was gone before it could be told
         finally:
             self.replicas.close()
+            self.replicas = None
 
 
 def _leaves(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
