@@ -1,5 +1,6 @@
 """Learners that share every batch: one gradient, equal weights, and nothing that only one knows."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +39,7 @@ from rookery.config.load import load
 from rookery.config.schema import Config
 from rookery.errors import ConfigError, LostError
 from rookery.learner import Learner
-from rookery.loops import replica, replicas
+from rookery.loops import peers, replica, replicas
 from rookery.loops.peers import listen
 from rookery.loops.replica import place_of, rank_of, refuse_learners
 from rookery.loops.replicas import Lead
@@ -343,7 +344,19 @@ class TestPlaces:
 
 
 class TestWaiting:
-    def test_a_learner_that_keeps_others_waiting_is_lost_and_pauses_of_a_run_do_not_count(self):
+    def test_looking_around_while_waiting_changes_nothing(self, monkeypatch):
+        monkeypatch.setattr(peers, "STRETCH", timedelta(microseconds=100))
+        one = alone(settings(DqnConfig()))
+
+        with together(settings(DqnConfig())) as several:
+            for seed in range(STEPS):
+                one.learn(batch(seed))  # meanwhile the others wait
+                several.learn(batch(seed))
+
+        for name, array in one.weights().items():
+            np.testing.assert_allclose(several.weights()[name], array, atol=1e-5)
+
+    def test_a_learner_that_keeps_the_others_waiting_is_lost(self):
         config = settings(DqnConfig(), replica_timeout_s=3.0)
 
         with together(config) as lead:

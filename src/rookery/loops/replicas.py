@@ -206,11 +206,7 @@ class Lead(Together):
         super().__init__(*given, **more)
         self.replicas: Replicas | None = None
         self._buffers = self.buffers()
-        self._tell_anew()
-
-    def _tell_anew(self) -> None:
-        """Has the others take over everything before the next step."""
-        self._layout: Layout | None = None
+        self._layout: Layout | None = None  # of a slice; none: the others know nothing yet
 
     def recruit(self, config: Config, spec: EnvSpec) -> None:
         """Starts the others, or waits for them to come."""
@@ -271,7 +267,7 @@ class Lead(Together):
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         super().restore(numbers, arrays)
-        self._tell_anew()
+        self._layout = None
 
     @property
     def pids(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ _WORD = 8  # bytes that say how long a parcel's note is
 
 
 class Layout(NamedTuple):
-    """Where arrays lie, in the order of their names."""
+    """Where arrays lie, one after another."""
 
     shapes: dict[str, tuple[tuple[int, ...], str]]  # name → shape and dtype
 
