@@ -101,11 +101,19 @@ def aim(
     stop = min(t + config.n_step, steps)
     wanted, factor = 0.0, 1.0
     for k in range(t, stop):
-        wanted += factor * batch.obs[REWARD][b, k + 1, i].item()
+        wanted += factor * felt(config, batch, b, i, k)
         factor *= batch.discount[b, k].item()
     best = (q if config.double else target)[stop][i].argmax()
     ahead: Tensor = wanted + factor * target[stop][i, best].detach()
     return ahead
+
+
+def felt(config: Any, batch: Batch, b: int, i: int, k: int) -> float:
+    """Returns what step k earned agent i of world b, less its share of what those it heard lost."""
+    place, earned = batch.obs[PLACE][b, k].tolist(), batch.obs[REWARD][b, k + 1].tolist()
+    near = heard(place, i, radius=RADIUS, most=config.neighbours)
+    others = [j for j in near if j != i and batch.extras[COMM][b, k, i, j]]
+    return earned[i] + config.care * sum(min(earned[j], 0.0) for j in others)
 
 
 def mixed(eta: float, errors: list[float]) -> float:
@@ -121,6 +129,8 @@ CASES: dict[str, dict[str, Any]] = {
     "single, one round": {"double": False, "rounds": 1},
     "without a word": {"talk": Talk.NONE},
     "priority by the mean": {"eta": 0.0},
+    "with care": {"care": 0.5},
+    "without a word, with care": {"care": 0.3, "talk": Talk.NONE},
     "room for more than there are": {"neighbours": 6},
 }
 

@@ -128,8 +128,9 @@ class Team(Algorithm):
         next_q = unroll(self.target.network, window, 0)
         best = (q if self.config.double else next_q).argmax(2, keepdim=True)
         value = next_q.gather(2, best).squeeze(2)  # [T + 1, S]
+        reward = cared(window.reward, window.links, self.config.care)
         there = window.mask > 0
-        return backed_up(value, window.reward, window.discount, there, self.config.n_step)
+        return backed_up(value, reward, window.discount, there, self.config.n_step)
 
     def surprise(self, learnt: Learnt) -> Tensor:
         """Returns the agents' priorities, [S]: a share of the largest error, the rest of mean."""
@@ -271,6 +272,20 @@ class Team(Algorithm):
         """Returns what actors thought of what they did, [T, B * N]."""
         q: Tensor = batch.extras[VALUES].gather(3, batch.action[..., None]).squeeze(3)
         return q.transpose(0, 1).flatten(1)
+
+
+def cared(reward: Tensor, links: Links, care: float) -> Tensor:
+    """Returns rewards [T, S] less a share of what those lose whom an agent hears, itself aside.
+
+    Somebody at home earns nothing by standing in the way of others, and nothing by letting them
+    pass: so it would stay for ever. PRIMAL (Sartoretti et al. 2019) pays for blocking instead.
+    """
+    if not care:
+        return reward
+    steps = len(reward)
+    who, heard = links.who[:steps, :, 1:], links.heard[:steps, :, 1:]
+    lost = reward.clamp(max=0.0).gather(1, who.flatten(1)).view(who.shape)
+    return reward + care * (lost * heard).sum(2)
 
 
 def backed_up(value: Tensor, reward: Tensor, discount: Tensor, there: Tensor, times: int) -> Tensor:

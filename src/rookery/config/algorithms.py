@@ -305,6 +305,7 @@ class TeamConfig(AlgoConfig):
     heads: int = 4  # of the attention over neighbours
     width: int = 32  # of each head
     explorers: int = 4  # one agent in so many takes random actions, the others do their best
+    care: float = 0.0  # share of what those it hears lose that an agent counts as its own loss
 
     takes = Taken(
         SEQUENCES
@@ -335,7 +336,8 @@ class TeamConfig(AlgoConfig):
         positives = ("length", "target_period", "neighbours", "rounds", "heads", "width")
         for name in (*positives, "explorers"):
             positive(f"algo.{name}", getattr(self, name))
-        at_least_0("algo.burn_in", self.burn_in)
+        for name in ("burn_in", "care"):
+            at_least_0(f"algo.{name}", getattr(self, name))
         within("algo.eta", self.eta, 0.0, 1.0)
         if self.target_tau is not None:
             within("algo.target_tau", self.target_tau, 0.0, 1.0)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.algos.team import Learnt, Team, Window, backed_up
+from rookery.algos.team import Learnt, Team, Window, backed_up, cared
 from rookery.config.algorithms import TeamConfig
 from rookery.config.schema import DeviceConfig, ReplayConfig
 from rookery.envs.pathfinding.cases import possible
@@ -164,7 +164,9 @@ class Arena:
         q, config = rows["q"].float(), self.config
         taken = q[:-1].gather(3, rows["action"][:-1].long()[..., None]).squeeze(3)  # [T, E, N]
         steps, discount = rows["steps"][:-1, :, None], rows["discount"][:-1, :, None]
-        wanted = backed_up(q.amax(3), rows["reward"][:-1], discount, steps, config.n_step)
+        links = self._links(rows["who"], rows["where"])
+        reward = cared(rows["reward"][:-1].flatten(1), links, config.care).view(taken.shape)
+        wanted = backed_up(q.amax(3), reward, discount, steps, config.n_step)
         burn_in = config.burn_in
         error = ((wanted - taken).abs() * steps)[burn_in:].flatten(1)
         taught = steps[burn_in:].expand(-1, -1, self.agents).flatten(1).float()
