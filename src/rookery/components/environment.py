@@ -249,11 +249,11 @@ class DistributedEnvironment:
         return Source(config, guest.arrays_for(raw, room), 0.0)
 
     def _refuse_strangers(self, policy: Any) -> None:
-        theirs: EnvSpec = getattr(policy, "spec", self.spec)
-        if (theirs.obs, theirs.action) != (self.spec.obs, self.spec.action):
+        theirs = getattr(policy, "codec", self._shown.codec)
+        if (theirs.leaves, theirs.action) != (self.spec.obs, self.spec.action):
             raise ConfigError(
-                f"this policy was made for {theirs.name}, whose observations or actions are others "
-                f"than those of {self.spec.name}; make the agent with env=env_factory"
+                f"this policy was made for {policy.recipe.config.env.id}, whose observations or "
+                f"actions are others than those of {self.spec.name}; make it with env=env_factory"
             )
 
     def _staged(self, source: Source, limit: int | None) -> Stage:
