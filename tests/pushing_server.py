@@ -68,12 +68,12 @@ def settled(server: ParameterServer) -> dict[str, Array]:
     return {name: array - pending[name] for name, array in parameters.arrays.items()}
 
 
-def live(folder: Path, mode: str, life: int, numbers: dict[str, int]) -> None:
+def live(folder: Path, mode: str, life: int, numbers: dict[str, int], parent: int) -> None:
     server = serve(folder, mode, life)
     print("seen", server.version, flush=True)
     for worker in WORKERS:
         server.register_worker(worker)
-    while True:
+    while os.getppid() == parent:  # nobody may be left pushing after a killed parent
         for worker in WORKERS:
             number = numbers[worker]
             receipt = server.push_gradients(worker, update(worker, number), push_id=str(number))
@@ -85,11 +85,13 @@ def live(folder: Path, mode: str, life: int, numbers: dict[str, int]) -> None:
 def lives(folder: Path, mode: str) -> None:
     """Lets one process after another live, each a fork: imports take longer than lives do."""
     fill(folder.with_name("warm"), mode, 1)  # an optimizer's first step imports too
+    parent = os.getpid()
     for line in sys.stdin:
         life, *numbers = map(int, line.split())
         pid = os.fork()
         if pid == 0:
-            live(folder, mode, life, dict(zip(WORKERS, numbers, strict=True)))
+            live(folder, mode, life, dict(zip(WORKERS, numbers, strict=True)), parent)
+            os._exit(0)
         print("born", pid, flush=True)
         os.waitpid(pid, 0)
         print("dead", flush=True)
@@ -103,7 +105,7 @@ class Fuse:
         for name in CALLS:
             setattr(os, name, self.around(getattr(os, name)))
         write = os.pwrite
-        os.pwrite = lambda fd, data, at: write(fd, data[: (len(data) + 1) // 2], at)
+        os.pwrite = lambda fd, data, at: write(fd, data[: max(999, len(data) // 2)], at)
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def fused(*given: Any, **more: Any) -> Any:
