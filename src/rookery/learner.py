@@ -307,6 +307,12 @@ def _compile(networks: nn.Module) -> None:
             module.compile()
 
 
+def trained(algorithm: Algorithm) -> dict[str, nn.Parameter]:
+    """Returns what gradient steps change, by its names in `networks`, in the optimizers' order."""
+    names = {id(parameter): name for name, parameter in algorithm.networks.named_parameters()}
+    return {names[id(p)]: p for group in algorithm.groups().values() for p in group}
+
+
 def pick_device(wanted: str, setting: str = "learner.device") -> torch.device:
     """Returns the device a config asks for; `auto` takes the first GPU where there is one."""
     if wanted == "auto":

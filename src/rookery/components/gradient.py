@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rookery.algos.interface import Loss
 from rookery.errors import ConfigError
-from rookery.learner import Learner
+from rookery.learner import Learner, trained
 from rookery.types import Array, Batch
 
 
@@ -48,7 +48,7 @@ class Apart(Learner):
 
     def __init__(self, *given: Any, **more: Any):
         super().__init__(*given, **more)
-        self.trained = _trained(self.algorithm.networks, self.algorithm.groups())
+        self.trained = trained(self.algorithm)
 
     def gradients(self, batch: Batch) -> Computed | None:
         """Computes and steps nothing; None where a loss or a gradient is not finite."""
@@ -124,13 +124,6 @@ class Apart(Learner):
                 f"these {what} are of another network: {', '.join(wrong[:8])}; make both agents "
                 "with the same algorithm, environment and settings"
             )
-
-
-def _trained(
-    networks: nn.Module, groups: Mapping[str, list[nn.Parameter]]
-) -> dict[str, nn.Parameter]:
-    names = {id(parameter): name for name, parameter in networks.named_parameters()}
-    return {names[id(p)]: p for group in groups.values() for p in group}
 
 
 def _arrays(tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Array]:

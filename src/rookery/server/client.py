@@ -110,6 +110,10 @@ class RemoteParameterServer:
         self._ended.set()
         self._http.close()
 
+    def give_up(self) -> None:
+        """Ends the patience of all calls, from any thread: each may try once more."""
+        self._ended.set()
+
     # --- the parameter server's methods
 
     @beartype
