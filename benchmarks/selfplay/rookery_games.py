@@ -2,7 +2,7 @@
 
     python benchmarks/selfplay/rookery_games.py --actors 2 --learn
 
-128 tables and a dueling network 2x256 for each actor; a quarter of the games against random play, a
+256 tables and a dueling network 2x256 for each actor; a quarter of the games against random play, a
 quarter against the script, half against snapshots. With `--learn` there is one learner step of 64
 rows for each game, else nothing is learned. The clock starts once every actor has ended games. The
 last line on stdout is `{"value": games per minute, "learner_steps_per_game": ...}`.
@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
     "replay.warmup": 1_000,
     "replay.batch": BATCH,
     "replay.samples_per_insert": BATCH / ROWS,
-    "actor.envs": 128,
+    "actor.envs": 256,
     "actor.chunk": 1_024,
     "actor.pull_period": 1_024,
     "actor.epsilon": 0.1,

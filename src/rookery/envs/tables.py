@@ -235,8 +235,9 @@ class Tables(VectorEnv[Any, Any, Any]):
         if at.size:
             self._ask(which[at], seat)
         self.games.play(which, self._choice[which])
-        self._earned[which] += self.games.reward[which]
-        self._score[which] += self.games.reward[which]
+        brought = self.games.reward[which]
+        self._earned[which] += brought
+        self._score[which] += brought
 
     def _ask(self, table: Rows, seat: Rows) -> None:
         """Asks the others once, for all the seats where they are due, each one's side by side."""

@@ -46,12 +46,14 @@ class Company:
         """Takes in who may be met from now on; returns what else was published."""
         self.heard = {WHO: arrays[WHO], ODDS: arrays[ODDS]}
         some = arrays[ODDS] > 0
-        self._who, self._odds = arrays[WHO][some], arrays[ODDS][some] / arrays[ODDS].sum()
+        self._who, below = arrays[WHO][some], arrays[ODDS][some].cumsum()
+        self._below = below / below[-1]  # how likely each is, or one before it
         return {name: array for name, array in arrays.items() if name not in (WHO, ODDS)}
 
     def invite(self, count: int, rng: np.random.Generator) -> Array:
         """Returns who plays the next games, [count]."""
-        return rng.choice(self._who, size=count, p=self._odds)
+        chosen: Array = self._who[self._below.searchsorted(rng.random(count), side="right")]
+        return chosen
 
     def act(self, who: Rows, obs: Any, rng: np.random.Generator) -> Array:
         """Returns [K] actions for a batch of observations in the game's own form.
