@@ -69,6 +69,8 @@ study: $(DEV_READY)
 	$(BIN)/python benchmarks/study/rookery_actors.py cartpole
 	$(BIN)/python benchmarks/study/rookery_sharing.py --out runs/study
 	$(BIN)/python benchmarks/study/rookery_perfect.py --out runs/perfect
+	$(BIN)/python benchmarks/study/rookery_strength.py connect-four --out runs/strength
+	$(BIN)/python benchmarks/study/rookery_strength.py ludo --out runs/strength
 	$(BIN)/python benchmarks/study/rookery_selfplay.py --out runs/selfplay
 	$(BIN)/python benchmarks/study/rookery_circles.py --out runs/circles
 
