@@ -78,7 +78,7 @@ class Stepper:
     def step(self, gradient: Floats, lrs: list[float]) -> None:
         """Takes one step with these learning rates; the optimizer's own stay what they were."""
         own = [group["lr"] for group in self.optimizer.param_groups]
-        self._grad.copy_(torch.from_numpy(gradient))
+        self._grad.numpy()[:] = gradient  # the two share their memory
         self._set(lrs)
         try:
             self.optimizer.step()

@@ -1,0 +1,76 @@
+"""The parameter server as an actor of Ray: the same class, the same answers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rookery.config.schema import ClusterConfig
+from rookery.engines.ray import Cluster
+from rookery.errors import RefusedError
+from rookery.server.federated import FederatedParameterServer
+from rookery.server.parameters import ParameterServer
+from rookery.types import Array
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.timeout(120)
+PATIENCE_S = 60.0
+START: dict[str, Array] = {"w": np.zeros((2, 3), np.float32)}
+GRADS: dict[str, Array] = {"w": np.ones((2, 3), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    opened = Cluster.open(ClusterConfig(), cpus=2, store_bytes=0)
+    try:
+        yield
+    finally:
+        opened.close()
+
+
+def ask(reference: Any) -> Any:
+    return ray.get(reference, timeout=PATIENCE_S)
+
+
+def test_as_an_actor_it_answers_as_it_does_here_and_outlives_a_kill(cluster, tmp_path):
+    # pushes have ids: Ray may ask again whatever was on its way
+    remote = ray.remote(num_cpus=0, max_restarts=1, max_task_retries=-1)(ParameterServer)
+    settings = {"update_frequency": 1, "optimizer": "adam", "checkpoint_path": tmp_path}
+    actor = remote.remote(START, **settings)
+    here = ParameterServer(START, **settings | {"checkpoint_path": None})
+
+    for name in ("a", "b"):
+        assert ask(actor.register_worker.remote(name)) == here.register_worker(name) == 0
+    for i, name in enumerate(("a", "b", "a")):
+        push = (name, GRADS)
+        there = ask(actor.push_gradients.remote(*push, version=i, push_id=str(i)))
+        assert there == here.push_gradients(*push, version=i, push_id=str(i))
+    with pytest.raises(RefusedError, match="not registered"):
+        ask(actor.push_gradients.remote("c", GRADS))
+    expected = here.get_parameters()
+    assert expected is not None
+    assert_same(ask(actor.get_parameters.remote()), expected)
+
+    ray.kill(actor, no_restart=False)
+
+    assert_same(ask(actor.get_parameters.remote()), expected)
+    assert ask(actor.push_gradients.remote("a", GRADS, push_id="2")).code == "duplicate"
+    assert ask(actor.get_parameters.remote(newer_than=3)) is None
+    assert ask(actor.get_server_stats.remote())["version"] == 3
+
+
+def test_so_does_the_federated_one(cluster):
+    actor = ray.remote(num_cpus=0)(FederatedParameterServer).remote(START)
+    for name in ("a", "b"):
+        ask(actor.register_worker.remote(name))
+
+    receipts = [ask(actor.push_gradients.remote(name, GRADS, 5)) for name in ("a", "b")]
+
+    assert [receipt.version for receipt in receipts] == [0, 1]
+    assert ask(actor.get_parameters.remote()).arrays["w"].tolist() == [[1, 1, 1]] * 2
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert found.version == expected.version
+    assert np.array_equal(found.arrays["w"], expected.arrays["w"])
