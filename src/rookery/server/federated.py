@@ -109,10 +109,7 @@ class FederatedParameterServer(ParameterServer):
         byzantine: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`noise_scale` is the noise multiplier; a `ledger` brings its own.
-
-        `lr` and `optimizer_kwargs` are the server's; without them those of `server_rule`.
-        """
+        """A `ledger` brings its own noise; `lr`, `optimizer_kwargs` come before the rule's."""
         self.server_rule = ServerRule(choose(ServerRule, server_rule, "server_rule"))
         self.pushes = Pushes(choose(Pushes, pushes, "pushes"))
         self.min_workers_for_update = min_workers_for_update
