@@ -58,6 +58,7 @@ class AsyncMainLoop(MainLoop):
         super().__init__(environment, replay_buffer, agent, parameter_server, config)
         self.num_workers = agreed(num_workers, num_async_workers)
         self.gang: Gang | None = None
+        self.restarts = 0  # workers that were replaced
         self.stale: dict[int, int] = {}  # versions that a gradient was old → how many were
 
     @checked
@@ -118,7 +119,7 @@ class AsyncMainLoop(MainLoop):
         self.env_steps += turn.env_steps
         self.episode += len(turn.ended)
         self._returns.extend(episode.score for episode in turn.ended)
-        self.stale = dict(gang.ages)
+        self.stale, self.restarts = dict(gang.ages), gang.restarts
 
     def _ending(self, interrupts: Interrupts, total_steps: int) -> Reason | None:
         reason = self._why(interrupts, ENDLESS)
@@ -134,7 +135,7 @@ class AsyncMainLoop(MainLoop):
         return {
             **super().get_training_progress(),
             "workers": self.num_workers,
-            "restarts": 0 if self.gang is None else self.gang.restarts,
+            "restarts": self.restarts,
             "staleness": total / count if count else 0.0,
             "stale": dict(sorted(self.stale.items())),
         }

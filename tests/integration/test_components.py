@@ -1,0 +1,267 @@
+"""The components with processes: environments, workers that learn, signals, a Ray of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+
+from eventually import eventually
+from rookery import (
+    AsyncAgent,
+    AsyncMainLoop,
+    DistributedAgent,
+    DistributedEnvironment,
+    DistributedMainLoop,
+    MainLoop,
+    ParameterServer,
+    ReplayBufferPool,
+)
+from rookery.envs.toy import Corridor, Echo
+from rookery.errors import ConfigError, LostError
+from strangers import OwnAgent, OwnBuffer, OwnEnvironment, OwnServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+START_S = 90.0  # for processes to come up on a machine that is busy
+SMALL: dict[str, Any] = {"net.hidden": [8], "actor.envs": 2, "actor.chunk": 16}
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    assert eventually(
+        lambda: {child.pid for child in psutil.Process().children(recursive=True)} <= before,
+        within_s=20,
+    )
+
+
+def lean(obs: Any) -> int:
+    return int(obs[2] > 0)
+
+
+def test_workers_in_processes_play_what_workers_here_play():
+    played = []
+    for engine in ("inline", "processes"):
+        with DistributedEnvironment(lambda: gym.make("CartPole-v1"), 2, engine=engine) as env:
+            played.append(env.generate_experiences(lean, 3))
+            played.append(env.generate_batch_experiences(lean, 20))
+
+    for one, other in zip(played[0], played[2], strict=True):
+        for key in one:
+            np.testing.assert_array_equal(one[key], other[key])
+    for key in played[1]:
+        np.testing.assert_array_equal(played[1][key], played[3][key])
+
+
+def test_a_worker_that_is_killed_is_replaced():
+    with DistributedEnvironment(Echo, 2) as environment:
+        environment.generate_experiences(lambda obs: 0, 2)
+        pids = environment.get_environment_stats()["pids"]
+        os.kill(pids["actor-0"], signal.SIGKILL)
+        steps = environment.generate_experiences(lambda obs: 0, 4)
+        stats = environment.get_environment_stats()
+
+    assert len(steps) == 40
+    assert stats["restarts"] == 1
+    assert stats["pids"]["actor-0"] != pids["actor-0"]
+
+
+def test_workers_go_with_an_environment_that_nobody_holds_any_more():
+    environment = DistributedEnvironment(Echo, 1)
+    environment.generate_experiences(lambda obs: 0, 1)
+    (pid,) = environment.get_environment_stats()["pids"].values()
+    del environment
+
+    assert eventually(lambda: not psutil.pid_exists(pid), within_s=20)
+
+
+def parts(algorithm: str, **settings: Any) -> tuple[Any, Any, DistributedAgent]:
+    agent = DistributedAgent(algorithm, batch_size=16, env=Corridor, settings=SMALL | settings)
+    return DistributedEnvironment(Corridor, 2), ReplayBufferPool(2, 1_000), agent
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
+def test_workers_compute_gradients_and_the_server_applies_them(algorithm):
+    environment, buffer, agent = parts(algorithm, **{"replay.warmup": 32})
+    server = ParameterServer(agent.get_policy_parameters(), update_frequency=1, optimizer="adam")
+    before = agent.get_policy_parameters()
+    loop = AsyncMainLoop(environment, buffer, agent, server, num_workers=2)
+
+    done = loop.run_async_training(total_steps=600)
+
+    assert done["env_steps"] >= 600
+    assert done["reason"] == "env_steps"
+    assert done["gradients"] - done["refused"] == server.version == done["version"]
+    assert sum(done["stale"].values()) == done["gradients"] > 5
+    assert server.get_server_stats()["workers"] == ["main"]  # the gang has left
+    newest, after = server.get_parameters().arrays, agent.get_policy_parameters()
+    assert all(np.array_equal(newest[name], after[name]) for name in after)
+    assert any(not np.array_equal(before[name], after[name]) for name in after)
+
+
+def test_a_worker_of_the_gang_that_is_killed_is_replaced():
+    environment, buffer, agent = parts("a2c")
+    killed: list[int] = []
+
+    def once(told: dict[str, Any]) -> None:
+        if not killed and loop.gang is not None and loop.gradients > 2:
+            killed.append(loop.gang.pids["main-worker-0"])
+            os.kill(killed[0], signal.SIGKILL)
+        if loop.gang is not None and loop.gang.restarts and loop.gang.seats[0].heard:
+            loop.stop_training()
+
+    loop = AsyncMainLoop(environment, buffer, agent, num_workers=2, config={"callback": once})
+    done = loop.run_async_training(total_steps=10_000_000)
+
+    assert killed
+    assert (done["reason"], done["restarts"]) == ("callback", 1)
+
+
+class Broken(Corridor):
+    """Cannot be played."""
+
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("the floor is gone")
+
+
+def test_workers_that_cannot_play_end_training_with_their_own_words():
+    agent = DistributedAgent("a2c", env=Corridor, settings=SMALL | {"actor.max_restarts": 0})
+    loop = AsyncMainLoop(DistributedEnvironment(Broken), OwnBuffer(), agent, num_workers=1)
+
+    with pytest.raises(LostError, match="the floor is gone"):
+        loop.run_async_training(total_steps=100)
+
+
+def test_a_users_own_agent_environment_buffer_and_server_train_asynchronously():
+    agent = OwnAgent()
+    server = OwnServer(agent.get_policy_parameters(), lr=0.5)
+    loop = AsyncMainLoop(OwnEnvironment(), OwnBuffer(), agent, server, num_async_workers=2)
+
+    done = loop.run_async_training(total_steps=6_000)
+
+    assert server.version == done["gradients"] > 100
+    assert agent.evaluate_policy().reward == pytest.approx(Corridor().optimal_return)
+
+
+def test_an_environment_without_a_factory_cannot_be_played_by_workers():
+    class Bare(OwnEnvironment):
+        env_factory = None
+
+    loop = AsyncMainLoop(Bare(), OwnBuffer(), OwnAgent())
+    with pytest.raises(ConfigError, match="no env_factory"):
+        loop.run_async_training(total_steps=10)
+
+
+def test_an_agent_learns_in_the_background_until_it_is_stopped():
+    agent = AsyncAgent("a2c", num_workers=2, env=Corridor, settings=SMALL)
+    before = agent.get_policy_parameters()
+    agent.start_async_training()
+    try:
+        with pytest.raises(ConfigError, match="training already"):
+            agent.start_async_training()
+        learned = eventually(lambda: agent.get_training_stats()["gradients"] > 5, START_S)
+    finally:
+        stats = agent.stop_async_training()
+
+    assert learned
+    assert stats["learner_steps"] > 5
+    after = agent.get_policy_parameters()
+    assert any(not np.array_equal(before[name], after[name]) for name in after)
+
+
+SCRIPT = """
+import signal, sys
+from rookery import AsyncMainLoop, DistributedAgent, DistributedEnvironment, MainLoop
+from rookery import ReplayBufferPool
+from rookery.envs.toy import Corridor
+
+def told(progress):
+    print("round", flush=True)
+
+small = {"net.hidden": [8], "actor.envs": 2, "actor.chunk": 16}
+agent = DistributedAgent(sys.argv[2], env=Corridor, settings=small)
+environment = DistributedEnvironment(Corridor, 1)
+config = {"checkpoint_path": sys.argv[1], "callback": told}
+before = signal.getsignal(signal.SIGTERM)
+kind = {"dqn": MainLoop, "a2c": AsyncMainLoop}[sys.argv[2]]
+loop = kind(environment, ReplayBufferPool(1, 1_000), agent, None, config)
+try:
+    if kind is MainLoop:
+        loop.run_training(10**9, checkpoint_frequency=0, evaluation_frequency=0)
+    else:
+        loop.run_async_training(10**9)
+finally:
+    print("back" if signal.getsignal(signal.SIGTERM) is before else "lost", flush=True)
+    environment.shutdown()
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "a2c"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_training_with_a_checkpoint(algorithm, number, status, tmp_path):
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), algorithm]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "round\n"
+    process.send_signal(number)
+    printed, errors = process.communicate(timeout=60)
+
+    assert printed.splitlines()[-1] == "back", errors
+    assert process.returncode in (status, -number), errors  # Python re-raises SIGINT
+    (folder,) = tmp_path.glob("ckpt-*")
+    assert (folder / "MANIFEST.json").is_file()
+
+
+def test_a_loop_over_a_ray_of_its_own_learns_and_leaves_nothing(tmp_path):
+    environment, buffer, agent = parts("dqn", **{"replay.warmup": 64})
+    server = ParameterServer(agent.get_policy_parameters(), update_frequency=1, optimizer="adam")
+    loop = DistributedMainLoop(
+        environment,
+        buffer,
+        agent,
+        server,
+        node_id="worker_1",
+        cluster_config={"address": "local", "actors_per_node": 2},
+        config={"checkpoint_path": tmp_path},
+    )
+    paused: list[bool] = []
+
+    def resumed() -> None:
+        assert eventually(lambda: loop.get_training_progress()["paused"], within_s=10)
+        loop.resume_training()
+
+    def once(told: dict[str, Any]) -> None:
+        if not paused:
+            assert told["actors"] == 2
+            paused.append(True)
+            loop.pause_training()
+            threading.Thread(target=resumed).start()
+
+    object.__setattr__(loop.config, "callback", once)
+    done = loop.run_distributed_training(12, max_steps=50, checkpoint_frequency=10)
+
+    assert done["episode"] >= 12
+    assert (done["node_id"], done["reason"], done["actors"]) == ("worker_1", "episodes", 0)
+    assert done["gradients"] == server.version > 0
+    assert paused
+    assert loop.synchronize_with_cluster() == server.version
+    other = MainLoop(environment, buffer, agent, server, {"checkpoint_path": tmp_path})
+    assert other.load_checkpoint() >= 10
+    assert not os.environ.get("RAY_AUTH_MODE")
+
+
+def test_a_host_without_the_learners_resources_is_refused():
+    environment, buffer, agent = parts("dqn")
+    with pytest.raises(ConfigError, match=r"cluster\.address"):
+        DistributedMainLoop(
+            environment, buffer, agent, cluster_config={"learner_resources": {"GPU": 1}}
+        ).run_distributed_training(1)
