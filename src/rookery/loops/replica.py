@@ -133,7 +133,9 @@ class Replica:
             if self._store.add(f"seat/{self.rank}", 1) > 1:
                 raise ConfigError(f"RANK {self.rank} is taken at {address}; use another one")
             self._store.set(f"ready/{self.rank}", json.dumps(terms_of(self.config)))
-            if said := self._store.get("verdict").decode():
+            said = self._store.get("verdict").decode()
+            self._store.set(f"heard/{self.rank}", "")
+            if said:
                 raise ConfigError(said)
         except RuntimeError as error:
             raise self._gone(error) from error

@@ -88,6 +88,7 @@ class Replicas:
         verdict = self._verdict(self._arrived())
         self._store.set("verdict", verdict)
         if verdict:
+            self._come("heard", LAST_WORDS_S)
             raise ConfigError(verdict)
         # what waits for one of this machine ends once that is killed; of others it must by itself
         mortal = bool(self._hosts) and device.type == "cpu"
@@ -104,14 +105,20 @@ class Replicas:
 
     def _arrived(self) -> dict[int, Any]:
         """Returns everybody's terms, by rank."""
-        deadline = time.monotonic() + START_S
-        keys = {rank: f"ready/{rank}" for rank in range(1, self._count)}
-        while missing := [rank for rank, key in keys.items() if not self._store.check([key])]:
+        if missing := self._come("ready", START_S):
+            raise self._absent(missing)
+        ranks = range(1, self._count)
+        return {rank: json.loads(self._store.get(f"ready/{rank}")) for rank in ranks}
+
+    def _come(self, what: str, within_s: float) -> list[int]:
+        """Waits until all of them have left a word; returns the ranks of those who have not."""
+        deadline = time.monotonic() + within_s
+        missing = list(range(1, self._count))
+        while missing and time.monotonic() < deadline:
             self.look(0.0)
-            if time.monotonic() > deadline:
-                raise self._absent(missing)
-            time.sleep(NAP_S)
-        return {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
+            missing = [rank for rank in missing if not self._store.check([f"{what}/{rank}"])]
+            time.sleep(NAP_S if missing else 0.0)
+        return missing
 
     def _verdict(self, arrived: Mapping[int, Any]) -> str:
         """Says what is wrong with those who came; nothing where they all fit."""
