@@ -162,6 +162,13 @@ def answered(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
 
 
+def spoken(host: Host, words: bytes) -> socket.socket:
+    """Connects and speaks at once: who says nothing for a second is cut off."""
+    connection = host.connect()
+    connection.sendall(words)
+    return connection
+
+
 def sent(host: Host, *parts: bytes) -> tuple[int, dict[str, str], bytes]:
     with host.connect() as connection:
         for part in parts:
@@ -390,10 +397,9 @@ class TestBodies:
 
     def test_bodies_in_memory_at_once_are_bounded(self, host: Host):
         """Twelve signed announcements of 1 MB each, where 4 MB are allowed."""
+        wires = [head(signed(host.nonce(), "bob"), KEYS["bob"]) for _ in range(12)]
         with contextlib.ExitStack() as open_:
-            connections = [open_.enter_context(host.connect()) for _ in range(12)]
-            for connection in connections:
-                connection.sendall(head(signed(host.nonce(), "bob"), KEYS["bob"]))
+            connections = [open_.enter_context(spoken(host, wire)) for wire in wires]
 
             codes = [code_of(*answered(each)[1:], KEYS["bob"]) for each in connections]
 
@@ -466,9 +472,7 @@ class TestCrowds:
     def test_a_thousand_clients_that_rest_keep_their_connections(self, host: Host, alice):
         ask = f"GET {protocol.NONCE_PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
         with contextlib.ExitStack() as open_:
-            connections = [open_.enter_context(host.connect()) for _ in range(1000)]
-            for connection in connections:
-                connection.sendall(ask)
+            connections = [open_.enter_context(spoken(host, ask)) for _ in range(1000)]
             assert {answered(each)[0] for each in connections} == {200}
 
             assert host.status()["connections"] >= 1000
@@ -497,13 +501,13 @@ class TestCrowds:
         pull = Request(kind=Kind.PULL, client="eve", nonce="", time=0)
         with contextlib.ExitStack() as open_:
             for k in range(30):
-                connection, nonce = open_.enter_context(host.connect()), host.nonce()
+                nonce = host.nonce()
                 wire = [
                     b"POST / HTT",
                     head(signed(nonce, "eve"), KEYS["eve"]) + BODY[:1000],
                     head(replace(pull, nonce=nonce.value, time=nonce.time), KEYS["eve"]),
                 ][k % 3]
-                connection.sendall(wire)
+                connection = open_.enter_context(spoken(host, wire))
                 connection.shutdown(socket.SHUT_WR)
 
             assert eventually(lambda: host.status()["connections"] <= before + 1, 20.0)
