@@ -13,6 +13,8 @@ from rookery.errors import ConfigError, EnvError, RookeryError
 VERBS: dict[str, tuple[str, str]] = {
     "train": ("rookery.cli.train", "train an agent, or go on with a run"),
     "share": ("rookery.cli.share", "train several runs that learn from each other"),
+    "serve": ("rookery.cli.serve", "serve parameters to clients that train them together"),
+    "join": ("rookery.cli.join", "train together with others, over a server"),
     "evaluate": ("rookery.cli.evaluate", "play episodes with a trained agent and report the score"),
     "record": ("rookery.cli.record", "play episodes with a trained agent and write a film"),
     "export": ("rookery.cli.export", "write a trained agent's policy to one file, and check it"),
