@@ -114,7 +114,7 @@ def test_a_worker_of_the_gang_that_is_killed_is_replaced():
 
     def once(told: dict[str, Any]) -> None:
         if not killed and loop.gang is not None and loop.gradients > 2:
-            killed.append(loop.gang.pids["main-worker-0"])
+            killed.append(loop.gang.pids["main/0"])
             os.kill(killed[0], signal.SIGKILL)
         if loop.gang is not None and loop.gang.restarts and loop.gang.seats[0].heard:
             loop.stop_training()
@@ -159,6 +159,33 @@ def test_an_environment_without_a_factory_cannot_be_played_by_workers():
     loop = AsyncMainLoop(Bare(), OwnBuffer(), OwnAgent())
     with pytest.raises(ConfigError, match="no env_factory"):
         loop.run_async_training(total_steps=10)
+
+
+def test_loops_learn_through_a_server_behind_a_socket_what_they_learn_beside_it():
+    client = pytest.importorskip("rookery.server.client")
+    key, learned = "k" * 40, []
+    for remote in (False, True):
+        agent = DistributedAgent(env=Corridor, settings={"net.hidden": [8]})
+        server = ParameterServer(
+            agent.get_policy_parameters(), update_frequency=1, optimizer="adam", lr=0.01
+        )
+        url = server.start_server("localhost", 0, keys={"alice": key})
+        with (
+            DistributedEnvironment(Corridor, 1, engine="inline") as environment,
+            client.RemoteParameterServer(url, "alice", key) as far,
+        ):
+            buffer, config = ReplayBufferPool(1, 1_000), {"worker": "alice", "warmup": 50}
+            loop = MainLoop(environment, buffer, agent, far if remote else server, config)
+            loop.run_training(4, evaluation_frequency=0)
+            if remote:
+                gang = AsyncMainLoop(environment, buffer, agent, far, config, num_workers=1)
+                assert gang.run_async_training(total_steps=200)["refused"] == 0
+        learned.append(loop)
+        server.stop_server()
+
+    near, far_loop = (loop.get_training_progress() for loop in learned)
+    assert near["gradients"] == near["version"] == far_loop["version"] > 20
+    assert near["mean_reward"] == far_loop["mean_reward"]
 
 
 def test_an_agent_learns_in_the_background_until_it_is_stopped():

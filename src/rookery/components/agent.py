@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from rookery.components.asynchronous import Pump
 
 WINDOW = 100  # learner steps in the running means
-PERIODS = ("target_period",)  # what `target_update_frequency` is to an algorithm that has it
 SETTLED = {  # setting → the argument that decides about it
     "algo.name": "algorithm",
     "learner.lr": "lr",
@@ -81,11 +80,11 @@ class DistributedAgent:
         given = {
             "algo.name": algorithm,
             "learner.lr": lr,
-            "learner.device": device or ("auto" if use_gpu else "cpu"),
+            "learner.device": device or ("cuda:0" if use_gpu else "cpu"),
             "replay.batch": batch_size,
             "run.seed": seed,
         }
-        if any(hasattr(entry_of(algorithm).settings, period) for period in PERIODS):
+        if hasattr(entry_of(algorithm).settings, "target_period"):
             given["algo.target_period"] = target_update_frequency
         _refuse_odd(settings, batch_size, update_frequency, target_update_frequency)
         usual = _usual(settings, batch_size, update_frequency)
@@ -355,9 +354,8 @@ class AsyncAgent(DistributedAgent):
         """
         if self._pump is not None:
             pump, self._pump = self._pump, None
-            newest = pump.stop()
-            self._owed = max(1, pump.gradients)
-            self.set_policy_parameters(newest.arrays)
+            self.set_policy_parameters(pump.stop().arrays)
+            self.learner.learner_steps += pump.gradients
         return self.get_training_stats()
 
     @checked

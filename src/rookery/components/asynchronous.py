@@ -106,7 +106,7 @@ class AsyncMainLoop(MainLoop):
             self.num_workers,
             self.agent.get_policy_parameters(),
             self.parameter_server,
-            prefix=f"{self.config.worker}-worker",
+            name=self.config.worker,
             timeout_s=60.0 if agent is None else agent.env_step_timeout_s,
             max_restarts=3 if agent is None else agent.max_restarts,
         )

@@ -450,13 +450,13 @@ class ReplayBufferPool:
         A pool with another number of buffers shares them out anew.
         """
         state, arrays = self._saved(self._place(path))
+        ranks = [arrays[f"{index}:ranks"] for index in range(state["buffers"])]
         with self._lock:
             self.clear_all_buffers()
-            for index in range(int(state["buffers"])):
-                ranks = arrays[f"{index}:ranks"]
-                columns = {key: arrays[f"{index}.{key}"] for key in state["keys"] if len(ranks)}
-                if columns:
-                    self._put_back(index, int(state["buffers"]), columns, ranks)
+            for index, own in enumerate(ranks):
+                if len(own):
+                    columns = {key: arrays[f"{index}.{key}"] for key in self.experience_keys}
+                    self._put_back(index, len(ranks), columns, own)
             self._added = int(state["added"])
             for buffer, beta in zip(self.buffers, state["betas"], strict=False):
                 if isinstance(buffer, PrioritizedReplayBuffer) and beta is not None:

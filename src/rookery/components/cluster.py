@@ -180,6 +180,7 @@ class DistributedMainLoop(MainLoop):
         try:
             self._refuse_another_host(parts)
             agent: Any = self.agent
+            parts.learner.close()
             parts.learner = cast(Learner, Pupil(self, agent.learner))
             publish(parts)
             self._parts = parts

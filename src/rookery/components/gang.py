@@ -73,12 +73,15 @@ class Gang:
         parameters: dict[str, Array],
         server: Server,
         *,
-        prefix: str = "worker",
+        name: str = "workers",
         timeout_s: float = 60.0,
         max_restarts: int = 3,
     ):
-        """`hand` makes what worker i of a given incarnation is built from. Call from the main
-        thread: processes end with the thread that started them."""
+        """`hand` makes what worker i of a given incarnation is built from.
+
+        To the server they are parts of one client, `name/i`. Call this from the main thread:
+        processes end with the thread that started them.
+        """
         self.parameters, self.server, self._hand = parameters, server, hand
         self._timeout_s, self._max_restarts = timeout_s, max_restarts
         self.restarts = 0
@@ -93,7 +96,7 @@ class Gang:
         try:
             self._publish()
             for index in range(num):
-                seat = Seat(index, f"{prefix}-{index}", Ring.create(self._schema, 1))
+                seat = Seat(index, f"{name}/{index}", Ring.create(self._schema, 1))
                 self.seats.append(seat)
                 server.register_worker(seat.name)
                 self._start(seat)

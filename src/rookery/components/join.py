@@ -128,7 +128,7 @@ class RoundPupil:
     def __init__(self, config: Config, notice: Notice):
         self.parts = wire(config)
         self._events = LOOPS[Mode.SINGLE](self.parts)
-        self._trained = trained(self.parts.learner.algorithm)
+        self.trained = trained(self.parts.learner.algorithm)
         self._steps, self._begun, self._learned = notice.round_steps, 0, 0
         self._start: dict[str, Array] = {}
         self.ended: list[Episode] = []
@@ -140,8 +140,8 @@ class RoundPupil:
     @torch.no_grad()
     def load(self, served: Parameters) -> None:
         self._start = dict(served.arrays)
-        _refuse_others(self._start, self._trained)
-        for name, parameter in self._trained.items():
+        _refuse_others(self._start, self.trained)
+        for name, parameter in self.trained.items():
             parameter.copy_(torch.from_numpy(np.array(self._start[name])))
         self.parts.learner.algorithm.settle(0)
         self.parts.published_at = float("-inf")  # it is never too early for this one
@@ -158,7 +158,7 @@ class RoundPupil:
         played = self.env_steps - self._begun
         if played < self._steps or self.parts.counters.learner_steps == self._learned:
             return None
-        change = {n: p.detach().numpy() - self._start[n] for n, p in self._trained.items()}
+        change = {n: p.detach().numpy() - self._start[n] for n, p in self.trained.items()}
         return Update(change, float(played))
 
     def close(self) -> None:

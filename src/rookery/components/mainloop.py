@@ -45,6 +45,7 @@ from rookery.types import Array
 WINDOW = 100  # episodes in the running means
 LOOK_S = 0.05  # between two looks while it is paused
 AGENT = "agent."  # what of a checkpoint's arrays is the agent's
+COUNTS = ("episode", "env_steps", "gradients", "refused", "_unlearned", "_seconds")
 STATE = ("state", "restore")  # what an agent has that is saved with the loop
 T = TypeVar("T")
 
@@ -320,13 +321,12 @@ class MainLoop:
         state, arrays = search.found.state(), search.found.arrays()
         self._restore_server(parent, state["server"])
         self._restore_agent(state["agent"], arrays, search.found.weights())
-        for name, value in state["loop"].items():
-            setattr(self, name, value)
+        for name in COUNTS:
+            setattr(self, name, state["loop"][name])
         return self.episode
 
     def _counts(self) -> dict[str, Any]:
-        names = ("episode", "env_steps", "gradients", "refused", "_unlearned", "_seconds")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in COUNTS}
 
     def _agent_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         whole = all(hasattr(self.agent, name) for name in STATE)
