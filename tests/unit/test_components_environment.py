@@ -13,6 +13,7 @@ import rookery
 from rookery.components.agent import DistributedAgent
 from rookery.components.buffers import ReplayBuffer
 from rookery.components.environment import DistributedEnvironment
+from rookery.components.experience import steps_in
 from rookery.components.interface import Environment
 from rookery.envs.toy import Corridor, Echo, Mixed
 from rookery.errors import ConfigError
@@ -65,6 +66,33 @@ def test_a_limit_of_steps_truncates_and_never_raises_the_environments_own():
     assert [step["truncated"] for step in cut] == ([False] * 4 + [True]) * 2
     assert len(own) == 2 * Corridor.LIMIT
     assert not any(step["terminated"] for step in cut + own)
+
+
+def test_the_limit_of_a_registered_environment_is_not_raised():
+    with inline("MountainCar-v0", 1) as environment:
+        steps = environment.generate_experiences(right, 1, 1000)
+
+    assert len(steps) == 200
+    assert steps[-1]["truncated"]
+
+
+def test_rows_of_a_lost_actor_lead_to_none_of_its_successors():
+    environment = inline()
+    codec, spec = environment._shown.codec, environment.spec
+    rows = {
+        "obs": np.eye(8, dtype=np.float32)[:5],
+        "action": np.ones(5, dtype=np.int64),
+        "reward": np.arange(5, dtype=np.float32),
+        "end": np.array([0, 0, 0, 0, 1], dtype=np.uint8),
+        "episode": np.array([0, 0, 0, 1, 1]),
+        "incarnation": np.array([0, 0, 1, 1, 1]),
+    }
+
+    steps = steps_in(rows, spec, codec)
+
+    assert steps["reward"].tolist() == [0.0, 3.0]
+    assert steps["next_obs"].argmax(1).tolist() == [1, 4]
+    assert steps["terminated"].tolist() == [False, True]
 
 
 def test_batches_have_so_many_steps_and_go_on_where_the_last_one_ended():
