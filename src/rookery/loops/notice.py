@@ -7,6 +7,7 @@ would have it import somebody's code are refused: those it must have said itself
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from rookery.config.load import as_plain, load, scenarios
@@ -133,10 +134,13 @@ def refuse_code(settings: Mapping[str, Any]) -> None:
         )
 
 
+@cache
 def _ours() -> set[str]:
     """Returns what our own scenarios name. A class of the library is not harmless as such."""
-    configs = [load(name) for name in scenarios()]
-    return {c.env.id for c in configs} | {c.net.custom for c in configs if c.net.custom}
+    named: set[str] = set()
+    for config in map(load, scenarios()):
+        named |= {config.env.id, *config.env.imports, config.net.custom or ""}
+    return named
 
 
 def _texts(value: Any) -> Iterator[str]:
