@@ -19,20 +19,15 @@ from rookery.server.keys import Keys
 from rookery.server.ledger import Ledger
 from rookery.server.parameters import ParameterServer
 
-BUDGET = [
-    "--target-epsilon",
-    "8",
-    "--delta",
-    "1e-3",
-    "--noise",
-    "1",
-    "--clip",
-    "1",
-    "--sample-rate",
-    "0.5",
-    "--clients",
-    "9",
-]
+PROMISE = {
+    "--target-epsilon": "8",
+    "--delta": "1e-3",
+    "--noise": "1",
+    "--clip": "1",
+    "--sample-rate": "0.5",
+    "--clients": "9",
+}
+BUDGET = [word for pair in PROMISE.items() for word in pair]
 CORRIDOR = portable(load("corridor"))
 
 
@@ -50,29 +45,11 @@ def notice(**more) -> Notice:
 
 class TestPlan:
     def test_flags_become_a_plan(self):
-        plan = planned(
-            *[
-                "--scenario",
-                "corridor",
-                "--bind",
-                "0.0.0.0:0",
-                "--mode",
-                "federated",
-                "--quorum",
-                "3",
-            ],
-            *[
-                "--deadline",
-                "5",
-                "--aggregation",
-                "median",
-                "--rounds",
-                "7",
-                "--seed",
-                "3",
-                "--insecure",
-            ],
-        )
+        flags = {"--bind": "0.0.0.0:0", "--mode": "federated", "--aggregation": "median"}
+        flags |= {"--quorum": "3", "--deadline": "5", "--rounds": "7", "--seed": "3"}
+        words = [word for pair in flags.items() for word in pair]
+
+        plan = planned("--scenario", "corridor", "--insecure", *words)
 
         assert (plan.host, plan.port, plan.insecure) == ("0.0.0.0", 0, True)
         assert (plan.sharing, plan.aggregation) == (Sharing.FEDERATED, "median")

@@ -139,7 +139,8 @@ def _ours() -> set[str]:
     """Returns what our own scenarios name. A class of the library is not harmless as such."""
     named: set[str] = set()
     for config in map(load, scenarios()):
-        named |= {config.env.id, *config.env.imports, config.net.custom or ""}
+        env = config.env
+        named |= {env.id, *env.imports, *_texts(env.wrappers), config.net.custom or ""}
     return named
 
 
