@@ -1,6 +1,6 @@
 """Four clients with different poles: what each learns alone, and what they learn together.
 
-    python benchmarks/study/rookery_federated.py --seeds 0-2
+    python benchmarks/study/rookery_federated.py --seeds 10-14
 
 Client i balances poles of one half-length. Alone it trains for as many env steps as all four
 together have in the federation, so that only what it sees differs. Together they train for a round
@@ -36,8 +36,12 @@ from rookery.server.federated import FederatedParameterServer
 from rookery.server.parameters import Parameters
 from rookery.types import Array
 
+SCENARIO = "ppo-cartpole"
 SOLVED, EPISODES, STEPS = 475.0, 100, 500
 LENGTHS = "0.1,0.5,1.5,3"
+# With the scenario's own 0.98 and 0.8 the longest pole, which falls slowest, was not learned on
+# two of four seeds (0 to 3). These two were chosen there: judge by other seeds.
+HORIZON = {"algo.gamma": 0.99, "algo.gae_lambda": 0.9}
 
 
 class Pole(CartPoleEnv):
@@ -54,6 +58,7 @@ def config(args: argparse.Namespace, length: float, seed: int) -> Config:
         args.scenario,
         overrides=args.overrides,
         changes={
+            **(HORIZON if args.scenario == SCENARIO else {}),
             "env.id": "rookery_federated:Pole",
             "env.kwargs": {"length": length},
             "env.max_episode_steps": STEPS,
@@ -141,11 +146,11 @@ def judged(args: argparse.Namespace, weights: dict[str, Array], lengths: Sequenc
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--scenario", default="ppo-cartpole")
+    parser.add_argument("--scenario", default=SCENARIO)
     parser.add_argument("--lengths", default=LENGTHS)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--round-steps", type=int, default=2_048)
-    parser.add_argument("--seeds", type=seeds, default=seeds("0-2"))
+    parser.add_argument("--seeds", type=seeds, default=seeds("10-14"))
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--only", choices=("alone", "together"))
     args = parser.parse_args()
