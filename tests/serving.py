@@ -31,6 +31,7 @@ class House:
 
     def __init__(self, nursery: Nursery, folder: Path, *clients: str):
         self.nursery, self.folder, self.port = nursery, folder, free_port()
+        self.scheme = "http"
         self.run_dir = folder / "server"
         for client in clients:
             argv = ["serve", "--scenario", "corridor", "--run-dir", str(self.run_dir)]
@@ -38,14 +39,14 @@ class House:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://localhost:{self.port}"
 
     def key(self, client: str) -> Path:
         return self.run_dir / f"{client}.key"
 
     def serve(self, *more: str) -> Started:
         argv = ["serve", "--scenario", "corridor", *words(SETTINGS), "--json"]
-        place = ["--bind", f"127.0.0.1:{self.port}", "--run-dir", str(self.run_dir)]
+        place = ["--bind", f"localhost:{self.port}", "--run-dir", str(self.run_dir)]
         return self.start([*argv, *place, *more])
 
     def join(self, client: str, *more: str, key: Path | None = None) -> Started:

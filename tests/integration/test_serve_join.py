@@ -8,6 +8,7 @@ from signal import SIGINT, SIGKILL, SIGTERM
 import numpy as np
 import pytest
 
+from certificates import Authority
 from eventually import eventually
 from rookery.errors import StalledError
 from rookery.server.client import RemoteParameterServer
@@ -147,6 +148,21 @@ def test_a_private_server_ends_before_its_budget_is_passed(house: House):
     assert server.answer["reason"] == "budget"
     assert 0 < server.answer["epsilon"] <= 6
     assert {client.answer["reason"] for client in clients} <= {"budget", "over"}
+
+
+def test_over_tls_a_client_says_whom_it_trusts(house: House, tmp_path: Path):
+    authority = Authority(tmp_path)
+    own = authority.sign("server")
+    tls = ("--tls-cert", str(own.certificate), "--tls-key", str(own.private_key))
+    house.scheme = "https"
+    server = house.serve(*tls, "--updates", "5")
+
+    stranger = house.join("bob")
+    assert stranger.wait(WITHIN_S) == 3
+    assert f"TLS with {house.url} failed" in stranger.said
+    alice = house.join("alice", "--ca", str(authority.certificate))
+    assert alice.wait(WITHIN_S) == 0, alice.said
+    assert server.wait(WITHIN_S) == 0, server.said
 
 
 def test_patience_can_be_ended_from_another_thread():

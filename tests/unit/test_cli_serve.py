@@ -4,6 +4,8 @@ import json
 import stat
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,9 @@ from rookery.cli import join, serve
 from rookery.cli.arguments import Parser, parse
 from rookery.cli.main import main
 from rookery.config.load import load, scenarios
-from rookery.errors import ConfigError, RefusedError
+from rookery.errors import ConfigError, LostError, RefusedError
 from rookery.loops.notice import KEY, Notice, Sharing, config_of, portable, refuse_code, settings_of
-from rookery.loops.serve import Plan, Policy, Served, _ledger, reachable
+from rookery.loops.serve import Plan, Policy, Served, Watch, _ledger, reachable
 from rookery.server.keys import Keys
 from rookery.server.ledger import Ledger
 from rookery.server.parameters import ParameterServer
@@ -134,6 +136,7 @@ class TestKeys:
         answer = json.loads(capsys.readouterr().out)
         assert answer["key_file"] == str(tmp_path / "alice.key")
         assert answer["join"].startswith("rookery join https://")
+        assert answer["join"].endswith(" --ca c.pem")
 
     @pytest.mark.parametrize("name", ["../alice", "a/b", "", "-x"])
     def test_a_name_is_no_path(self, tmp_path, name):
@@ -253,6 +256,13 @@ class TestServed:
         ledger = Ledger(1.0, 1e-3, noise_multiplier=0.5, sample_rate=1.0, clients=9)
 
         assert self.served(ledger=ledger).over == "budget"
+
+    def test_a_service_that_ended_by_itself_ends_the_command(self):
+        absent: Any = SimpleNamespace(reason=None, complaints=list)
+        watch = Watch(notice, self.served(), absent, absent, absent, alive=lambda: False)
+
+        with pytest.raises(LostError, match="the same command goes on"):
+            watch.until_over()
 
     def test_a_policy_is_saved_with_the_parameters_that_are_served(self):
         policy = Policy(CORRIDOR)

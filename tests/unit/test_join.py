@@ -129,6 +129,16 @@ def test_a_server_that_has_forgotten_the_client_is_told_and_gets_the_same_update
     assert remote.pushed[0] == remote.pushed[1]
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_server_that_was_put_back_is_followed(waits):
+    remote = Remote(Receipt(False, "stale", 3), ok(4), versions=iter([9, 3, 4]))
+
+    one = member(remote, waits=waits, steps=20)
+    assert one.until_over() == "steps"
+    assert one.pupil.loaded[:2] == [9, 3]
+    assert [version for _, version, _ in remote.pushed] == [9, 3]
+
+
 def test_in_rounds_it_waits_for_the_next_version_before_it_goes_on():
     remote = Remote(ok(0), ok(1), versions=iter([0, 0, 0, 1, 1, 2]))
 

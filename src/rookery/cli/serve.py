@@ -248,7 +248,7 @@ def _token(given: str | None) -> str | None:
 
 def add_client(plan: "Plan", client: str, *, json: bool) -> int:
     """Makes a key for a client, in the server's file and in one to be brought to the client."""
-    from rookery.loops.serve import join_line, key_file, reachable
+    from rookery.loops.serve import join_line, key_file
     from rookery.server.keys import Keys
     from rookery.server.protocol import checked_name
 
@@ -266,7 +266,7 @@ def add_client(plan: "Plan", client: str, *, json: bool) -> int:
             f"the key of {client} cannot be kept beside {keys}: {error}; name another --keys"
         ) from error
     scheme = "https" if plan.certificate else "http"
-    line = join_line(reachable(f"{scheme}://{plan.host}:{plan.port}"), client, keys)
+    line = join_line(plan, f"{scheme}://{plan.host}:{plan.port}", client)
     if json:
         output.say_json({"client": client, "keys": str(keys), "key_file": str(own), "join": line})
     else:

@@ -109,9 +109,8 @@ class GradientPupil:
         return self._hand.ended
 
     def load(self, served: Parameters) -> None:
-        steps = 0 if self._version is None else served.version - self._version
-        if steps or self._version is None:
-            self._hand.load(served.arrays, steps)
+        before = served.version if self._version is None else self._version
+        self._hand.load(served.arrays, max(0, served.version - before))
         self._version = served.version
 
     def step(self) -> Update | None:
@@ -268,6 +267,8 @@ class Member:
             return None
         self.codes[receipt.code] += 1
         self.accepted += receipt.accepted
+        if receipt.version < self.version:
+            self.version = -1  # the server was put back: what it has now is new to us
         return receipt
 
     def _sent(self, name: str, arrays: Mapping[str, Array], weight: float, push_id: str) -> Receipt:
@@ -350,7 +351,8 @@ def _config(asked: Asked, notice: Notice) -> Config:
     given = config_of(notice) if asked.scenario is None else load(asked.scenario)
     config = portable(load(given, overrides=asked.overrides))
     seed = zlib.crc32(asked.client.encode()) if asked.seed is None else asked.seed
-    return replace(config, run=replace(config.run, seed=seed))
+    steps = asked.steps or config.run.env_steps  # schedules follow them
+    return replace(config, run=replace(config.run, seed=seed, env_steps=steps))
 
 
 def _refuse_others(served: Mapping[str, Array], own: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from rookery.algos import Algorithm, build_algorithm, written
 from rookery.config.load import RUN_FILE, differences, load_run
 from rookery.config.schema import Config
 from rookery.envs.make import make
-from rookery.errors import ConfigError, RefusedError
+from rookery.errors import ConfigError, LostError, RefusedError
 from rookery.event import Counters
 from rookery.learner import Learner, pick_device, trained
 from rookery.loops.notice import KEY, Notice, Sharing, portable, settings_of
@@ -221,7 +221,7 @@ def serve(plan: Plan) -> Outcome:
         stack.callback(service.stop)
         saver = Saver(plan.run_dir, keep=KEPT)
         stack.callback(saver.close)
-        watch = Watch(plan, served, policy, saver, interrupts)
+        watch = Watch(plan, served, policy, saver, interrupts, alive=lambda: service.alive)
         welcome(plan, url, served)
         interrupts.begin()
         why = watch.until_over()
@@ -327,10 +327,18 @@ class Watch:
     """Looks after a server that others use: deadlines, reports, saved policies, the end."""
 
     def __init__(
-        self, plan: Plan, served: Served, policy: Policy, saver: Saver, interrupts: Interrupts
+        self,
+        plan: Plan,
+        served: Served,
+        policy: Policy,
+        saver: Saver,
+        interrupts: Interrupts,
+        *,
+        alive: Callable[[], bool],
     ):
+        """`alive` says whether clients are still answered."""
         self.plan, self.served, self.policy = plan, served, policy
-        self.saver, self.interrupts = saver, interrupts
+        self.saver, self.interrupts, self._alive = saver, interrupts, alive
         self._reported = self._kept = time.monotonic()
         self._said = self._saved = served.version
 
@@ -347,6 +355,11 @@ class Watch:
 
     def _look(self) -> None:
         """Asking for the version also ends a round whose deadline has passed."""
+        if not self._alive():
+            raise LostError(
+                "nobody answers clients any more: the service ended by itself; what was "
+                "acknowledged is on the disk, and the same command goes on with it"
+            )
         now, version = time.monotonic(), self.served.version
         if now - self._reported >= REPORT_S and version != self._said:
             if not self.plan.quiet:
@@ -410,14 +423,16 @@ def welcome(plan: Plan, url: str, served: Served) -> None:
     if not clients:
         say(f"no client has a key yet: rookery serve --add-client NAME --keys {plan.keys_file}")
     for client in clients[:8]:
-        say(f"  {join_line(reachable(url), client, plan.keys_file)}")
+        say(f"  {join_line(plan, url, client)}")
     if served.notice.until is not None:
         say(f"until version {served.notice.until}")
 
 
-def join_line(url: str, client: str, keys: Path) -> str:
+def join_line(plan: Plan, url: str, client: str) -> str:
     """Returns the command with which a client joins."""
-    return f"rookery join {url} --client {client} --key-file {key_file(keys, client)}"
+    trust = "" if plan.certificate is None else f" --ca {plan.certificate}"
+    key = key_file(plan.keys_file, client)
+    return f"rookery join {reachable(url)} --client {client} --key-file {key}{trust}"
 
 
 def key_file(keys: Path, client: str) -> Path:

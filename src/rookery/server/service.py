@@ -112,6 +112,11 @@ class Service:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'http' if self._context is None else 'https'}://{host}:{self._port}"
 
+    @property
+    def alive(self) -> bool:
+        """Does anybody answer there?"""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
         """Answers what is being asked, for a few seconds, and closes everything."""
         self._server.should_exit = True
