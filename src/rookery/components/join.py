@@ -145,6 +145,10 @@ class RoundPupil:
         self.parts.learner.algorithm.settle(0)
         self.parts.published_at = float("-inf")  # it is never too early for this one
         publish(self.parts)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begins a round from what the last one has come to."""
         self._begun, self._learned = self.env_steps, self.parts.counters.learner_steps
 
     def step(self) -> Update | None:
