@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # extra → the modules it brings
     "atari": ("ale_py",),
     "mujoco": ("mujoco",),
     "report": ("plotly",),
+    "server": ("starlette", "uvicorn", "httptools", "httpx", "cryptography"),
     "dp": ("dp_accounting",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "minari": ("minari",),
