@@ -322,7 +322,10 @@ class TestBodies:
         """The fixture's honest client goes on after ten of them."""
         for _ in range(10):
             said = signed(host.nonce())
-            sent(host, head(said, KEYS["alice"]), bytes(len(BODY)))
+            status, headers, body = sent(host, head(said, KEYS["alice"]), bytes(len(BODY)))
+            assert (status, code_of(headers, body)) == (400, "digest")
+
+        assert host.refused("quarantined") == 0
 
     @pytest.mark.parametrize("key", [KEYS["alice"], "x" * 40], ids=["known", "stranger"])
     def test_ten_gibibytes_are_refused_by_their_announcement(self, host: Host, key: str):
@@ -558,6 +561,7 @@ class TestGarbage:
 
     def test_damaged_heads_are_refused(self, host: Host):
         rng, wire = random.Random(1), head(signed(host.nonce()), KEYS["alice"])
+        before = sum(host.status()["refused_total"].values())
         for _ in range(60):
             damaged = bytearray(wire)
             for _ in range(rng.randrange(1, 5)):
@@ -567,6 +571,8 @@ class TestGarbage:
             with host.connect() as connection, contextlib.suppress(OSError):
                 connection.sendall(damaged)
                 connection.shutdown(socket.SHUT_WR)
+
+        assert eventually(lambda: sum(host.status()["refused_total"].values()) > before + 10, 20.0)
 
     def test_what_follows_an_answer_is_not_read_for_ever(self, host: Host):
         """A page that needs no body is asked for with an endless one."""

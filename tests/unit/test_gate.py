@@ -126,9 +126,9 @@ class TestNonces:
         said = asking(gate)
         gate.admit(said)
         for _ in range(50):
-            refusal(gate.admit, said)
+            assert refusal(gate.admit, said) == "replay"
 
-        gate.admit(asking(gate))
+        assert gate.admit(asking(gate)).messages == 2
 
     def test_a_used_nonce_is_remembered_as_long_as_it_would_be_good(self, clock: Clock):
         nonces, used = Nonces(30.0, clock), Used(30.0, 100, clock)
@@ -181,7 +181,7 @@ class TestRates:
         for _ in range(LIMITS.burst):
             gate.admit(asking(gate))
 
-        gate.admit(asking(gate, "bob"))
+        assert gate.admit(asking(gate, "bob")).messages == 1
 
     def test_a_full_memory_of_nonces_refuses_rather_than_forgets(self, clock: Clock, gate: Gate):
         gate.limits = replace(LIMITS, rate=1e9, burst=10**9)
@@ -213,13 +213,13 @@ class TestQuarantine:
         for _ in range(LIMITS.quarantine_after):
             gate.judge("alice", "schema")
 
-        gate.admit(asking(gate, kind=Kind.PULL))
+        assert gate.quarantined(gate.admit(asking(gate, kind=Kind.PULL)))
 
     def test_a_good_update_between_two_bad_ones_starts_the_count_anew(self, gate: Gate):
         for code in ("finite", "", "finite"):
             gate.judge("alice", code)
 
-        gate.admit(asking(gate, kind=Kind.PUSH))
+        assert gate.admit(asking(gate, kind=Kind.PUSH)).bad == 1
 
     @pytest.mark.parametrize("code", ["digest", "stale", "rate", "replay", "round", "late"])
     def test_what_others_could_cause_brings_nobody_into_quarantine(self, gate: Gate, code: str):

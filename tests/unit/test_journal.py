@@ -255,7 +255,9 @@ def test_a_server_that_is_gone_holds_nothing(tmp_path):
     served = server(tmp_path)
     del served
 
-    server(tmp_path).close()
+    again = server(tmp_path)
+    assert again.version == 0
+    again.close()
 
 
 def test_other_rules_for_the_same_pushes_are_refused(tmp_path):

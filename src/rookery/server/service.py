@@ -60,8 +60,9 @@ class Service:
         self._address = _resolve(host, port)
         if self._context is None and not insecure and not _is_loopback(self._address):
             raise ConfigError(
-                f"{host} can be reached from other hosts, and plain HTTP is for this one; give "
-                "certificate and private_key, or say insecure=True in a network that you trust"
+                f"{host} can be reached from other hosts, and plain HTTP is for this one; give a "
+                "certificate and its private key (--tls-cert, --tls-key), or, in a network that "
+                "you trust, say insecure=True (--insecure)"
             )
         self.limits = limits or Limits()
         self.gate = Gate(_keys(keys), self.limits)
