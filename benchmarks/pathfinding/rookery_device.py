@@ -66,7 +66,7 @@ def learn(seed: int) -> Callable[[], int]:
 
 def _config() -> Config:
     few = FEW if pick_device("auto").type == "cpu" else {}
-    return load("pathfinding", changes=few)
+    return load("pathfinding", changes={"algo.teacher": "none", **few})  # learning costs more so
 
 
 def _arena(config: Config, seed: int) -> Arena:

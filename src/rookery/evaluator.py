@@ -1,4 +1,4 @@
-"""The evaluator: plays greedily with a snapshot and says how well it did."""
+"""The evaluator: plays with a snapshot as well as it can, and says how well that was."""
 
 import time
 from collections.abc import Callable
@@ -44,7 +44,11 @@ class Evaluator:
         timeout_s: float = 600.0,
         record: bool = False,
     ) -> Judged:
-        """Plays `episodes` episodes with the algorithm's present weights."""
+        """Plays `episodes` episodes with the algorithm's present weights.
+
+        Without `noise` greedily, unless it is an algorithm whose policy draws.
+        """
+        noise = noise or self.algorithm.draws
         deadline = time.monotonic() + timeout_s
         rng = np.random.default_rng(seed)
         tally = _Tally(self.envs, self._share)

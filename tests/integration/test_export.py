@@ -170,6 +170,7 @@ GRAPHS: list[tuple[str, str, dict[str, Any]]] = [
     ("r2d2", "Mixed", {}),
     ("team", TEAM, {}),
     ("team", TEAM, {"algo.talk": "selective"}),
+    ("team", TEAM, {"algo.temperature": 0.5}),
 ]
 
 

@@ -50,6 +50,16 @@ RECALL = {
 }
 REACH = {"env.id": "rookery.envs.toy:Reach", "algo.name": "sac"}
 CORRIDOR = {"env.id": "rookery.envs.toy:Corridor", "env.frame_stack": 2}
+TEAM = {
+    "env.id": "rookery.envs.pathfinding.team:Team",
+    "env.kwargs": {"agents": 3, "size": 6, "radius": 1, "steps": 12},
+    "algo.name": "team",
+    "algo.length": 3,
+    "algo.burn_in": 2,
+    "algo.temperature": 0.5,
+    "net.memory": 4,
+    "replay.draw": "prioritized",
+}
 RUNS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "dqn, sync": ("sync", CORRIDOR | VALUES | {"algo.name": "dqn"}, set()),
     "dqn, async": (
@@ -61,6 +71,8 @@ RUNS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "sac, async": ("async", REACH | VALUES, set()),
     "r2d2, sync": ("sync", RECALL, {"memory", "fresh"}),
     "r2d2, async": ("async", RECALL, {"memory", "fresh"}),
+    "team, sync": ("sync", TEAM, {"memory", "fresh"}),
+    "team, async": ("async", TEAM, {"memory", "fresh"}),
     "ppo, sync": ("sync", CORRIDOR | {"algo.name": "ppo"}, {"log_prob", "ahead"}),
     "impala, async": (
         "async",

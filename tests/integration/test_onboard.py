@@ -1,5 +1,6 @@
 """Runs whose worlds, replay and learner are on one device; here that is the CPU."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from rookery.config.load import load
 from rookery.config.schema import Config
 from rookery.errors import ConfigError, LostError
-from rookery.event import Collected, Logged, Saved, Stopped
+from rookery.event import Collected, Logged, Saved, Stopped, Warned
 from rookery.loops.front import events
 from rookery.loops.herd import Herd
 from rookery.loops.launch import read_weights
@@ -32,15 +33,21 @@ SMALL: dict[str, Any] = {
     "replay.warmup": 64,
     "replay.batch": 16,
     "replay.samples_per_insert": 4.0,
+    "algo.teacher": "none",
     "net.memory": 16,
     "learner.device": "cpu",
+    "learner.compile": False,
     "learner.publish_period": 2,
 }
 
 
 def small(run_dir: Path, **changes: Any) -> Config:
     settings = SMALL | {"run.run_dir": str(run_dir)} | changes
-    given = [f"{key}={_word(value)}" for key, value in settings.items()]
+    given = [
+        f"{key}={_word(value)}"
+        for key, value in settings.items()
+        if key in changes or key.partition(".")[0] not in changes  # a whole section is given
+    ]
     return load("pathfinding", overrides=given)
 
 
@@ -105,6 +112,46 @@ def test_a_run_goes_on_where_it_was(run: tuple[Path, list[Any]]) -> None:
     steps = [line["env_steps"] for line in jsonl.read(run_dir) if line["event"] == "logged"]
     assert steps == sorted(steps)
     assert read_weights(run_dir, "last").version > 1
+
+
+def test_lessons_that_are_left_out_are_given_up_and_that_is_said(
+    run: tuple[Path, list[Any]], tmp_path: Path
+) -> None:
+    """The first run had opened a map of 10 rows and columns."""
+    copy = tmp_path / "run"
+    shutil.copytree(run[0], copy)
+    fewer = "device.curriculum={agents: [2, 4], sizes: [5], threshold: 0.01, history: 4}"
+
+    again = list(events(resume=copy, overrides=["run.env_steps=6000", fewer]))
+
+    said = [event.message for event in again if isinstance(event, Warned)]
+    lines = [event.metrics for event in again if isinstance(event, Logged)]
+    assert any("1x10" in each and "given up" in each for each in said)
+    assert {line["curriculum/size"] for line in lines} == {5.0}
+
+
+def test_a_taught_run_agrees_more_and_more_with_its_teacher(tmp_path: Path) -> None:
+    config = small(
+        tmp_path / "run",
+        **{
+            "algo.teacher": "planner",
+            "run.env_steps": 12_000,
+            "learner.lr": 0.003,
+            "env.kwargs": "{agents: 2, size: 5, density: 0.1, steps: 16, radius: 1}",
+            "device.curriculum": "{agents: [2], sizes: [5]}",
+            "device.agents": 64,
+            "device.lecture": 8,
+            "device.trial": 4,
+            "algo.length": 4,
+            "algo.burn_in": 2,
+            "eval.period": 100_000,
+        },
+    )
+    lines = [event.metrics for event in events(config) if isinstance(event, Logged)]
+    agreed = [line["train/agreement"] for line in lines if "train/agreement" in line]
+
+    assert agreed[-1] > max(0.5, agreed[0])  # one action in five, by chance
+    assert "curriculum/2x5" in lines[-1]
 
 
 def test_a_device_without_memory_ends_the_run_and_says_what_to_lower(

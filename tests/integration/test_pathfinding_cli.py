@@ -1,6 +1,7 @@
 """`rookery pathfinding` with a policy that has learned nothing: tables and pictures come out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from rookery.algos import build_algorithm
+from rookery.cli import bench
 from rookery.cli import pathfinding as command
 from rookery.cli.main import main
 from rookery.cli.pathfinding import Drawn
@@ -17,8 +19,9 @@ from rookery.config.load import RUN_FILE, dump, load
 from rookery.config.schema import EnvConfig
 from rookery.envs.make import make
 from rookery.envs.pathfinding import cases
-from rookery.loops import parcel, squad
+from rookery.loops import parcel, squad, trials
 from rookery.loops.parcel import Parcel
+from rookery.loops.pathfinding import watch
 from rookery.nets.arrays import arrays_of
 from rookery.types import Weights
 
@@ -100,6 +103,18 @@ def test_others_are_judged_beside_it_on_the_same_cases(policy, capsys):
     assert [row["success"] for row in answer["planner"]] == [1.0, 1.0]
     for planned, own in zip(answer["planner"], answer["baseline"], strict=True):
         assert planned["sum_of_costs"] <= own["sum_of_costs"]
+
+
+def test_actions_are_drawn_at_the_temperature_that_is_asked_for(policy, capsys):
+    row = ("--agents", 1, "--size", 4, "--density", 0.1, "--cases", 8, "--steps", 200)
+
+    best = answered(capsys, "evaluate", policy, *row)
+    same = answered(capsys, "evaluate", policy, *row, "--temperature", 0)
+    drawn = answered(capsys, "evaluate", policy, *row, "--temperature", 100)
+
+    assert best == same
+    assert (best["temperature"], drawn["temperature"]) == (0.0, 100.0)
+    assert drawn["results"][0]["success"] > best["results"][0]["success"]  # it walks about
 
 
 def test_a_table_is_said_row_by_row(policy, capsys):
@@ -208,6 +223,24 @@ def test_a_gif_shows_the_episode(policy, capsys, tmp_path):
         assert film.n_frames > 3
 
 
+def test_a_drawn_case_is_shown_by_its_number_in_the_row(policy, capsys, tmp_path, monkeypatch):
+    shown, numbers = [], []
+
+    def watched(team, cases, *a, number, **k):
+        shown.append(cases)
+        numbers.append(number)
+        return watch(team, cases, *a, number=number, **k)
+
+    monkeypatch.setattr(trials, "watch", watched)
+    row = ("--agents", 2, "--size", 6, "--density", 0.1, "--steps", 3)
+    (whole,) = trials.drawn(5, agents=[2], sizes=(6, 6), densities=(0.1, 0.1), seed=0)
+
+    answered(capsys, "show", policy, *row, "--case", 4, "--out", tmp_path / "a.svg")
+
+    assert np.array_equal(shown[0].starts[0], whole.cases.starts[4])
+    assert numbers == [4]  # what it draws is what it draws in the row
+
+
 def test_a_case_that_is_not_there_is_refused(policy, capsys, tmp_path):
     file = tmp_path / "cases.npz"
     cases.save(file, cases.generate(2, agents=1, size=5, density=0, rng=np.random.default_rng(0)))
@@ -229,3 +262,32 @@ def test_the_demo_plays_the_packaged_policy(policy, capsys, tmp_path, monkeypatc
     assert [row["agents"] for row in answer["results"]] == [2, 3]
     assert answer["file"] == str(out)
     assert out.is_file()
+
+
+def test_the_demo_may_write_into_a_folder_of_its_name_again_and_again(
+    policy, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(squad, "files", lambda package: policy.parent)
+    monkeypatch.setattr(command, "SAMPLED", Drawn((2,), (8, 8), (0.1, 0.1), 20))
+    monkeypatch.setattr(command, "SHOWN", Drawn((2,), (8, 8), (0.1, 0.1), 1))
+    monkeypatch.chdir(tmp_path)
+
+    first, second = (
+        answered(capsys, "demo", "--cases", 1, "--out", "demo/a.svg") for _ in range(2)
+    )
+
+    assert first == second
+
+
+def test_the_bench_reports_compiled_worlds_on_one_core_by_that_name(capsys, monkeypatch):
+    whole = bench.BENCHES["pathfinding"]
+    monkeypatch.setitem(
+        bench.BENCHES, "pathfinding", replace(whole, contenders=whole.contenders[:1])
+    )
+
+    assert main(["bench", "pathfinding", "--rounds", "1", "--seconds", "0", "--json"]) == 0
+
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (result,) = answer["results"]
+    assert (result["name"], answer["unit"]) == ("env_cpu_1core", "agent-steps/s")
+    assert result["value"] > 0

@@ -1,8 +1,10 @@
 """`rookery pathfinding`: what is refused before anything is played, and what is said."""
 
 import argparse
+from pathlib import Path
 
 import pytest
+from safetensors.numpy import save
 
 from rookery.cli.arguments import Parser
 from rookery.cli.main import main
@@ -11,6 +13,7 @@ from rookery.cli.pathfinding import (
     FORMATS,
     VERBS,
     WHO,
+    _folder,
     add_arguments,
     densities,
     heading,
@@ -21,7 +24,9 @@ from rookery.cli.pathfinding import (
 from rookery.config.load import RUN_FILE, dump
 from rookery.config.schema import Config
 from rookery.envs.pathfinding.rules import Collision
+from rookery.errors import CheckpointError, ConfigError
 from rookery.loops import squad, trials
+from rookery.nets.arrays import fingerprint
 
 RESULT = {
     "agents": 64,
@@ -67,14 +72,17 @@ def test_every_verb_has_a_help(verb, capsys):
             "cases come from one place",
         ),
         (["evaluate", "x", "--map", "a", "--scen", "b", "--size", "9"], "--size and --map"),
+        (["evaluate", "demo", "--size", "9999", "--cases", "999999"], "lower --cases or --size"),
         (["show", "runs/absent", "--agents", "8,16"], "above 0"),
         (["show", "runs/absent", "--out", "a.mp4"], "does not end in .svg or .gif"),
         (["show", "runs/absent", "--pace", "0"], "from 0.1 to 50"),
         (["show", "runs/absent", "--pace", "nan"], "from 0.1 to 50"),
         (["show", "runs/absent", "--case", "-1"], "from 0 on"),
+        (["show", "runs/absent", "--case", "1000001"], "from 0 to 1000000"),
         (["demo", "--device", "gpu"], "auto, cpu or cuda:N"),
         (["demo", "--threads", "0"], "above 0"),
         (["demo", "--out", "demo.png"], "does not end in .svg or .gif"),
+        (["demo", "--agents", "8"], "does not take '--agents'; `rookery pathfinding --help`"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(argv, said, capsys):
@@ -97,6 +105,40 @@ def test_the_demo_says_what_to_do_where_there_is_no_policy(monkeypatch, capsys):
 
     assert main(["pathfinding", "demo"]) == 2
     assert "no packaged policy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch], ids=["folder", "file"])
+def test_the_word_demo_is_ours_where_something_else_has_that_name(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "demo")
+
+    ours, theirs = squad.recruit("demo", device="cpu"), squad.packaged(device="cpu")
+
+    assert fingerprint(ours.arrays) == fingerprint(theirs.arrays)
+
+
+def test_a_run_folder_that_is_called_demo_is_the_users(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / RUN_FILE).write_text(dump(Config()))
+
+    with pytest.raises(ConfigError, match="'demo' was trained by dqn"):
+        squad.recruit("demo", device="cpu")
+
+
+def test_a_file_of_an_export_that_is_called_demo_is_the_users(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").write_bytes(save({}, metadata={"rookery": '{"format": 0}'}))
+
+    with pytest.raises(CheckpointError, match="demo has format 0"):
+        squad.recruit("demo", device="cpu")
+
+
+def test_pictures_go_into_a_run_folder_and_into_no_other(tmp_path):
+    (tmp_path / RUN_FILE).touch()
+
+    assert _folder(str(tmp_path)) == tmp_path
+    assert _folder(str(tmp_path.parent)) == Path()
 
 
 def test_a_checkpoint_means_nothing_to_a_file(tmp_path, capsys):

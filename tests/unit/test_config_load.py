@@ -297,6 +297,10 @@ def test_a_run_folder_is_no_scenario_but_may_be_resumed(tmp_path):
     assert f"rookery train --resume {tmp_path}" in refusal(str(tmp_path))
 
 
+def test_a_setting_of_another_algorithm_is_not_what_was_meant():
+    assert "did you mean algo.teacher" not in refusal("cartpole", overrides=["algo.teacher=none"])
+
+
 def test_a_change_below_a_single_value_is_refused():
     assert "single value, 64" in refusal(Config(), changes={"replay.batch.x": 1})
 

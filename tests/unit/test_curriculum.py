@@ -135,6 +135,46 @@ def test_a_restored_history_is_as_long_as_the_syllabus_says_now() -> None:
     assert other.success(FIRST) == 1.0
 
 
+def practised_far() -> Curriculum:
+    """One agent has mastered maps of 5 and 10, and begun with 20."""
+    curriculum = Curriculum(PLAN)
+    practised(curriculum, FIRST, "++++")
+    practised(curriculum, Lesson(1, 10), "++++")
+    practised(curriculum, Lesson(1, 20), "+")
+    return curriculum
+
+
+def test_lessons_that_the_syllabus_does_not_have_any_more_are_given_up() -> None:
+    other = Curriculum(Syllabus(agents=(1, 2), sizes=(5, 10), history=4))
+
+    lost = other.restore(practised_far().state())
+
+    assert lost == [Lesson(1, 20)]
+    assert other.lessons == [FIRST, Lesson(1, 10), Lesson(2, 5), Lesson(2, 10)]
+    assert other.mastered == {FIRST, Lesson(1, 10)}
+    other.record(Lesson(1, 20), success=True)  # of an episode that was under way
+    assert other.lessons == [FIRST, Lesson(1, 10), Lesson(2, 5), Lesson(2, 10)]
+
+
+def test_nothing_that_is_left_out_keeps_later_lessons_closed() -> None:
+    skipping = Curriculum(Syllabus(agents=(1, 2), sizes=(5, 20), history=4))
+    finer = Curriculum(Syllabus(agents=(1, 2), sizes=(5, 7, 10, 20), history=4))
+
+    skipping.restore({"results": [[1, 5, [1] * 4], [1, 10, []]], "mastered": [[1, 5]]})
+    finer.restore(practised_far().state())
+
+    assert Lesson(1, 20) in skipping.lessons
+    assert Lesson(1, 7) in finer.lessons
+
+
+def test_where_no_lesson_is_left_it_begins_with_the_first() -> None:
+    other = Curriculum(Syllabus(agents=(4,), sizes=(10, 20)))
+
+    other.restore({"results": [[1, 5, []]], "mastered": []})
+
+    assert other.lessons == [Lesson(4, 10)]
+
+
 def test_metrics_say_how_far_it_is_and_how_lessons_that_were_tried_go() -> None:
     curriculum = Curriculum(PLAN)
     practised(curriculum, FIRST, "++++")

@@ -71,6 +71,30 @@ class TestShares:
         assert judged.returns == (1.0, 4.5)
 
 
+class Noted(Told):
+    """Notes whether noise was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise: set[bool] = set()
+
+    def act(self, obs: Any, rng: np.random.Generator, **asked: Any) -> Any:
+        self.noise.add(asked["noise"])
+        return super().act(obs, rng)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_only_a_policy_that_draws_is_judged_with_noise(draws: bool) -> None:
+    algorithm = Noted()
+    algorithm.draws = draws
+    scripts = [Script(0, [Life((1.0, 1.0), TERMINATED)] * 2)]
+    evaluator = Evaluator(lambda num: vector(scripts, AUTORESETS[0]), algorithm, episodes=1)
+
+    evaluator.run(seed=0)
+
+    assert algorithm.noise == {draws}
+
+
 class TestSuccess:
     def test_the_rate_is_of_episodes_that_say_so(self) -> None:
         lives = [

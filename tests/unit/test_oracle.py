@@ -16,13 +16,16 @@ from rookery.board import Board
 from rookery.booth import Booths, Question, layout_of
 from rookery.config.load import load
 from rookery.config.schema import Config
+from rookery.envs.pathfinding.curriculum import Lesson
+from rookery.envs.pathfinding.rules import Rules
+from rookery.envs.pathfinding.team import action_space, observation_space
 from rookery.envs.spaces import spec_of
 from rookery.errors import ConfigError, ProtocolError, StalledError
 from rookery.loops import caller as caller_module
 from rookery.loops.caller import Caller, Line
 from rookery.loops.oracle import Oracle, Ready, Setup
 from rookery.nets.arrays import arrays_of
-from rookery.types import EnvSpec
+from rookery.types import Array, EnvSpec, Leaf
 
 ENVS, ACTORS = 4, 3
 SEEN = spaces.Dict(
@@ -30,7 +33,9 @@ SEEN = spaces.Dict(
 )
 CHOICE, MOTION = spaces.Discrete(4), spaces.Box(-2.0, 2.0, (2, 2), np.float32)
 CHOICES = spaces.MultiDiscrete([2, 3, 4])
-KINDS: dict[str, tuple[dict[str, Any], Any]] = {
+LESSON = Lesson(agents=3, size=6)
+TEAM = observation_space(LESSON, Rules(radius=1)), action_space(LESSON)
+KINDS: dict[str, tuple[Any, ...]] = {  # settings, actions, and what is seen if it is not `SEEN`
     "dqn": ({"algo.name": "dqn"}, CHOICE),
     "dueling": ({"algo.name": "dqn", "algo.dueling": True}, CHOICE),
     "noisy": ({"algo.name": "dqn", "algo.noisy": True}, CHOICE),
@@ -45,6 +50,7 @@ KINDS: dict[str, tuple[dict[str, Any], Any]] = {
     "ppo, several": ({"algo.name": "ppo"}, CHOICES),
     "a2c": ({"algo.name": "a2c"}, MOTION),
     "impala": ({"algo.name": "impala", "algo.shared_net": True}, CHOICES),
+    "team": ({"algo.name": "team", "algo.temperature": 0.5}, TEAM[1], TEAM[0]),
 }
 
 
@@ -88,10 +94,7 @@ class Temple:
         rng, found = np.random.default_rng(1), {}
         for seat in range(ACTORS):
             size = ENVS - (seat == 1)
-            leaves = {
-                "a": rng.normal(size=(size, 3)).astype(np.float32),
-                "b": rng.integers(0, 256, (size, 3, 6, 6), np.uint8),
-            }
+            leaves = {leaf.name: _imagined(leaf, size, rng) for leaf in self.spec.obs}
             memory = None
             if self.algorithm.memory:
                 memory = rng.normal(size=(size, self.algorithm.memory)).astype(np.float32)
@@ -106,9 +109,16 @@ class Temple:
         self.board.close()
 
 
+def _imagined(leaf: Leaf, size: int, rng: np.random.Generator) -> Array:
+    if leaf.dtype == "float32":
+        return rng.normal(size=(size, *leaf.shape)).astype(np.float32)
+    most = {"b": 256, "view": 64, "place": LESSON.size}[leaf.name]
+    return rng.integers(0, most, (size, *leaf.shape), leaf.dtype)
+
+
 @contextmanager
-def temple(changes: dict[str, Any], space: Any) -> Iterator[Temple]:
-    config, spec = settings(**changes), spec_of("here", SEEN, space)
+def temple(changes: dict[str, Any], space: Any, seen: Any = SEEN) -> Iterator[Temple]:
+    config, spec = settings(**changes), spec_of("here", seen, space)
     made = Temple(config, spec, build_algorithm(config, spec))
     try:
         yield made

@@ -31,7 +31,7 @@ class Scripted:
     def __init__(self, *steps):
         self.steps, self.asked = list(steps), []
 
-    def act(self, obs, rng, *, noise=True, memory=None):
+    def act(self, obs, rng, *, memory=None):
         action = np.array(self.steps[len(self.asked)])
         self.asked.append(obs)
         return Acted(np.broadcast_to(action, obs["place"].shape[:2]))
@@ -42,7 +42,7 @@ class Straight:
 
     memory = 0
 
-    def act(self, obs, rng, *, noise=True, memory=None):
+    def act(self, obs, rng, *, memory=None):
         under = obs["view"][..., 4, 4]
         shorter = under[..., None] & (NEARER << np.arange(4)) > 0
         return Acted(np.where(shorter.any(-1), shorter.argmax(-1) + UP, STAY))
@@ -129,13 +129,36 @@ def test_agents_are_told_what_their_last_step_earned():
     assert earned == pytest.approx([0.0, -0.5, -0.075])
 
 
+@pytest.mark.parametrize("policy", [Straight(), Follower()], ids=["best", "drawn"])
 @pytest.mark.parametrize("batch", [1, 3, 20])
-def test_how_many_worlds_are_played_at_once_changes_nothing(batch):
+def test_how_many_worlds_are_played_at_once_changes_nothing(batch, policy):
     cases = generate(20, agents=4, size=10, density=0.2, rng=np.random.default_rng(3))
 
-    assert judge(Straight(), cases, Rules(steps=40), batch=batch) == judge(
-        Straight(), cases, Rules(steps=40)
+    assert judge(policy, cases, Rules(steps=40), batch=batch) == judge(
+        policy, cases, Rules(steps=40)
     )
+
+
+def test_what_is_drawn_follows_from_the_seed():
+    cases = generate(20, agents=4, size=10, density=0.2, rng=np.random.default_rng(3))
+
+    one, same, other = (judge(Follower(), cases, Rules(steps=40), seed=s) for s in (1, 1, 2))
+
+    assert one == same != other
+
+
+def test_a_case_is_watched_as_it_is_judged_whatever_is_drawn():
+    cases = generate(9, agents=6, size=10, density=0.2, rng=np.random.default_rng(3))
+    rules = Rules(steps=40)
+
+    episodes = [watch(Follower(), cases, rules, seed=5, case=case) for case in range(9)]
+
+    result = judge(Follower(), cases, rules, seed=5)
+    home = np.array([episode.home[-1].mean() for episode in episodes])
+    assert 0 < np.mean(home == 1) < 1
+    assert result.success == np.mean(home == 1)
+    assert result.individual_success == pytest.approx(home.mean())
+    assert result.mean_length == np.mean([episode.steps for episode in episodes])
 
 
 class Counting(Straight):
@@ -146,7 +169,7 @@ class Counting(Straight):
     def __init__(self):
         self.seen = []
 
-    def act(self, obs, rng, *, noise=True, memory=None):
+    def act(self, obs, rng, *, memory=None):
         self.seen.append(memory.copy())
         return super().act(obs, rng)._replace(memory=memory + 1)
 

@@ -7,17 +7,26 @@ import warnings
 import numpy as np
 import pytest
 
+from rookery.algos import Acted
 from rookery.envs.pathfinding import parallel
 from rookery.envs.pathfinding.cases import Cases, generate
 from rookery.envs.pathfinding.parallel import parallel_env
 from rookery.envs.pathfinding.picture import TILE, colour
+from rookery.envs.pathfinding.rules import NEARER, Rules
 from rookery.errors import ConfigError, ProtocolError
+from rookery.loops.pathfinding import judge, some
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it imports games it has deprecated
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
+MEASURES = {  # of an info, and of an evaluation's row
+    "is_success": "success",
+    "individual_success": "individual_success",
+    "length": "mean_length",
+    "sum_of_costs": "sum_of_costs",
+}
 
 
 def small(**more):
@@ -70,8 +79,45 @@ def test_everybody_terminates_when_all_are_home_and_only_then():
     assert rewards == {"agent_0": 3.0, "agent_1": 3.0}
     assert all(terminations.values())
     assert not any(truncations.values())
-    assert infos["agent_0"] == {"collided": True, "home": True}
+    assert infos["agent_0"] == {
+        "collided": True,
+        "home": True,
+        "is_success": 1,
+        "individual_success": 1.0,
+        "length": 2,
+        "sum_of_costs": 3,  # 1 and 2
+    }
     assert env.agents == []
+
+
+def test_an_episode_is_measured_as_an_evaluation_does():
+    cases = generate(20, agents=6, size=7, density=0.2, rng=np.random.default_rng(0))
+    env, told = parallel_env(agents=6, steps=20), []
+    for at in range(20):
+        env.reset(options={"cases": some(cases, slice(at, at + 1))})
+        while env.agents:
+            *_, infos = env.step(dict(zip(env.agents, straight(env), strict=True)))
+        told.append(infos["agent_3"])
+
+    judged = judge(Straight(), cases, Rules(steps=20))
+
+    assert 0 < judged.success < 1
+    for ours, theirs in MEASURES.items():
+        assert np.mean([info[ours] for info in told]) == pytest.approx(getattr(judged, theirs))
+
+
+def straight(env):
+    return Straight().act({"view": env._worlds.views()}, None).action[0].tolist()
+
+
+class Straight:
+    """Takes the first of the moves that shorten an agent's own way; draws nothing."""
+
+    memory = 0
+
+    def act(self, obs, rng, *, noise=True, memory=None):
+        shorter = obs["view"][..., 4, 4, None] & (NEARER << np.arange(4)) > 0
+        return Acted(np.where(shorter.any(-1), shorter.argmax(-1) + UP, STAY))
 
 
 def test_the_limit_truncates_and_does_not_terminate():

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from rookery.algos import build_algorithm
+from rookery.config.load import load
+from rookery.envs.make import make
 from rookery.envs.pathfinding.cases import Cases, generate
 from rookery.envs.pathfinding.pogema import Pogema
 from rookery.envs.pathfinding.rules import DOWN, LEFT, RIGHT, STAY, UP, Collision, Outside, Rules
@@ -14,6 +17,7 @@ from rookery.envs.pathfinding.text import parse
 from rookery.envs.pathfinding.worlds import Worlds
 from rookery.errors import ConfigError
 
+ID = "rookery.envs.pathfinding.pogema:Pogema"
 DRAWN = {"map": "a.#B\n...A\n...b"}
 
 
@@ -95,6 +99,22 @@ def test_agents_see_what_they_see_in_our_own_worlds(made, outside):
         twin.step(action[None])
 
 
+def test_the_algorithm_team_plays_it():
+    kwargs = {"config": {"num_agents": 3}, "steps": 4}
+    config = load(None, changes={"algo.name": "team", "env.id": ID, "env.kwargs": kwargs})
+    envs, rng = make(config.env, 2), np.random.default_rng(0)
+    team = build_algorithm(config, envs.spec)
+    obs, memory = envs.reset(seed=0), np.zeros((2, team.memory), dtype=np.float32)
+
+    for _ in range(6):
+        acted = team.act(obs, rng, memory=memory)
+        stepped = envs.step(acted.action)
+        obs, memory = stepped.obs, acted.memory
+
+    assert (obs["view"].dtype, obs["place"].dtype) == (np.uint8, np.int16)
+    assert obs["place"].shape == (2, 3, 2)
+
+
 def test_the_game_is_played_as_in_the_benchmark(made):
     Pogema({"num_agents": 2, "density": 0.1}, radius=3, steps=50)
 
@@ -125,6 +145,8 @@ def test_an_episode_terminates_when_all_are_on_their_targets():
     assert info == {
         "is_success": 1,
         "individual_success": 1.0,
+        "length": 4,
+        "sum_of_costs": 6,  # 4 and 2
         "agents": 2,
         "size": 4,
         "metrics": {"CSR": 1.0},

@@ -9,7 +9,7 @@ from rookery.config.schema import EnvConfig
 from rookery.envs.make import check, make
 from rookery.envs.pathfinding.cases import generate, pad
 from rookery.envs.pathfinding.team import Team
-from rookery.errors import ConfigError
+from rookery.errors import CheckpointError, ConfigError
 
 ID = "rookery.envs.pathfinding.team:Team"
 SMALL = {"agents": 3, "size": 6, "density": 0.2, "steps": 12}
@@ -69,6 +69,9 @@ def test_the_last_step_says_how_it_went():
         assert info["individual_success"] == 1.0 if terminated else info["individual_success"] < 1.0
         assert (info["agents"], info["size"]) == (2, 2)
 
+        assert info["length"] == 1
+        assert info["sum_of_costs"] == 2  # who is not home pays for all steps
+
     assert {info["is_success"] for info in infos} == {0, 1}
 
 
@@ -120,6 +123,7 @@ def test_absent_agents_are_not_among_those_that_got_home():
 
     assert truncated
     assert (info["individual_success"], info["agents"]) == (0.0, 1)
+    assert (info["length"], info["sum_of_costs"]) == (1, 1)
 
 
 def test_a_curriculum_goes_on_when_a_lesson_is_mastered():
@@ -152,12 +156,57 @@ def test_a_restored_environment_plays_on_bit_for_bit(kwargs, before):
     assert followed(theirs, 40) == followed(ours, 40)
 
 
+def test_a_restored_episode_is_measured_from_its_start():
+    """After six steps somebody is home, for which it has paid."""
+    env, other = Team(**SMALL), Team(**SMALL)
+    env.reset(seed=2)
+    for _ in range(6):
+        env.step(played_home(env))
+
+    other.restore_state(json.loads(json.dumps(env.export_state())))
+    infos = [{}, {}]
+    for _ in range(6):
+        infos = [each.step(played_home(each))[4] for each in (env, other)]
+        if infos[0]:
+            break
+
+    assert infos[0] == infos[1]
+    assert infos[0]["sum_of_costs"] < infos[0]["agents"] * infos[0]["length"]
+
+
 def test_a_state_from_before_the_first_reset_is_one_too():
     env, other = Team(**SMALL), Team(**SMALL)
 
     other.restore_state(json.loads(json.dumps(env.export_state())))
 
     assert other.export_state() == env.export_state()
+
+
+@pytest.mark.parametrize(
+    ("other", "room"),
+    [
+        pytest.param({"agents": [1, 2], "sizes": [4, 5]}, "2 on 5 x 5", id="size"),
+        pytest.param({"agents": [1, 2, 3], "sizes": [4, 6]}, "3 on 6 x 6", id="agents"),
+    ],
+)
+def test_an_episode_of_another_shape_is_refused(other, room):
+    env = Team(curriculum=LESSONS)
+    env.reset(seed=0)
+
+    with pytest.raises(CheckpointError, match=f"for {room}; resume with the same env.kwargs"):
+        Team(curriculum={**LESSONS, **other}).restore_state(env.export_state())
+
+
+def test_an_episode_whose_lesson_is_given_up_ends_as_any_other():
+    env = Team(curriculum=LESSONS, steps=1)
+    env.reset(seed=0)
+    other = Team(curriculum={**LESSONS, "agents": [2]}, steps=1)
+
+    other.restore_state(env.export_state())
+    *_, truncated, info = other.step([0, 0])
+
+    assert truncated
+    assert info["curriculum"] == {"agents": 2, "size": 4}
 
 
 @pytest.mark.parametrize(

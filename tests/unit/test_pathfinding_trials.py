@@ -7,12 +7,15 @@ import torch
 from rookery.algos import Acted
 from rookery.algos.team import VALUES
 from rookery.config.load import load
-from rookery.envs.pathfinding.cases import Cases
+from rookery.envs.pathfinding import cases
+from rookery.envs.pathfinding.cases import Cases, from_seeds
 from rookery.envs.pathfinding.planner import Plan, Verdict
 from rookery.envs.pathfinding.rules import Outside, Rules
-from rookery.loops.pathfinding import judge, planned
+from rookery.errors import ConfigError
+from rookery.loops import trials
+from rookery.loops.pathfinding import Follower, judge, planned
 from rookery.loops.squad import Squad
-from rookery.loops.trials import drawn, from_map
+from rookery.loops.trials import drawn, from_file, from_map
 
 FIXED = {"sizes": (8, 8), "densities": (0.2, 0.2)}
 MIXED = {"sizes": (6, 9), "densities": (0.0, 0.3)}
@@ -20,6 +23,7 @@ TEAM = "rookery.envs.pathfinding.team:Team"
 
 
 def only(count, agents, seed=0, **what):
+    """Draws the cases of one row."""
     (trial,) = drawn(count, agents=[agents], seed=seed, **what)
     return trial
 
@@ -34,6 +38,43 @@ def test_a_row_begins_alike_however_long_it_is_and_whatever_is_beside_it(what):
     *_, long = drawn(5, agents=[1, 3], seed=0, **what)
 
     assert equal(short, Cases(*(part[:2] for part in long.cases)))
+
+
+@pytest.mark.parametrize("what", [FIXED, MIXED])
+def test_a_case_is_the_same_without_those_before_it(what):
+    alone = only(1, 3, skip=4, **what).cases
+    all_five = only(5, 3, **what).cases
+
+    assert equal(alone, Cases(*(part[4:] for part in all_five)))
+
+
+@pytest.mark.parametrize("what", [FIXED, MIXED])
+def test_cases_before_the_one_that_is_asked_for_are_not_made(what, monkeypatch):
+    made = []
+    monkeypatch.setattr(trials, "from_seeds", lambda *a, **k: made.append(a) or from_seeds(*a, **k))
+
+    only(1, 2, skip=1000, **what)
+
+    assert len(made) == 1
+
+
+def test_a_file_says_of_its_agents_what_its_row_will_say(tmp_path):
+    file = tmp_path / "cases.npz"
+    cases.save(file, cases.pad(only(2, 3, **FIXED).cases, 8, 8))
+
+    trial = from_file(str(file), agents=[3])
+
+    assert judge(Follower(), trial.cases, Rules(steps=2)).agents == 3
+    with pytest.raises(ConfigError, match=r"--agents is 8, and .* has cases of 3"):
+        from_file(str(file), agents=[8])
+
+
+def test_a_scenario_with_too_few_rows_is_refused_before_anything_is_judged(tmp_path):
+    (tmp_path / "a.map").write_text("type octile\nheight 1\nwidth 4\nmap\n....\n")
+    (tmp_path / "a.scen").write_text("version 1\n0\ta.map\t4\t1\t0\t0\t1\t0\t1\n")
+
+    with pytest.raises(ConfigError, match="1 rows, one for each agent, but 2"):
+        from_map(str(tmp_path / "a.map"), [str(tmp_path / "a.scen")], [1, 2])
 
 
 def test_another_seed_draws_other_cases():

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rookery.algos.team import COMM, FRESH, MEMORY, PLACE, VALUES, VIEW, Team, some_others
+from rookery.algos.chance import some_explorers
+from rookery.algos.team import COMM, FRESH, MEMORY, PLACE, VALUES, VIEW, Team
 from rookery.config.algorithms import Talk, TeamConfig
 from rookery.config.schema import EnvConfig, NetConfig
 from rookery.errors import ConfigError
@@ -108,6 +109,16 @@ def test_links_name_who_is_heard() -> None:
     assert found.tolist() == [[[0, 1, -1], [1, 0, 2], [2, 1, -1], [3, -1, -1]]]
 
 
+def test_in_a_silent_team_nobody_is_linked_and_nobody_hears() -> None:
+    algorithm = made(agents=4, talk=Talk.NONE)
+    obs = {VIEW: codes(1, 4).numpy(), PLACE: LINE.numpy()}
+
+    comm = algorithm.act(obs, np.random.default_rng(0)).extras[COMM]
+
+    assert algorithm.links(obs).tolist() == [[[i, -1, -1] for i in range(4)]]
+    assert (comm[0] == np.eye(4)).all()
+
+
 # Weights do not know how many there are, nor who is who.
 
 
@@ -166,7 +177,7 @@ def test_the_mean_of_the_values_is_that_of_the_state() -> None:
 def test_explorers_alone_take_random_actions_and_every_number_is_one_somewhere() -> None:
     best = np.full((400, 6), 9)
 
-    action = some_others(best, 5, 0.5, 3, np.random.default_rng(0))
+    action = some_explorers(best.copy(), 5, 0.5, 3, np.random.default_rng(0))
 
     numbers = np.arange(6) + np.arange(400)[:, None]
     random = action != best
@@ -177,7 +188,7 @@ def test_explorers_alone_take_random_actions_and_every_number_is_one_somewhere()
 
 
 def test_in_a_small_team_somebody_explores_in_every_world() -> None:
-    action = some_others(np.full((50, 2), 9), 5, 1.0, 4, np.random.default_rng(0))
+    action = some_explorers(np.full((50, 2), 9), 5, 1.0, 4, np.random.default_rng(0))
 
     assert ((action != 9).sum(1) == 1).all()
 
@@ -185,8 +196,32 @@ def test_in_a_small_team_somebody_explores_in_every_world() -> None:
 def test_without_epsilon_the_generator_is_left_alone() -> None:
     rng, best = np.random.default_rng(0), np.zeros((2, 2), np.int64)
 
-    assert some_others(best, 5, 0.0, 1, rng) is best
+    assert some_explorers(best, 5, 0.0, 1, rng) is best
     assert rng.random() == np.random.default_rng(0).random()
+
+
+def test_with_a_temperature_actions_are_drawn_from_a_softmax_and_without_noise_they_are_best() -> (
+    None
+):
+    algorithm = made(temperature=0.7)
+    view, place, worlds = codes(1, N), crowd(1, N), 20_000
+    many = {
+        VIEW: view.expand(worlds, -1, -1, -1).numpy(),
+        PLACE: place.expand(worlds, -1, -1).numpy(),
+    }
+    rng = np.random.default_rng(0)
+
+    with torch.no_grad():
+        q = values(algorithm, view, place, torch.zeros(1, N, MEM))[0]
+    action = algorithm.act(many, rng).action
+    best = algorithm.act(many, rng, noise=False).action
+
+    assert algorithm.draws
+    wanted = (q / 0.7).softmax(1).numpy()
+    for agent in range(N):
+        found = np.bincount(action[:, agent], minlength=5) / worlds
+        np.testing.assert_allclose(found, wanted[agent], atol=0.02)  # 5.6 deviations
+    assert (best == q.argmax(1).numpy()).all()
 
 
 def test_an_actor_does_its_best_and_writes_down_what_it_knew() -> None:

@@ -163,9 +163,32 @@ def some_others(
     return action
 
 
+def some_explorers(
+    action: Array, choices: int, epsilon: float, every: int, rng: np.random.Generator
+) -> Array:
+    """Puts uniform choices in the place of a share of [E, N] discrete ones of N agents, in place.
+
+    In environment e only agents i with (i + e) % `every` = 0 explore. The others do their best, so
+    that a world in which some explore can still be learned from.
+    """
+    if isinstance(rng, Choir):
+        for rows, own, its_epsilon in rng.voices:
+            some_explorers(action[rows], choices, its_epsilon, every, own)
+    elif epsilon > 0:
+        worlds, agents = action.shape
+        explores = (np.arange(agents) + np.arange(worlds)[:, None]) % min(every, agents) == 0
+        chance = rng.random(action.shape)
+        random = explores & (chance < epsilon)
+        action[random] = chance[random] / epsilon * choices  # below it, `chance` is still uniform
+    return action
+
+
 def drawn(logits: Floats, rng: np.random.Generator) -> Array:
-    """Draws from [E, A] unnormalised log-probabilities: the largest after Gumbel noise, [E]."""
+    """Draws from [E, ..., A] unnormalised log-probabilities, [E, ...].
+
+    What is drawn is the largest after Gumbel noise.
+    """
     chance = np.maximum(uniform(logits.shape, rng), SMALLEST)
     noise = -np.log(-np.log(chance))  # finite: what a mask forbids must stay the lowest
-    action: Array = np.argmax(logits + noise, axis=1)
+    action: Array = np.argmax(logits + noise, axis=-1)
     return action

@@ -70,6 +70,7 @@ class Algorithm:
     extras: tuple[Extra, ...] = ()  # what its actors write into their rows beside the action
     memory: int = 0  # numbers that its policy remembers of each environment
     together: bool = False  # one `act` may answer several actors: it draws with `chance` alone
+    draws: bool = False  # its policy draws its actions: judged without noise, it would do worse
 
     def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec): ...
 

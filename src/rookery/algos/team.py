@@ -10,7 +10,7 @@ An observation is a dict, for N agents of one world: `view` [N, S, S] codes of w
 each. All agents act at once, and an action is [N].
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rookery.algos.chance import drawn, some_explorers
 from rookery.algos.interface import Acted, Algorithm, Loss, require
 from rookery.config.algorithms import Talk, TeamConfig
 from rookery.config.schema import EnvConfig, NetConfig
@@ -57,13 +58,15 @@ class Learnt(NamedTuple):
 class Team(Algorithm):
     """Learns action values of every agent; acts on what they saw, remember and tell each other."""
 
+    together = True
+
     def __init__(self, config: TeamConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         leaves = {leaf.name: leaf.shape for leaf in spec.obs}
         codes = (VIEW, "uint8") in {(leaf.name, leaf.dtype) for leaf in spec.obs}
         fits = codes and {PLACE, REWARD} <= set(leaves) and spec.action.several
         needs = "a team (view of uint8 `Codes`, place, reward; a choice for each agent)"
         require(fits, config.name, needs, spec, "use rookery.envs.pathfinding.team:Team")
-        self.config, self.spec = config, spec
+        self.config, self.spec, self.draws = config, spec, config.temperature > 0
         self.agents, sight, _ = leaves[VIEW]
         self.radius, self.choices = sight // 2, spec.action.sizes[0]
         self.online = TeamQ(
@@ -91,7 +94,8 @@ class Team(Algorithm):
 
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         if isinstance(batch.obs, Window):  # drawn on the device: whoever drew it knows the worlds
-            learnt, then = self.teach(batch.obs), batch.extras
+            learn = self.copy if self.config.taught else self.teach
+            learnt, then = learn(batch.obs), batch.extras
             surprise = self.surprise(learnt)
         else:
             fresh = (batch.extras[FRESH] > 0)[:, None].expand(-1, self.agents).flatten()
@@ -99,11 +103,25 @@ class Team(Algorithm):
             surprise = self.joint(self.surprise(learnt), self.agents, learnt.taught.amax(0))
         count, said = learnt.taught.sum(), learnt.said.detach()
         taught = count.clamp(min=1.0)
-        metrics = {
-            "q_mean": (said * learnt.taught).sum() / taught,
-            "q_drift": ((said - then).abs() * learnt.taught).sum() / taught,  # since it was played
-        }
+        if self.config.taught:
+            facts = {"agreement": said}
+        else:
+            facts = {"q_mean": said, "q_drift": (said - then).abs()}  # since it was played
+        metrics = {name: (fact * learnt.taught).sum() / taught for name, fact in facts.items()}
         yield Loss("q", learnt.loss, surprise, metrics, count)
+
+    def copy(self, window: Window) -> Learnt:
+        """Returns the loss of a window whose actions are a teacher's, values being their scores.
+
+        What is `said` is whether the best of them is the teacher's.
+        """
+        scores = unroll(self.online, window, self.config.burn_in)[:-1]  # [T, S, A]
+        taught = window.mask.clone()
+        taught[: self.config.burn_in] = 0.0
+        missed = F.cross_entropy(scores.flatten(0, 1), window.action.flatten(), reduction="none")
+        loss = (missed.view_as(taught) * taught).sum() / taught.sum().clamp(min=1.0)
+        agrees = scores.detach().argmax(2) == window.action
+        return Learnt(loss, taught, taught, agrees.float())
 
     def teach(self, window: Window, fresh: Tensor | None = None) -> Learnt:
         """Returns the loss of a window.
@@ -156,11 +174,10 @@ class Team(Algorithm):
     def listen(self, view: Tensor, place: Tensor, memory: Tensor) -> Links:
         """Returns whom the agents of E worlds hear: [E, N, ...] views and places, [E * N, M]."""
         links = neighbours(place, radius=self.radius, most=self.config.neighbours)
-        if self.config.talk is not Talk.SELECTIVE:
-            return links
-        return links._replace(heard=self._matters(view.flatten(0, 1), memory, links))
+        heard = HEARD[self.config.talk](self, view.flatten(0, 1), memory, links)
+        return links._replace(heard=heard)
 
-    def _matters(self, view: Tensor, memory: Tensor, links: Links) -> Tensor:
+    def matters(self, view: Tensor, memory: Tensor, links: Links) -> Tensor:
         """Says whose presence changes what a listener would do by itself, [A, K] bool."""
         agents, reach = links.who.shape
         cells = torch.arange(view[0].numel(), device=view.device)
@@ -189,14 +206,18 @@ class Team(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Chooses [E, N] actions; without a memory as if every episode had just begun."""
+        """Chooses [E, N] actions; without a memory as if every episode had just begun.
+
+        With noise they are drawn, where there is a temperature.
+        """
         assert isinstance(obs, dict)
         worlds = len(obs[VIEW])
         if memory is None:
             memory = np.zeros((worlds, self.memory), dtype=np.float32)
         q, after, comm = self._step(obs, memory)
-        best = q.argmax(2)
-        action = some_others(best, self.choices, epsilon, self.config.explorers, rng)
+        heat = self.config.temperature if noise else 0.0
+        best = drawn(q / heat, rng) if heat else q.argmax(2)
+        action = some_explorers(best, self.choices, epsilon, self.config.explorers, rng)
         extras = {MEMORY: memory, FRESH: np.asarray(~memory.any(1)), COMM: comm, VALUES: q}
         acted = Acted(action, extras=extras, memory=after)
         if not values:
@@ -274,6 +295,18 @@ class Team(Algorithm):
         return q.transpose(0, 1).flatten(1)
 
 
+HEARD: dict[Talk, Callable[[Team, Tensor, Tensor, Links], Tensor]] = {  # of those nearby
+    Talk.NEAR: lambda team, view, memory, links: links.heard,
+    Talk.SELECTIVE: Team.matters,
+    Talk.NONE: lambda team, view, memory, links: links.heard & _first(links),
+}
+
+
+def _first(links: Links) -> Tensor:
+    """Is true of everybody's first link, which is the one to itself, [K]."""
+    return torch.arange(links.heard.shape[-1], device=links.heard.device) == 0
+
+
 def cared(reward: Tensor, links: Links, care: float) -> Tensor:
     """Returns rewards [T, S] less a share of what those lose whom an agent hears, itself aside.
 
@@ -347,19 +380,3 @@ def _allowed(links: Links, comm: Tensor, mask: Tensor) -> Tensor:
     used = (comm > 0) | (mask == 0)[..., None, None]
     heard = used.transpose(0, 1).flatten(1, 2).gather(2, links.who[:-1] % agents)
     return torch.cat([links.heard[:-1] & heard, links.heard[-1:]])
-
-
-def some_others(
-    action: Array, choices: int, epsilon: float, explorers: int, rng: np.random.Generator
-) -> Array:
-    """Replaces a share of the actions [E, N] of explorers: in world e, agents with (i + e) % k = 0.
-
-    The others do their best, so that a world in which many explore can still be learned from.
-    """
-    if epsilon <= 0.0:
-        return action
-    worlds, agents = action.shape
-    every = min(explorers, agents)
-    explores = (np.arange(agents) + np.arange(worlds)[:, None]) % every == 0
-    random = explores & (rng.random(action.shape) < epsilon)
-    return np.where(random, rng.integers(choices, size=action.shape), action)

@@ -23,7 +23,10 @@ SOURCE = "a run folder, a file of `rookery export`, or `demo` for the policy tha
 DEMO = "demo"
 FORMATS = ("svg", "gif")
 COLLISIONS = ("reference", "soft")
+SHOWN_STEPS = 128  # of a picture's case
+LAST_CASE = 10**6  # that can be shown
 SLOWEST, PACE, FASTEST = 0.1, 4.0, 50.0  # steps a second
+HOTTEST = 1_000.0  # as good as random
 WHO = {"results": "policy", "baseline": "own ways", "planner": "planner"}
 HEAD = ("agents", "size", "cases", "success", "individual", "length", "sum of costs")
 WIDTHS = (8, 9, 7, 9, 12, 8, 14)
@@ -86,8 +89,8 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     drawn.add_argument("--agents", type=_just_one, metavar="N", help="16")
     drawn.add_argument("--size", type=sizes, metavar="S", help="20, or drawn from a range: 17-21")
     drawn.add_argument("--density", type=densities, metavar="D", help="0.2, or a range: 0.1-0.3")
-    parser.add_argument("--case", type=number, default=0, metavar="K", help="which one; 0 is first")
-    _add_rules(parser, steps=128)
+    parser.add_argument("--case", type=_case, default=0, metavar="K", help="which one; 0 is first")
+    _add_rules(parser, steps=SHOWN_STEPS)
     parser.add_argument("--out", metavar="FILE", help="default episode.svg")
     parser.add_argument("--format", choices=FORMATS, help="default: what the file's name ends in")
     parser.add_argument(
@@ -132,6 +135,12 @@ def _add_rules(parser: argparse.ArgumentParser, steps: int) -> None:
         "--collision", choices=COLLISIONS, default="reference", help="the rule; reference"
     )
     parser.add_argument(
+        "--temperature",
+        type=arguments.between(0.0, HOTTEST),
+        metavar="T",
+        help="of the draws of actions; 0: always the best; default: as it was trained",
+    )
+    parser.add_argument(
         "--checkpoint",
         type=arguments.checkpoint,
         default="best",
@@ -160,6 +169,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         "steps": args.steps,
         "collision": args.collision,
         "shield": args.shield,
+        "temperature": contest.squad.temperature,
     }
     answer |= _judged(contest, _trials(args, JUDGED), keys, quiet=args.json)
     if args.json:
@@ -169,8 +179,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     _refuse_wrong_sources(args)
-    folder = Path(args.run) if Path(args.run).is_dir() else Path()
-    out, format = arguments.target(folder / "episode", args.out, args.format, FORMATS)
+    out, format = arguments.target(_folder(args.run) / "episode", args.out, args.format, FORMATS)
     contest = _contest(args)
     from rookery.loops.trials import film
 
@@ -185,10 +194,12 @@ def _show(args: argparse.Namespace) -> int:
 
 def _demo(args: argparse.Namespace) -> int:
     out, format = arguments.target(Path(DEMO), args.out, None, FORMATS)
-    args.run, args.checkpoint, args.steps, args.collision = DEMO, "best", 128, "reference"
-    contest = _contest(args)
-    from rookery.loops.trials import film
+    with signals.abrupt():
+        from rookery.loops.squad import packaged
+        from rookery.loops.trials import Contest, film
 
+    squad = packaged(device=args.device, threads=args.threads)
+    contest = Contest(squad=squad, rules=squad.rules(steps=SHOWN_STEPS), seed=args.seed)
     sample = SAMPLED._replace(cases=args.cases)
     answer = _judged(contest, _draw(sample, args.seed), ["results"], quiet=args.json)
     trial = next(iter(_draw(SHOWN, args.seed)))
@@ -219,9 +230,17 @@ def _contest(args: argparse.Namespace) -> "Contest":
         from rookery.loops.trials import Contest
 
     squad = recruit(args.run, checkpoint=args.checkpoint, device=args.device, threads=args.threads)
+    squad = squad if args.temperature is None else squad.at(args.temperature)
     rules = squad.rules(steps=args.steps, collision=Collision(args.collision))
-    shield = getattr(args, "shield", False)
+    shield = getattr(args, "shield", False)  # a picture has none
     return Contest(squad=squad, rules=rules, seed=args.seed or 0, shield=shield)
+
+
+def _folder(run: str) -> Path:
+    """Returns where pictures of a policy go: into its run folder, where it has one."""
+    from rookery.config.load import RUN_FILE
+
+    return Path(run) if (Path(run) / RUN_FILE).is_file() else Path()
 
 
 def _judged(
@@ -253,12 +272,12 @@ def _trials(args: argparse.Namespace, usual: Drawn) -> Iterable["Trial"]:
         args.agents or usual.agents,
         args.size or usual.sizes,
         args.density or usual.densities,
-        args.case + 1 if args.verb == "show" else args.cases or usual.cases,
+        getattr(args, "cases", None) or usual.cases,
     )
-    return _draw(chosen, args.seed or 0)
+    return _draw(chosen, args.seed or 0, skip=getattr(args, "case", 0))
 
 
-def _draw(chosen: Drawn, seed: int) -> Iterable["Trial"]:
+def _draw(chosen: Drawn, seed: int, skip: int = 0) -> Iterable["Trial"]:
     from rookery.loops import trials
 
     return trials.drawn(
@@ -267,6 +286,7 @@ def _draw(chosen: Drawn, seed: int) -> Iterable["Trial"]:
         sizes=chosen.sizes,
         densities=chosen.densities,
         seed=seed,
+        skip=skip,
     )
 
 
@@ -350,6 +370,13 @@ def number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"needs a whole number from 0 on, got {text!r}")
     return int(text)
+
+
+def _case(text: str) -> int:
+    """Reads which case of a row: those before it are counted through, one by one."""
+    if (case := number(text)) > LAST_CASE:
+        raise argparse.ArgumentTypeError(f"needs a whole number from 0 to {LAST_CASE}, got {text}")
+    return case
 
 
 def _just_one(text: str) -> list[int]:

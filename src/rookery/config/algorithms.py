@@ -56,6 +56,7 @@ class AlgoConfig:
 
     on_policy = False  # does it learn only from what its newest policy has just played?
     remembers = False  # has it a recurrent layer?
+    taught = False  # does somebody else say what it should have done?
     burn_in = 0  # steps of a sequence that only warm up its memory, but where an episode begins
 
     @property
@@ -287,6 +288,13 @@ class Talk(StrEnum):
     NONE = "none"
 
 
+class Teacher(StrEnum):
+    """Who says what a team should have done."""
+
+    NONE = "none"  # nobody: it learns from rewards
+    PLANNER = "planner"  # a planner that sees everything, from wherever the team has got to
+
+
 @dataclass(frozen=True, kw_only=True)
 class TeamConfig(AlgoConfig):
     """Recurrent DQN for agents that talk (after DHC and DCC, Ma et al. 2021); learns from all."""
@@ -306,6 +314,8 @@ class TeamConfig(AlgoConfig):
     width: int = 32  # of each head
     explorers: int = 4  # one agent in so many takes random actions, the others do their best
     care: float = 0.0  # share of what those it hears lose that an agent counts as its own loss
+    teacher: Teacher = Teacher.NONE  # planner: values are learned as scores of what it would do
+    temperature: float = 0.0  # who acts off the device draws by softmax(values / this); 0: best
 
     takes = Taken(
         SEQUENCES
@@ -318,6 +328,10 @@ class TeamConfig(AlgoConfig):
         }
     )
     remembers = True
+
+    @property
+    def taught(self) -> bool:  # type: ignore[override]
+        return self.teacher is not Teacher.NONE
 
     @property
     def sequence(self) -> int:
@@ -336,7 +350,7 @@ class TeamConfig(AlgoConfig):
         positives = ("length", "target_period", "neighbours", "rounds", "heads", "width")
         for name in (*positives, "explorers"):
             positive(f"algo.{name}", getattr(self, name))
-        for name in ("burn_in", "care"):
+        for name in ("burn_in", "care", "temperature"):
             at_least_0(f"algo.{name}", getattr(self, name))
         within("algo.eta", self.eta, 0.0, 1.0)
         if self.target_tau is not None:

@@ -265,6 +265,8 @@ def _meant(key: str, allowed: list[str], where: str) -> str | None:
     """Looks for the same name in another section, then for a similar one here, then anywhere."""
     by_name: dict[str, list[str]] = {}
     for path in keys():
+        if path == dotted(where, key):  # of another algorithm
+            continue
         by_name.setdefault(path.rpartition(".")[2], []).append(path)
     if key in by_name:
         return " or ".join(by_name[key])

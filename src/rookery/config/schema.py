@@ -431,10 +431,14 @@ class DeviceConfig:
     rows: int = 256  # steps of all of them that replay holds
     teams: int = 3  # team sizes at once: the largest that the curriculum has opened
     curriculum: dict[str, Any] = field(default_factory=dict)  # agents, sizes, threshold, history, …
+    lecture: int = 32  # steps that worlds do as algo.teacher says, at most, before
+    trial: int = 16  # they play so many by themselves, and
+    pupils: float = 0.5  # such a share of them is taught next
 
     def __post_init__(self) -> None:
-        for name in ("agents", "rows", "teams"):
+        for name in ("agents", "rows", "teams", "lecture", "trial", "pupils"):
             positive(f"device.{name}", getattr(self, name))
+        within("device.pupils", self.pupils, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -689,6 +693,7 @@ class Config:
         self._refuse_disk_in_a_pool()
         self._refuse_a_far_guard()
         self._refuse_what_nobody_remembers()
+        self._refuse_a_far_teacher()
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
         if self.selfplay.on:
             self._refuse_what_does_not_fit(SELFPLAY_TAKES, "selfplay.opponents")
@@ -794,6 +799,13 @@ class Config:
             raise ConfigError(
                 f"net.recurrent is {self.net.recurrent}, but algo.name {self.algo.name} has no "
                 "memory and takes none only; use algo.name=r2d2, or leave net.recurrent out"
+            )
+
+    def _refuse_a_far_teacher(self) -> None:
+        if self.algo.taught and self.run.mode is not Mode.DEVICE:
+            raise ConfigError(
+                "algo.teacher goes from world to world on one device, got run.mode "
+                f"{self.run.mode}; use --mode device, or leave the teacher out"
             )
 
     def _refuse_disk_in_a_pool(self) -> None:

@@ -9,7 +9,7 @@ without a step, and begins anew after it. So what a step led to is always the ne
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,17 +19,18 @@ from torch import Tensor
 from rookery.algos.team import Learnt, Team, Window, backed_up, cared
 from rookery.config.algorithms import TeamConfig
 from rookery.config.schema import DeviceConfig, ReplayConfig
-from rookery.envs.pathfinding.cases import possible
-from rookery.envs.pathfinding.device import DeviceWorlds, Layouts, draw_layouts
+from rookery.envs.pathfinding.cases import Cases, possible
+from rookery.envs.pathfinding.device import DeviceWorlds, Layouts, draw_layouts, lifted
 from rookery.envs.pathfinding.rules import Rules
 from rookery.errors import ConfigError
 from rookery.nets.capture import Capture
 from rookery.nets.team import Links
 from rookery.replay.tape import Column, Picks, Tape
-from rookery.types import Batch
+from rookery.types import Array, Batch
 
 NO_ROWS = np.empty(0, dtype=np.int64)  # windows have no numbers: `Picks` say which they are
 NOBODY = 255  # in the column of those who are heard
+TOLD = "told"  # the column of steps that a script says
 MOST_FIELDS = 16_384  # agents whose ways are found at a time
 TRIES = 1000  # maps drawn without a single case, before there is said to be none
 
@@ -43,6 +44,39 @@ class Ended(NamedTuple):
     home: np.ndarray  # [K] share of agents on their goals at the end
     length: np.ndarray  # [K]
     score: np.ndarray  # [K] sum of the team's mean rewards
+
+
+class Script:
+    """What some of E worlds do next, whatever they would: up to L steps each."""
+
+    def __init__(self, steps: int, worlds: int, agents: int, device: torch.device):
+        self.steps = steps
+        self._action = torch.zeros(steps, worlds, agents, dtype=torch.int64, device=device)
+        self._left = torch.zeros(worlds, dtype=torch.int64, device=device)
+        self._at = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def load(self, said: Mapping[int, Array]) -> int:
+        """Takes the actions [T, N] of some worlds, by their numbers; returns how many steps."""
+        action = np.zeros(self._action.shape, dtype=np.int64)
+        left = np.zeros(self._left.shape, dtype=np.int64)
+        for world, steps in said.items():
+            left[world] = min(len(steps), self.steps)
+            action[: left[world], world] = steps[: self.steps]
+        self._action.copy_(torch.from_numpy(action))
+        self._left.copy_(torch.from_numpy(left))
+        self._at.zero_()
+        return int(left.sum())
+
+    def next(self, choice: Tensor, over: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the actions of all, [E, N], and which worlds were told, [E].
+
+        Whatever else was said to a world that is `over` is forgotten.
+        """
+        told = (self._left > 0) & ~over
+        said = self._action.index_select(0, self._at).squeeze(0)
+        self._left.copy_(torch.where(over, 0, self._left - told.long()))
+        self._at.copy_((self._at + 1).clamp(max=self.steps - 1))
+        return torch.where(told[:, None], said, choice), told
 
 
 class Arena:
@@ -61,7 +95,9 @@ class Arena:
         replay: ReplayConfig,
         sizes: Sequence[int],
         rng: torch.Generator,
+        lecture: int | None = None,
     ):
+        """With a `lecture` worlds can be told what to do, so many steps at a time at most."""
         possible(worlds, agents, width, density)
         _refuse_more_than_bytes(agents, rules)
         self.algorithm, self.agents, self.count = algorithm, agents, worlds
@@ -73,6 +109,7 @@ class Arena:
         self._taken = torch.zeros((), dtype=torch.int64, device=device)  # cases, of the stock
         self._filled = 0
         self.worlds = DeviceWorlds(self._cases(worlds), rules, width=width)
+        self.script = None if lecture is None else Script(lecture, worlds, agents, device)
         self.tape = self._tape(rows, replay)
         self.memory = torch.zeros(worlds, agents, algorithm.online.memory, device=device)
         self.fresh = torch.ones(worlds, dtype=torch.bool, device=device)
@@ -83,8 +120,10 @@ class Arena:
         self._move = Capture(self._moved, device, [rng])
 
     def _tape(self, rows: int, replay: ReplayConfig) -> Tape:
+        kept, marks = columns(self.algorithm, self.agents, self.device)
         return Tape(
-            *columns(self.algorithm, self.agents, self.device),
+            kept if self.script is None else kept | {TOLD: Column((), torch.bool)},
+            marks,
             worlds=self.count,
             rows=rows,
             stride=self.config.stride,
@@ -122,7 +161,9 @@ class Arena:
         links = self.algorithm.listen(view, worlds.place, h)
         q, after = self.algorithm.online(view.flatten(0, 1), h, links)
         q = q.view(self.count, self.agents, -1)
-        action = self._chosen(q, epsilon)
+        action, told = self._chosen(q, epsilon), {}
+        if self.script is not None:
+            action, told[TOLD] = self.script.next(action, self.over)
         stepped = worlds.step(action)
         ended = steps & (stepped.finished | (worlds.steps >= self.rules.steps))
         self.score.copy_((self.score * ~fresh) + stepped.reward.mean(1) * steps)
@@ -136,6 +177,7 @@ class Arena:
             "steps": steps,
             "discount": self.config.gamma * ~stepped.finished,
             "fresh": fresh,
+            **told,
         }
         self._renew(self.over)
         self.memory.copy_(after.view(self.memory.shape))
@@ -161,6 +203,9 @@ class Arena:
 
     def _surprise(self, rows: dict[str, Tensor]) -> Tensor:
         """Returns the first priorities of windows [E], by what the acting policy thought."""
+        if self.script is not None:
+            told = self._taught(rows)[self.config.burn_in :]
+            return told.any(0).float()
         q, config = rows["q"].float(), self.config
         taken = q[:-1].gather(3, rows["action"][:-1].long()[..., None]).squeeze(3)  # [T, E, N]
         steps, discount = rows["steps"][:-1, :, None], rows["discount"][:-1, :, None]
@@ -173,6 +218,11 @@ class Arena:
         none = error.new_zeros(())
         surprise = self.algorithm.surprise(Learnt(none, error, taught, none))
         return self.algorithm.joint(surprise, self.agents)
+
+    def cases(self, which: Array) -> Cases:
+        """Returns how some worlds, by number, stand now: as cases of their own on the host."""
+        picked = torch.from_numpy(which).to(self.device)
+        return lifted(self.worlds.layouts.pick(picked), self.rules, width=self.width)
 
     # New worlds.
 
@@ -236,7 +286,7 @@ class Arena:
             action=rows["action"][:-1].flatten(1).long(),
             reward=rows["reward"][:-1].flatten(1),
             discount=each(rows["discount"][:-1]),
-            mask=each(rows["steps"][:-1]).float(),
+            mask=each(self._taught(rows)).float(),
             memory=kept["memory"].flatten(0, 1).float(),
             weight=picks.weight[:, None].expand(-1, self.agents).flatten(),
             fresh=each(rows["fresh"]),
@@ -252,6 +302,11 @@ class Arena:
             rows=NO_ROWS,
             extras=taken.flatten(1).float(),
         ), picks
+
+    def _taught(self, rows: dict[str, Tensor]) -> Tensor:
+        """Says where there is a step to learn from, [T, B]."""
+        steps = rows["steps"][:-1]
+        return steps if self.script is None else steps & rows[TOLD][:-1]
 
     def _links(self, who: Tensor, where: Tensor) -> Links:
         """Turns numbers within a world, [T + 1, B, N, K - 1], into links among B * N agents."""

@@ -11,6 +11,7 @@ from rookery.algos.team import Team
 from rookery.config.schema import Config, Engine, Inference, Mode, Storage
 from rookery.errors import ConfigError
 from rookery.learner import Learner, pick_device
+from rookery.loops import planners
 from rookery.loops.arena import tape_bytes
 from rookery.manage import machine
 from rookery.nets.arrays import arrays_of
@@ -40,10 +41,10 @@ class Estimate(NamedTuple):
     on_device: int = 0  # replay of run.mode device, on a GPU
 
     def __str__(self) -> str:
-        device = f"device: replay {_size(self.on_device)}; " if self.on_device else ""
+        device = f"device: replay {spelled(self.on_device)}; " if self.on_device else ""
         return (
-            f"{device}memory: replay {_size(self.replay)}, weights {_size(self.weights)}, "
-            f"processes {_size(self.processes)}; disk: checkpoints {_size(self.checkpoints)}"
+            f"{device}memory: replay {spelled(self.replay)}, weights {spelled(self.weights)}, "
+            f"processes {spelled(self.processes)}; disk: checkpoints {spelled(self.checkpoints)}"
         )
 
 
@@ -54,6 +55,7 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> Estimate:
     replay, on_device = _replay(config, spec, learner)
     kept_rows = replay if config.checkpoint.replay else 0
     processes = PROCESSES + _own_processes(config) + _central(config) + _replicas(config)
+    processes += planners.cores() if config.algo.taught else 0
     return Estimate(
         replay=replay,
         weights=(1 + _replicas(config)) * (trained + 2 * acting)  # two moments for each weight
@@ -82,7 +84,7 @@ def refuse_what_cannot_fit(need: Estimate, config: Config, run_dir: Path) -> Non
     free = shutil.disk_usage(run_dir).free
     if disk > free:
         raise ConfigError(
-            f"the run needs {_size(disk)} of disk, {run_dir} has {_size(free)} free; lower "
+            f"the run needs {spelled(disk)} of disk, {run_dir} has {spelled(free)} free; lower "
             f"{_knob(config)}, set checkpoint.replay=false, or choose another --run-dir"
         )
 
@@ -94,7 +96,7 @@ def refuse_memory(need: Estimate, config: Config) -> None:
     available = machine.memory().free
     if memory > available:
         raise ConfigError(
-            f"the run needs {_size(memory)} of memory, {_size(available)} are available; lower "
+            f"the run needs {spelled(memory)} of memory, {spelled(available)} are available; lower "
             + _knob(config)
             + (f" or actor.num ({config.actor.num})" if _own_processes(config) > 1 else "")
             + ("" if _stays(config) else ", or set replay.storage=disk")
@@ -108,8 +110,9 @@ def _refuse_tapes(need: Estimate, config: Config) -> None:
     free = machine.gpu_memory(device.index or 0).free
     if need.on_device > free:
         raise ConfigError(
-            f"GPU out of memory: replay needs {_size(need.on_device)} of {device}, {_size(free)} "
-            f"are free; lower {_knob(config)} or device.agents ({config.device.agents})"
+            f"GPU out of memory: replay needs {spelled(need.on_device)} of {device}, "
+            f"{spelled(free)} are free; lower {_knob(config)} or device.agents "
+            f"({config.device.agents})"
         )
 
 
@@ -156,7 +159,7 @@ def refuse_devices(config: Config) -> None:
             other = "another device" if _central(config) else "more devices"
             fewer = "" if _central(config) else f"lower actor.num ({config.actor.num}), "
             raise ConfigError(
-                f"GPU out of memory: {who} about {_size(need)} of {device}, {_size(free)} are "
+                f"GPU out of memory: {who} about {spelled(need)} of {device}, {spelled(free)} are "
                 f"free; {fewer}name {other} in actor.devices, or leave it out"
             )
 
@@ -190,7 +193,8 @@ def _own_processes(config: Config) -> int:
     return config.actor.num if config.engine is Engine.PROCESSES else 0
 
 
-def _size(count: int) -> str:
+def spelled(count: int) -> str:
+    """Says a number of bytes."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":

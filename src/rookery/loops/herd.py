@@ -25,6 +25,8 @@ from rookery.errors import ConfigError
 from rookery.event import Episode
 from rookery.loops.arena import Arena, Ended
 from rookery.loops.crew import LADDER, Dealt
+from rookery.loops.planners import Planners, cores
+from rookery.loops.tutor import Tutor, await_one, examined
 from rookery.replay.kept import Extent, Kept
 from rookery.replay.tape import Picks
 from rookery.seeding import Role
@@ -47,6 +49,12 @@ def refuse_herds(config: Config) -> None:
             f"device.agents {config.device.agents} do not make a team of {teams[-1]}; raise it, "
             "or leave that team out of device.curriculum"
         )
+    if config.algo.taught and 2 * teams[-1] > config.device.agents:
+        raise ConfigError(
+            f"with a teacher there are worlds that are taught and worlds that are examined, got "
+            f"device.agents {config.device.agents} and a team of {teams[-1]}; have twice as many "
+            "as the largest team"
+        )
     least = config.algo.sequence + 1 + config.algo.stride
     if config.device.rows < least:
         raise ConfigError(
@@ -60,7 +68,7 @@ class Played(NamedTuple):
 
     ended: list[Episode]
     env_steps: int  # of worlds
-    agent_steps: int
+    agent_steps: int  # that can be learned from
 
 
 class Herd:
@@ -73,6 +81,9 @@ class Herd:
         self.rng.manual_seed(seeding.integer(config.run.seed, Role.ACTOR))
         self.arenas: dict[int, Arena] = {}
         self._opened: dict[Lesson, int] = {}  # rows that its arena had by then
+        self._planners = Planners(cores()) if config.algo.taught else None
+        self._tutors: dict[int, Tutor] = {}  # by team size
+        self._complaints: list[str] = []
 
     # Playing.
 
@@ -80,17 +91,27 @@ class Herd:
         """Plays one stride of all open arenas; worlds are on a ladder of random actions."""
         self._open()
         ended: list[Episode] = []
-        env_steps = agent_steps = 0
+        env_steps = learnable = 0
         stride = self.algorithm.config.stride
-        for arena in self.live:
+        for arena in self._able():
+            tutor = self._tutors.get(arena.agents)
+            told = stride * arena.count * arena.agents if tutor is None else tutor.begin()
             shares = self._ladder(epsilon, arena.count)
             over = arena.play(stride, shares)
             self._judge(arena, over, shares)
             ended += _episodes(over, arena.agents)
             env_steps += stride * arena.count
-            agent_steps += stride * arena.count * arena.agents
+            learnable += told
+            if tutor is not None:
+                tutor.end(stride)
         self.curriculum.advance()
-        return Played(ended, env_steps, agent_steps)
+        return Played(ended, env_steps, learnable)
+
+    def _able(self) -> list[Arena]:
+        """Returns the arenas that can be played now: at least one."""
+        if self._planners is None:
+            return self.live
+        return [tutor.arena for tutor in await_one(self._tutors.values())]
 
     @property
     def live(self) -> list[Arena]:
@@ -102,10 +123,18 @@ class Herd:
         wanted = open_[-self.config.device.teams :]
         for agents in [size for size in self.arenas if size not in wanted]:
             del self.arenas[agents]
+            self._tutors.pop(agents, None)
         for agents in wanted:
             sizes = self.curriculum.sizes(agents)
             arena = self.arenas.get(agents) or self._arena(agents, sizes)
             self.arenas[agents], arena.sizes = arena, sizes
+            if self._planners is not None and agents not in self._tutors:
+                self._tutors[agents] = Tutor(
+                    arena,
+                    self._planners,
+                    self.config.device,
+                    seed=seeding.integer(self.config.run.seed, Role.ACTOR, index=agents),
+                )
             for size in sizes:
                 self._opened.setdefault(Lesson(agents, size), arena.tape.written)
 
@@ -122,6 +151,7 @@ class Herd:
             replay=config.replay,
             sizes=sizes,
             rng=self.rng,
+            lecture=None if self._planners is None else config.device.lecture,
         )
 
     def _ladder(self, epsilon: float, worlds: int) -> Tensor:
@@ -135,6 +165,8 @@ class Herd:
         episode's length passes before they count.
         """
         calm = (shares < CALM).cpu().numpy()[over.world]
+        if self._planners is not None:
+            calm &= over.world >= examined(arena.count)
         for size, success in zip(over.size[calm], over.success[calm], strict=True):
             lesson = Lesson(arena.agents, int(size))
             age = arena.tape.written - self._opened[lesson]
@@ -153,16 +185,24 @@ class Herd:
         return {**self.curriculum.metrics(), "replay/device_mb": stored / 2**20}
 
     def complaints(self) -> Iterator[str]:
-        return iter(())
+        while self._complaints:
+            yield self._complaints.pop(0)
 
     def save(self) -> Dealt:
         """Returns the curriculum: worlds begin anew."""
         return Dealt({"incarnations": [], "actors": [self.curriculum.state()]}, {}, exact=True)
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        self.curriculum.restore(numbers["actors"][0])
+        lost = self.curriculum.restore(numbers["actors"][0])
+        if lost:
+            self._complaints.append(
+                f"lessons {', '.join(f'{agents}x{size}' for agents, size in lost)} are not in "
+                "device.curriculum any more and were given up; what had been learned in them stays"
+            )
 
     def close(self) -> None:
+        if self._planners is not None:
+            self._planners.close()
         self.arenas.clear()
 
 

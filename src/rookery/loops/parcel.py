@@ -75,6 +75,15 @@ def read(path: Path) -> Parcel:
         raise CheckpointError(f"{path} does not describe a policy: {error}; {AGAIN}") from error
 
 
+def is_parcel(path: Path) -> bool:
+    """Says whether a file is one of ours, damaged or not."""
+    try:
+        _contents(path)
+    except CheckpointError:
+        return False
+    return True
+
+
 def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     try:
         with safe_open(path, framework="numpy") as file:

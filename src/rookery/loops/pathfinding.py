@@ -1,17 +1,18 @@
 """Judges policies on path finding: plays cases, many at once, and measures how they end.
 
     result = judge(policy, cases, Rules(steps=256))
-    episode = watch(policy, cases, Rules(steps=256))            # of the first case, to be drawn
+    episode = watch(policy, cases, Rules(steps=256), case=7)    # of one of them, to be drawn
 
 A policy is an `Algorithm` for as many agents as the cases have, or anything that acts like one.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from rookery.algos import Acted
+from rookery.algos.chance import Choir, Voice, uniform
 from rookery.algos.team import VALUES
 from rookery.envs.pathfinding.cases import Cases
 from rookery.envs.pathfinding.planner import Plan
@@ -34,9 +35,9 @@ class Policy(Protocol):
         obs: Obs,
         rng: np.random.Generator,
         *,
-        noise: bool = True,
         memory: Floats | None = None,
-    ) -> Acted: ...
+    ) -> Acted:
+        """Returns [E, N] actions; what it draws, it draws with `rookery.algos.chance`."""
 
 
 @runtime_checkable
@@ -78,22 +79,38 @@ def judge(
     batch: int = BATCH,
     shielded: bool = False,
 ) -> Result:
-    """Plays every case once, greedily, and measures; `seed` is for policies that draw.
+    """Plays every case once and measures.
+
+    For policies that draw, each case has numbers of its own, which follow from `seed` and from its
+    place among the cases.
 
     `shielded` (envs/pathfinding/shield.py), the policy's values decide who gives way to whom
     before each step, instead of what it would do; it must be one that has them.
     """
-    rng = np.random.default_rng(seed)
+    rngs = [np.random.default_rng((seed, case)) for case in range(len(cases.maps))]
+    batches = (slice(at, at + batch) for at in range(0, len(rngs), batch))
     parts = [
-        _play(Match(policy, some(cases, slice(at, at + batch)), rules, rng, shielded=shielded))
-        for at in range(0, len(cases.maps), batch)
+        _play(Match(policy, some(cases, part), rules, rngs[part], shielded=shielded))
+        for part in batches
     ]
     return summary(cases, joined(parts))
 
 
-def watch(policy: Policy, cases: Cases, rules: Rules, *, seed: int = 0) -> Episode:
-    """Plays the first case and keeps what is to be seen of it."""
-    match = Match(policy, some(cases, slice(1)), rules, np.random.default_rng(seed))
+def watch(
+    policy: Policy,
+    cases: Cases,
+    rules: Rules,
+    *,
+    seed: int = 0,
+    case: int = 0,
+    number: int | None = None,
+) -> Episode:
+    """Plays one case as `judge` plays it and keeps what is to be seen of it.
+
+    `number` is its place among all cases that are judged, where these are not all of them.
+    """
+    rng = np.random.default_rng((seed, case if number is None else number))
+    match = Match(policy, some(cases, slice(case, case + 1)), rules, [rng])
     places, links = [match.worlds.place[0].copy()], []
     while match.running.any():
         if isinstance(policy, Talker):
@@ -101,7 +118,7 @@ def watch(policy: Policy, cases: Cases, rules: Rules, *, seed: int = 0) -> Episo
         match.step()
         places.append(match.worlds.place[0].copy())
     heard = np.stack(links) if links else None
-    return Episode(cases.maps[0], cases.goals[0], np.stack(places), heard)
+    return Episode(cases.maps[case], cases.goals[case], np.stack(places), heard)
 
 
 def some(cases: Cases, which: slice) -> Cases:
@@ -158,11 +175,11 @@ class Match:
         policy: Policy,
         cases: Cases,
         rules: Rules,
-        rng: np.random.Generator,
+        rngs: Sequence[np.random.Generator],  # one for each
         *,
         shielded: bool = False,
     ):
-        self.worlds, self._policy, self._rng = Worlds(cases, rules), policy, rng
+        self.worlds, self._policy, self._rngs = Worlds(cases, rules), policy, rngs
         self._shielded = shielded
         self._present = cases.starts[..., 0] >= 0  # [E, N]
         self.home = ~self._present | (cases.starts == cases.goals).all(-1)  # [E, N]
@@ -197,7 +214,7 @@ class Match:
     def step(self) -> None:
         """Lets every agent of the worlds that go on do something."""
         who = np.flatnonzero(self.running)
-        acted = self._policy.act(self.obs(), self._rng, noise=False, memory=self.memory)
+        acted = self._policy.act(self.obs(), self._chance(who), memory=self.memory)
         action = np.full(self.home.shape, STAY)
         action[who] = self._settle(acted, who) if self._shielded else acted.action
         stepped = self.worlds.step(action)
@@ -210,6 +227,11 @@ class Match:
         self._success = self.home.all(1)
         if acted.memory is not None:
             self._memory[who] = acted.memory
+
+    def _chance(self, who: Rows) -> np.random.Generator:
+        """Returns a generator that draws each world's numbers from its own."""
+        voices = [Voice(slice(i, i + 1), self._rngs[world], 0.0) for i, world in enumerate(who)]
+        return cast(np.random.Generator, Choir(voices))
 
     def _settle(self, acted: Acted, who: Rows) -> Array:
         """Returns actions that do not collide: who has been away for longest chooses first."""
@@ -242,7 +264,6 @@ class Follower:
         obs: Obs,
         rng: np.random.Generator,
         *,
-        noise: bool = True,
         memory: Floats | None = None,
     ) -> Acted:
         assert isinstance(obs, dict), "agents have views, places and rewards"
@@ -250,5 +271,5 @@ class Follower:
         middle = view.shape[-1] // 2
         under = view[..., middle, middle]  # [E, N]
         shorter = under[..., None] & (NEARER << np.arange(4)) > 0  # [E, N, 4]
-        drawn = np.where(shorter, rng.random(shorter.shape), -1.0)
+        drawn = np.where(shorter, uniform(shorter.shape, rng), -1.0)
         return Acted(np.where(shorter.any(-1), drawn.argmax(-1) + UP, STAY))

@@ -7,7 +7,7 @@ Weights do not depend on how many agents there are; an `Algorithm` does, so each
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from rookery.algos import Algorithm, build_algorithm
-from rookery.config.load import load_run
+from rookery.config.algorithms import TeamConfig
+from rookery.config.load import RUN_FILE, load_run
 from rookery.config.schema import Config
 from rookery.envs.pathfinding.curriculum import Lesson
 from rookery.envs.pathfinding.rules import Outside, Rules
@@ -50,6 +51,18 @@ class Squad:
         algorithm.acting.to(self.device).eval()
         return algorithm
 
+    @property
+    def temperature(self) -> float:
+        """That of the draws of actions; 0 always takes the best."""
+        assert isinstance(self.config.algo, TeamConfig)
+        return self.config.algo.temperature
+
+    def at(self, temperature: float) -> "Squad":
+        """Returns the same policy, whose actions are drawn at another temperature."""
+        assert isinstance(self.config.algo, TeamConfig)
+        algo = replace(self.config.algo, temperature=temperature)
+        return replace(self, config=replace(self.config, algo=algo))
+
     def rules(self, **changed: Any) -> Rules:
         """Returns rules under which agents see what they saw in training; the rest may change."""
         given = self.config.env.kwargs
@@ -66,13 +79,13 @@ def recruit(
 ) -> Squad:
     """Reads a policy from a run folder, from a file, or, by the word `demo`, our own.
 
-    `threads` is how many the process uses from now on, where torch is not to choose.
+    Where a policy of the user's has that name it is theirs. `threads` is how many the process uses
+    from now on, where torch is not to choose.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
-    place, path = pick_device(device, "--device"), Path(run)
-    if run == DEMO and not path.exists():
-        return _from_package(place)
+    path = Path(run)
+    if run == DEMO and not _is_policy(path):
+        return packaged(device=device, threads=threads)
+    place = _prepared(device, threads)
     if path.is_file():
         return _from_file(path, checkpoint, place)
     config = load_run(path)
@@ -81,15 +94,27 @@ def recruit(
     return Squad(config, weights.arrays, weights.version, place)
 
 
-def _from_package(device: torch.device) -> Squad:
-    packaged = files("rookery.envs.pathfinding") / PACKAGED
-    if not packaged.is_file():
+def packaged(*, device: str = "auto", threads: int | None = None) -> Squad:
+    """Reads the policy that comes with the library."""
+    found = files("rookery.envs.pathfinding") / PACKAGED
+    if not found.is_file():
         raise ConfigError(
             "this installation has no packaged policy for path finding; give a run folder or a "
             "file of `rookery export`, or train one: `rookery train pathfinding`"
         )
-    with as_file(packaged) as path:
-        return _from_file(path, "best", device)
+    with as_file(found) as path:
+        return _from_file(path, "best", _prepared(device, threads))
+
+
+def _is_policy(path: Path) -> bool:
+    """Says whether a run folder or a file of `rookery export` is there."""
+    return (path / RUN_FILE).is_file() or (path.is_file() and parcels.is_parcel(path))
+
+
+def _prepared(device: str, threads: int | None) -> torch.device:
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return pick_device(device, "--device")
 
 
 def _from_file(path: Path, checkpoint: str, device: torch.device) -> Squad:

@@ -20,6 +20,7 @@ from rookery.errors import ConfigError
 
 Maps: TypeAlias = npt.NDArray[np.uint8]
 Places: TypeAlias = npt.NDArray[np.int16]
+Seeds: TypeAlias = npt.NDArray[np.int64]
 
 LARGEST = 2**15 - 1  # rows, columns, agents: int16 has to hold them
 UNREADABLE = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -44,13 +45,24 @@ def generate(
     2019). Starts and goals are all distinct. A map that has no room for all is drawn anew.
     """
     possible(count, agents, size, density)
+    return from_seeds(seeds(count, rng), agents=agents, size=size, density=density)
+
+
+def seeds(count: int, rng: np.random.Generator) -> Seeds:
+    """Draws what so many cases follow from."""
+    return rng.integers(2**63, size=count, dtype=np.int64)
+
+
+def from_seeds(seeds: Seeds, *, agents: int, size: int, density: float | None) -> Cases:
+    """Makes the cases that `generate` does; each follows from its seed alone."""
+    count = len(seeds)
+    possible(count, agents, size, density)
     shape = (count, agents, 2)
     cases = Cases(
         np.empty((count, size, size), dtype=np.uint8),
         np.empty(shape, dtype=np.int16),
         np.empty(shape, dtype=np.int16),
     )
-    seeds = rng.integers(2**63, size=count, dtype=np.int64)
     room = drawing.draw(seeds, -1.0 if density is None else density, TRIES, *cases)
     if room < agents:
         raise ConfigError(

@@ -59,6 +59,9 @@ class Syllabus:
     def first(self) -> Lesson:
         return Lesson(self.agents[0], self.sizes[0])
 
+    def __contains__(self, lesson: Lesson) -> bool:
+        return lesson.agents in self.agents and lesson.size in self.sizes and self.fits(lesson)
+
     def fits(self, lesson: Lesson) -> bool:
         return lesson.agents <= self.crowd * lesson.size**2
 
@@ -97,7 +100,9 @@ class Curriculum:
         return [lesson.size for lesson in self.lessons if lesson.agents == agents]
 
     def record(self, lesson: Lesson, *, success: bool) -> None:
-        self.results[lesson].append(success)
+        """Counts an episode; one that began before its lesson was given up does not count."""
+        if lesson in self.results:
+            self.results[lesson].append(success)
 
     def success(self, lesson: Lesson) -> float:
         """Returns the share of recent episodes that succeeded; 0 before the first."""
@@ -142,12 +147,24 @@ class Curriculum:
             "mastered": sorted([*lesson] for lesson in self.mastered),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> list[Lesson]:
+        """Goes on from a state; returns the lessons in it that the syllabus does not have now.
+
+        Those are given up. What follows a mastered lesson by the syllabus of now is open.
+        """
+        saved = {Lesson(agents, size): seen for agents, size, seen in state["results"]}
+        mastered = {Lesson(*lesson) for lesson in state["mastered"]}
         self.results = {
-            Lesson(agents, size): deque(map(bool, seen), maxlen=self.syllabus.history)
-            for agents, size, seen in state["results"]
+            lesson: deque(map(bool, seen), maxlen=self.syllabus.history)
+            for lesson, seen in saved.items()
+            if lesson in self.syllabus
         }
-        self.mastered = {Lesson(*lesson) for lesson in state["mastered"]}
+        self.mastered = {lesson for lesson in mastered if lesson in self.syllabus}
+        self._open(self.syllabus.first)
+        for lesson in sorted(self.mastered):
+            for each in self.syllabus.after(lesson):
+                self._open(each)
+        return sorted(lesson for lesson in saved if lesson not in self.syllabus)
 
 
 def syllabus(given: Mapping[str, Any]) -> Syllabus:

@@ -185,6 +185,17 @@ def lay_out(cases: Cases, rules: Rules, device: torch.device) -> Layouts:
     )
 
 
+def lifted(layouts: Layouts, rules: Rules, *, width: int) -> Cases:
+    """Returns layouts as cases on maps of the full width, on the host: `lay_out` backwards."""
+    margin, wide = rules.radius, width + 2 * rules.radius
+    inside = slice(margin, margin + width)
+    maps = layouts.wall.view(-1, wide, wide)[:, inside, inside].to(torch.uint8).cpu().numpy()
+    cells = torch.stack([layouts.place, layouts.goal])
+    places = torch.stack([cells // wide - margin, cells % wide - margin], -1)
+    places = places.masked_fill((cells == 0)[..., None], -1).to(torch.int16)
+    return Cases(maps, *places.cpu().numpy())
+
+
 def _cells(places: np.ndarray, margin: int, wide: int) -> Tensor:
     place = torch.from_numpy(places.astype(np.int64))
     cells = (place[..., 0] + margin) * wide + place[..., 1] + margin

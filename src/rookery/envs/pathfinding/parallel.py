@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rookery.envs.pathfinding.cases import Cases, Maps, generate, possible
+from rookery.envs.pathfinding.measures import Measures
 from rookery.envs.pathfinding.picture import picture
 from rookery.envs.pathfinding.rules import CHANNELS, MOVES, Collision, Outside
 from rookery.envs.pathfinding.settings import ruled
@@ -38,7 +39,8 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
     An agent observes planes [6, S, S] of 0 and 1: other agents, obstacles, and for each of up,
     down, left and right where that move shortens its own way. Actions: 0 stay, 1 up, 2 down,
     3 left, 4 right. Everybody is there until the end, which is the same for all: terminated when
-    all are on their goals at once, truncated after `steps`.
+    all are on their goals at once, truncated after `steps`. The infos of the last step have what
+    `Team` says of an episode: `is_success`, `individual_success`, `length`, `sum_of_costs`.
 
     Every episode has a case of its own, drawn as by `cases.generate`; `reset` plays a given one
     with options={"cases": cases}, `cases` being a `Cases` with one case in it for as many agents.
@@ -78,6 +80,7 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
         self.action_spaces = {agent: spaces.Discrete(len(MOVES)) for agent in self.possible_agents}
         self._rng = np.random.default_rng()
         self._worlds: Worlds | None = None
+        self._measures = Measures.of_nobody(agents)
 
     def observation_space(self, agent: str) -> spaces.Space[Codes]:
         return self.observation_spaces[agent]
@@ -91,11 +94,10 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
         """Starts a new episode; without a seed it is the next one of the last seed."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        cases = (options or {}).get("cases") or self._drawn()
-        self._worlds, self.agents = (
-            Worlds(self._fitting(cases), self.rules),
-            self.possible_agents[:],
-        )
+        cases = self._fitting((options or {}).get("cases") or self._drawn())
+        self._worlds = Worlds(cases, self.rules)
+        self._measures = Measures(cases.starts[0], cases.goals[0])
+        self.agents = self.possible_agents[:]
         return self._observed(self._worlds), {agent: {} for agent in self.agents}
 
     def step(
@@ -105,14 +107,16 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
         if self._worlds is None or not self.agents:
             raise ProtocolError("step was called where no episode goes on; call reset first")
         stepped = self._worlds.step([self._chosen(actions)])
+        self._measures.count(stepped.home[0])
         terminated = bool(stepped.finished[0])
         truncated = not terminated and bool(self._worlds.steps[0] >= self.rules.steps)
+        ended = self._measures.ended() if terminated or truncated else {}
         answer = (
             self._observed(self._worlds),
             self._each(stepped.reward[0], float),
             dict.fromkeys(self.agents, terminated),
             dict.fromkeys(self.agents, truncated),
-            self._infos(stepped),
+            self._infos(stepped, ended),
         )
         self.agents = [] if terminated or truncated else self.agents
         return answer
@@ -151,9 +155,9 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
     def _each(self, values: Any, kind: Callable[[Any], Any]) -> dict[str, Any]:
         return {agent: kind(value) for agent, value in zip(self.agents, values, strict=True)}
 
-    def _infos(self, stepped: Stepped) -> Infos:
+    def _infos(self, stepped: Stepped, ended: Mapping[str, Any]) -> Infos:
         pairs = zip(stepped.collided[0].tolist(), stepped.home[0].tolist(), strict=True)
-        return self._each(pairs, lambda pair: {"collided": pair[0], "home": pair[1]})
+        return self._each(pairs, lambda pair: {"collided": pair[0], "home": pair[1], **ended})
 
 
 parallel_env = Parallel  # the name by which PettingZoo's environments are made

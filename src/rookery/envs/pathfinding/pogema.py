@@ -17,8 +17,11 @@ import numpy as np
 from gymnasium import spaces
 
 from rookery.envs.pathfinding import fields
-from rookery.envs.pathfinding.rules import AGENT, CHANNELS, MOVES, Collision, Outside
+from rookery.envs.pathfinding.curriculum import Lesson
+from rookery.envs.pathfinding.measures import Measures
+from rookery.envs.pathfinding.rules import AGENT, Collision, Outside
 from rookery.envs.pathfinding.settings import ruled
+from rookery.envs.pathfinding.team import action_space, observation_space
 from rookery.envs.pathfinding.views import look
 from rookery.envs.pathfinding.worlds import BEYOND
 from rookery.errors import ConfigError
@@ -54,16 +57,12 @@ class Pogema(gym.Env[Observed, Array]):
         )
         self._pogema, self._config = _installed(), _settled(config or {})
         self._begin(seed=0)
-        agents, size = self._place.shape[1], max(self._blocked.shape)
-        view = (agents, self.rules.sight, self.rules.sight)
+        most = Lesson(self._place.shape[1], max(self._blocked.shape))
+        earned = spaces.Box(0, 1, (most.agents,), np.float32)  # POGEMA's, all else is as in Team
         self.observation_space: spaces.Space[Any] = spaces.Dict(
-            {
-                "view": spaces.Box(0, 2**CHANNELS - 1, view, np.uint8),
-                "place": spaces.Box(-1, size - 1, (agents, 2), np.int16),
-                "reward": spaces.Box(0, 1, (agents,), np.float32),
-            }
+            {**observation_space(most, self.rules).spaces, "reward": earned}
         )
-        self.action_space = spaces.MultiDiscrete([len(MOVES)] * agents)
+        self.action_space = action_space(most)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -77,6 +76,7 @@ class Pogema(gym.Env[Observed, Array]):
         _, reward, terminated, truncated, infos = self._env.step(chosen)
         self._reward = np.asarray(reward, dtype=np.float32)
         self._place = self._positions(self._env.get_agents_xy)
+        self._measures.count(np.all(self._place == self._goals, axis=-1)[0])
         over, late = all(terminated), all(truncated)
         info = self._ended(infos) if over or late else {}
         return self._observed(), float(self._reward.mean()), over, late and not over, info
@@ -89,6 +89,7 @@ class Pogema(gym.Env[Observed, Array]):
         self._blocked = np.asarray(self._env.get_obstacles(ignore_borders=True), dtype=np.uint8)
         self._place = self._positions(self._env.get_agents_xy)
         self._goals = self._positions(self._env.get_targets_xy)
+        self._measures = Measures(self._place[0], self._goals[0])
         self._reward = np.zeros(self._place.shape[1], dtype=np.float32)
         around = [length + 2 * self.rules.radius for length in self._blocked.shape]
         self._seen = np.zeros((1, self._place.shape[1], *around), dtype=np.uint8)
@@ -125,11 +126,9 @@ class Pogema(gym.Env[Observed, Array]):
         return {"view": views[0], "place": self._place[0].copy(), "reward": self._reward.copy()}
 
     def _ended(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
-        home = np.all(self._place == self._goals, axis=-1)
         return {
-            "is_success": int(home.all()),
-            "individual_success": float(home.mean()),
-            "agents": home.size,
+            **self._measures.ended(),
+            "agents": self._place.shape[1],
             "size": max(self._blocked.shape),
             "metrics": dict(infos[0].get("metrics", {})),
         }

@@ -12,12 +12,13 @@ from gymnasium import spaces
 
 from rookery.envs.pathfinding.cases import Cases, generate, pad, possible
 from rookery.envs.pathfinding.curriculum import Curriculum, Lesson, syllabus
+from rookery.envs.pathfinding.measures import Measures
 from rookery.envs.pathfinding.picture import picture
 from rookery.envs.pathfinding.rules import CHANNELS, MOVES, Collision, Outside, Rules
 from rookery.envs.pathfinding.settings import ruled
-from rookery.envs.pathfinding.worlds import Stepped, Worlds
+from rookery.envs.pathfinding.worlds import Worlds
 from rookery.envs.spaces import Codes
-from rookery.errors import ConfigError
+from rookery.errors import CheckpointError, ConfigError
 from rookery.types import Array, Floats
 
 Observed: TypeAlias = dict[str, Array]
@@ -31,8 +32,9 @@ class Team(gym.Env[Observed, Array]):
     [N], what each one earned by the last step. An action is one of 0 stay, 1 up, 2 down, 3 left,
     4 right for each. The reward is the mean over the agents. Terminates when all are on their
     goals at once, is truncated after `steps`; the info of the last step has `is_success`,
-    `individual_success` (share of the agents that are on their goals), `agents` and `size`, and
-    with a curriculum how far that has come.
+    `individual_success` (share of the agents that are on their goals), `length`, `sum_of_costs`
+    (steps until each was on its goal for good), `agents` and `size`, and with a curriculum how far
+    that has come.
 
     Every episode has a case of its own, drawn as by `cases.generate`. With a `curriculum` (settings
     of `curriculum.Syllabus`; {} for its defaults) its lessons say how many agents play on how large
@@ -67,6 +69,7 @@ class Team(gym.Env[Observed, Array]):
         self.observation_space: spaces.Space[Any] = observation_space(self.largest, self.rules)
         self.action_space = action_space(self.largest)
         self._worlds: Worlds | None = None
+        self._measures = Measures.of_nobody(self.largest.agents)
         self._reward: Floats = np.zeros(self.largest.agents, dtype=np.float32)
 
     def reset(
@@ -83,11 +86,12 @@ class Team(gym.Env[Observed, Array]):
     def step(self, action: Any) -> tuple[Observed, float, bool, bool, dict[str, Any]]:
         assert self._worlds is not None, "gymnasium's order: reset comes first"
         stepped = self._worlds.step(np.asarray(action)[None])
+        self._measures.count(stepped.home[0])
         self._reward[:] = stepped.reward[0]
         reward = float(self._reward.sum(dtype=np.float64)) / self.lesson.agents
         terminated = bool(stepped.finished[0])
         truncated = not terminated and bool(self._worlds.steps[0] >= self.rules.steps)
-        info = self._ended(stepped) if terminated or truncated else {}
+        info = self._ended() if terminated or truncated else {}
         return self._observed(self._worlds), reward, terminated, truncated, info
 
     def render(self) -> Any:
@@ -104,22 +108,40 @@ class Team(gym.Env[Observed, Array]):
             now = Cases(self._worlds.maps, self._worlds.place, self._worlds.goals)
             state["case"] = {name: part.tolist() for name, part in now._asdict().items()}
             state["steps"] = int(self._worlds.steps[0])
+            state["settled"] = self._measures.settled.tolist()
         return state
 
     def restore_state(self, state: dict[str, Any]) -> None:
+        self._refuse_other_shapes(state)
         self.lesson, self._reward[:] = Lesson(*state["lesson"]), state["reward"]
         if self.curriculum is not None:
             self.curriculum.restore(state["curriculum"])
         if "case" in state:
             maps, starts, goals = (state["case"][name] for name in Cases._fields)
             places = (np.array(part, dtype=np.int16) for part in (starts, goals))
-            self._load(Cases(np.array(maps, dtype=np.uint8), *places)).steps[0] = state["steps"]
+            worlds = self._load(Cases(np.array(maps, dtype=np.uint8), *places))
+            worlds.steps[0] = self._measures.steps = state["steps"]
+            self._measures.settled[:] = state["settled"]
+
+    def _refuse_other_shapes(self, state: dict[str, Any]) -> None:
+        """Refuses an episode that this environment could not go on from to the next one."""
+        agents, size = len(state["reward"]), self.largest.size
+        if "case" in state:
+            size = len(state["case"]["maps"][0])
+        if (agents, size) != self.largest:
+            raise CheckpointError(
+                f"the saved episode has room for {agents} agents on {size} x {size} cells, this "
+                f"environment for {self.largest.agents} on {self.largest.size} x "
+                f"{self.largest.size}; resume with the same env.kwargs, or start a new run from "
+                "its weights: --init-from"
+            )
 
     def _load(self, cases: Cases) -> Worlds:
         if self._worlds is None:
             self._worlds = Worlds(cases, self.rules)
         else:
             self._worlds.load([0], cases)
+        self._measures = Measures(cases.starts[0], cases.goals[0])
         return self._worlds
 
     def _observed(self, worlds: Worlds) -> Observed:
@@ -129,20 +151,13 @@ class Team(gym.Env[Observed, Array]):
             "reward": self._reward.copy(),
         }
 
-    def _ended(self, stepped: Stepped) -> dict[str, Any]:
+    def _ended(self) -> dict[str, Any]:
         """Says how the episode went, and tells the curriculum."""
-        success, (agents, size) = bool(stepped.finished[0]), self.lesson
+        ended = self._measures.ended()
         if self.curriculum is not None:
-            self.curriculum.record(self.lesson, success=success)
+            self.curriculum.record(self.lesson, success=bool(ended["is_success"]))
             self.curriculum.advance()
-        home = int(stepped.home[0].sum()) - (self.largest.agents - agents)  # less the absent
-        return {
-            "is_success": int(success),
-            "individual_success": home / agents,
-            "agents": agents,
-            "size": size,
-            **self._progress(),
-        }
+        return {**ended, **self.lesson._asdict(), **self._progress()}
 
     def _progress(self) -> dict[str, Any]:
         """Says how far the curriculum has come: the most agents and the largest map that are open.

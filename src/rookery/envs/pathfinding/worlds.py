@@ -137,6 +137,12 @@ class Worlds:
         self._action[...] = action
 
 
+def world_bytes(agents: int, rows: int, columns: int, rules: Rules) -> int:
+    """Returns what one world takes, and while it is loaded the distances to one goal."""
+    around = (rows + 2 * rules.radius) * (columns + 2 * rules.radius)
+    return agents * (around + rules.sight**2) + around + (3 + 12) * rows * columns
+
+
 def _rewards(rules: Rules) -> Floats:
     """Returns the rewards in the order in which `_earn` counts them."""
     earned = rules.rewards
