@@ -498,6 +498,40 @@ class TestCrowds:
                 assert alice.push_gradients("alice", UPDATE).accepted
                 assert httpx.get(url + "/status").json()["connections"] <= 20
 
+    def test_one_client_cannot_take_all_connections(self):
+        with (
+            serving(Limits(connections=20, client_connections=5)) as (_, url),
+            contextlib.ExitStack() as open_,
+            RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice,
+        ):
+            eves = [RemoteParameterServer(url, "eve", KEYS["eve"]) for _ in range(30)]
+            for eve in eves:
+                open_.enter_context(eve).get_server_stats()
+
+            alice.register_worker("alice")
+            assert alice.push_gradients("alice", UPDATE).accepted
+            assert httpx.get(url + "/status").json()["connections"] <= 5 + 2  # she, and we
+            assert eves[0].get_server_stats()["workers"] == ["alice"]  # by a new one
+
+    def test_a_message_that_is_sent_again_keeps_no_connection(self):
+        with serving(Limits(connections=20)) as (_, url):
+            port = int(url.rpartition(":")[2])
+            with (
+                contextlib.ExitStack() as open_,
+                RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice,
+            ):
+                got = httpx.get(url + protocol.NONCE_PATH).json()
+                sniffed = head(
+                    signed(Nonce.parse(got["nonce"]), body=b"", kind=Kind.STATS), KEYS["alice"]
+                )
+                for _ in range(30):
+                    each = socket.create_connection(("127.0.0.1", port), timeout=20.0)
+                    open_.enter_context(each).sendall(sniffed)
+                    answered(each)
+
+                alice.register_worker("alice")
+                assert alice.push_gradients("alice", UPDATE).accepted
+
     def test_half_open_connections_are_forgotten(self, host: Host):
         """Their clients are gone: in the middle of a head, of a body, of an answer."""
         before = host.status()["connections"]

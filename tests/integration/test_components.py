@@ -1,11 +1,12 @@
 """The components with processes: environments, workers that learn, signals, a Ray of their own."""
 
+import contextlib
 import os
 import signal
-import subprocess
-import sys
+import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -24,9 +25,10 @@ from rookery import (
     ParameterServer,
     ReplayBufferPool,
 )
+from rookery.engines.ray import Node
 from rookery.envs.toy import Corridor, Echo
 from rookery.errors import ConfigError, LostError
-from strangers import OwnAgent, OwnBuffer, OwnEnvironment, OwnServer
+from strangers import OwnAgent, OwnBuffer, OwnEnvironment, OwnFront, OwnServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -205,6 +207,20 @@ def test_an_agent_learns_in_the_background_until_it_is_stopped():
     assert any(not np.array_equal(before[name], after[name]) for name in after)
 
 
+def test_an_agent_in_the_background_learns_through_a_users_own_server():
+    agent = AsyncAgent("a2c", num_workers=1, env=Corridor, settings=SMALL)
+    server = OwnServer(agent.get_policy_parameters(), lr=0.01)
+    agent.start_async_training(server)
+    try:
+        learned = eventually(lambda: server.version > 5, START_S)
+    finally:
+        agent.stop_async_training()
+
+    assert learned
+    arrays = agent.get_policy_parameters()
+    assert all(np.array_equal(arrays[name], server.arrays[name]) for name in arrays)
+
+
 SCRIPT = """
 import signal, sys
 from rookery import AsyncMainLoop, DistributedAgent, DistributedEnvironment, MainLoop
@@ -234,17 +250,14 @@ finally:
 
 @pytest.mark.parametrize("algorithm", ["dqn", "a2c"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_training_with_a_checkpoint(algorithm, number, status, tmp_path):
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), algorithm]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "round\n"
-    process.send_signal(number)
-    printed, errors = process.communicate(timeout=60)
+def test_a_signal_ends_training_with_a_checkpoint(algorithm, number, status, nursery, tmp_path):
+    run = nursery.start([str(tmp_path / "saved"), algorithm], tmp_path, script=SCRIPT)
+    assert eventually(lambda: run.stdout.read_text().startswith("round\n"), 60.0), run.said
+    run.send(number)
 
-    assert printed.splitlines()[-1] == "back", errors
-    assert process.returncode in (status, -number), errors  # Python re-raises SIGINT
-    (folder,) = tmp_path.glob("ckpt-*")
+    assert run.wait() in (status, -number), run.said  # Python re-raises SIGINT
+    assert run.stdout.read_text().splitlines()[-1] == "back", run.said
+    (folder,) = (tmp_path / "saved").glob("ckpt-*")
     assert (folder / "MANIFEST.json").is_file()
 
 
@@ -286,7 +299,58 @@ def test_a_loop_over_a_ray_of_its_own_learns_and_leaves_nothing(tmp_path):
     assert not os.environ.get("RAY_AUTH_MODE")
 
 
-def test_a_host_without_the_learners_resources_is_refused():
+def test_over_a_ray_every_part_may_be_a_users_own_and_a_signal_ends_it(tmp_path):
+    _, _, within = parts("dqn", **{"replay.warmup": 64})
+    agent = OwnFront(within)
+    server = OwnServer(agent.get_policy_parameters(), lr=0.01)
+    loop = DistributedMainLoop(
+        OwnEnvironment(),
+        OwnBuffer(),
+        agent,
+        server,
+        node_id="worker_2",
+        cluster_config={"address": "local"},
+        config={"checkpoint_path": tmp_path},
+    )
+
+    def interrupted(told: dict[str, Any]) -> None:
+        if told["gradients"] > 5:
+            signal.raise_signal(signal.SIGINT)
+
+    object.__setattr__(loop.config, "callback", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_distributed_training(10**6, max_steps=50)
+
+    assert server.workers == ["worker_2"]
+    assert agent.asked >= server.version == loop.gradients > 5
+    assert loop.get_training_progress()["reason"] == "interrupted"
+    assert len(list(tmp_path.glob("ckpt-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "refused"),
+    [
+        ({"here": {"CPU": 4.0, "GPU": 1.0}}, False),
+        ({"here": {"CPU": 4.0}}, True),
+        ({"here": {"CPU": 4.0}, "elsewhere": {"CPU": 4.0, "GPU": 8.0}}, True),
+        ({"elsewhere": {"GPU": 8.0}}, True),
+    ],
+)
+def test_a_host_without_the_learners_resources_is_refused(hosts, refused, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    nodes = [Node(name, name, "", resources) for name, resources in hosts.items()]
+    cluster = SimpleNamespace(nodes=lambda: nodes)
+    embarked: Any = SimpleNamespace(crew=SimpleNamespace(cluster=cluster))
+    loop = DistributedMainLoop(
+        *parts("dqn"), cluster_config={"address": "auto", "learner_resources": {"GPU": 1}}
+    )
+
+    wanted = pytest.raises(ConfigError, match="here, where this loop learns")
+    with wanted if refused else contextlib.nullcontext():
+        loop._refuse_another_host(embarked)
+
+
+def test_the_learners_resources_are_those_of_a_cluster_with_an_address():
     environment, buffer, agent = parts("dqn")
     with pytest.raises(ConfigError, match=r"cluster\.address"):
         DistributedMainLoop(

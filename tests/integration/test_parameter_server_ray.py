@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eventually import eventually
+from rookery import DistributedAgent, DistributedEnvironment, MainLoop, ReplayBufferPool
 from rookery.config.schema import ClusterConfig
-from rookery.engines.ray import Cluster
-from rookery.errors import RefusedError
+from rookery.engines.ray import Cluster, RayParameterServer
+from rookery.envs.toy import Corridor
+from rookery.errors import LostError, RefusedError
 from rookery.server.federated import FederatedParameterServer
 from rookery.server.parameters import ParameterServer
 from rookery.types import Array
@@ -60,6 +63,23 @@ def test_as_an_actor_it_answers_as_it_does_here_and_outlives_a_kill(cluster, tmp
     assert ask(actor.get_server_stats.remote())["version"] == 3
 
 
+def test_a_loop_learns_with_an_actor_as_its_server(cluster):
+    agent = DistributedAgent("dqn", batch_size=16, env=Corridor, settings={"net.hidden": [8]})
+    actor = ray.remote(num_cpus=0)(ParameterServer).remote(
+        agent.get_policy_parameters(), update_frequency=1
+    )
+    server = RayParameterServer(actor, patience_s=PATIENCE_S)
+    loop = MainLoop(DistributedEnvironment(Corridor, 1), ReplayBufferPool(1, 1_000), agent, server)
+
+    done = loop.run_training(10)
+
+    assert done["gradients"] == server.get_server_stats()["version"] > 0
+    with pytest.raises(RefusedError, match="not registered"):
+        server.push_gradients("c", agent.get_policy_parameters())
+    ray.kill(actor)  # which Ray does when it gets to it
+    assert eventually(lambda: "is gone" in refusal(server), PATIENCE_S)
+
+
 def test_so_does_the_federated_one(cluster):
     actor = ray.remote(num_cpus=0)(FederatedParameterServer).remote(START)
     for name in ("a", "b"):
@@ -69,6 +89,15 @@ def test_so_does_the_federated_one(cluster):
 
     assert [receipt.version for receipt in receipts] == [0, 1]
     assert ask(actor.get_parameters.remote()).arrays["w"].tolist() == [[1, 1, 1]] * 2
+
+
+def refusal(server: RayParameterServer) -> str:
+    """Returns why the server is lost, or nothing where it answers."""
+    try:
+        server.get_parameters()
+    except LostError as error:
+        return str(error)
+    return ""
 
 
 def assert_same(found: Any, expected: Any) -> None:

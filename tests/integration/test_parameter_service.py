@@ -17,6 +17,7 @@ from eventually import eventually
 from rookery.errors import ConfigError, ProtocolError, RefusedError, StalledError
 from rookery.server import client as client_module
 from rookery.server.client import RemoteParameterServer
+from rookery.server.federated import OPEN, FederatedParameterServer
 from rookery.server.keys import Keys
 from rookery.server.parameters import ParameterServer
 
@@ -166,6 +167,33 @@ class TestManyClients:
             server.stop_server()
 
 
+class TestOneVoice:
+    @pytest.mark.parametrize(
+        "settings", [{"synchronous": True, "quorum": 5}, {"aggregation_method": "median"}]
+    )
+    def test_where_workers_are_counted_a_client_has_no_parts(self, settings):
+        server = ParameterServer(INITIAL, **settings)
+        url = server.start_server("localhost", 0, keys=KEYS)
+        try:
+            with RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice:
+                server.register_worker("alice/2")  # of a journal from before, or in this process
+                for ask in (alice.register_worker, lambda w: alice.push_gradients(w, ONES)):
+                    with pytest.raises(RefusedError, match="counts once") as refused:
+                        ask("alice/2")
+                    assert refused.value.code == "clients"
+                alice.unregister_worker("alice/2")
+                alice.register_worker("alice")
+
+                assert alice.push_gradients("alice", ONES).accepted
+        finally:
+            server.stop_server()
+
+    def test_elsewhere_it_may_have_some(self, alice):
+        for part in ("alice/1", "alice/2"):
+            alice.register_worker(part)
+            assert alice.push_gradients(part, ONES).accepted
+
+
 class TestCodecs:
     def test_half_precision_goes_both_ways(self, server: ParameterServer, url: str):
         with RemoteParameterServer(url, "bob", KEYS["bob"], codec="fp16") as bob:
@@ -186,6 +214,40 @@ class TestCodecs:
         moved = server.get_parameters().arrays
         assert moved["weight"][1, 2] == INITIAL["weight"][1, 2] - 4.0
         assert moved["bias"].tolist() == [1, 1, 1, 1, 5]
+
+    def test_what_is_left_of_an_update_waits_until_the_server_takes_it(self, url: str):
+        spoilt = {name: np.full_like(array, np.nan) for name, array in ONES.items()}
+        with RemoteParameterServer(
+            url, "alice", KEYS["alice"], codec="top_k", keep=0.01, patience_s=20.0
+        ) as alice:
+            alice.register_worker("alice")
+
+            codes = [alice.push_gradients("alice", update).code for update in (spoilt, ONES, ONES)]
+
+        assert codes == ["finite", "ok", "ok"]
+
+    def test_an_update_whose_round_came_to_nothing_is_pushed_again_as_it_was(self):
+        now = [0.0]
+        server = ParameterServer(
+            INITIAL, synchronous=True, quorum=2, deadline_s=1.0, lr=1.0, clock=lambda: now[0]
+        )
+        server.register_worker("bob")
+        url = server.start_server("localhost", 0, keys=KEYS)
+        grads = {"weight": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": ONES["bias"]}
+        with RemoteParameterServer(
+            url, "alice", KEYS["alice"], codec="top_k", keep=0.01, patience_s=20.0
+        ) as alice:
+            alice.register_worker("alice")
+            alice.push_gradients("alice", grads, version=0)
+            now[0] = 2.0  # the deadline: one is not enough
+            alice.take_back("alice")
+            alice.push_gradients("alice", grads, version=0)
+            server.push_gradients("bob", {name: 0 * array for name, array in ONES.items()})
+        server.stop_server()
+
+        moved = INITIAL["weight"] - server.get_parameters().arrays["weight"]
+        assert moved.max() == 11 / 2  # and not twice what the skipped round was sent
+        assert np.count_nonzero(moved) == 1
 
 
 class TestTls:
@@ -321,6 +383,15 @@ class TestReconnecting:
 
             assert alice.push_gradients("alice", ONES).accepted
 
+    def test_a_nonce_that_was_spoilt_on_its_way_is_no_error(self, alice):
+        def spoil(got: httpx.Response) -> None:
+            got.headers["rookery-nonce"] = "garbage of a proxy"
+
+        alice._http.event_hooks = {"response": [spoil]}
+        alice.register_worker("alice")
+
+        assert alice.push_gradients("alice", ONES).accepted
+
     def test_patience_ends(self):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -392,6 +463,41 @@ class TestWatching:
         assert found["clients"]["alice"] == {"messages": 2, "bad": 0, "quarantined": False}
         assert found["messages_total"] == {"register": 1, "push": 1}
         assert found["server"]["workers"] == ["alice"]
+
+    def test_nobody_who_looks_keeps_the_event_loop_from_others(self):
+        """Asking for a version can end a round, which takes sums and a disk."""
+        asked_by: list[str] = []
+
+        class Watched(ParameterServer):
+            @property
+            def version(self) -> int:
+                asked_by.append(threading.current_thread().name)
+                return super().version
+
+        server = Watched(INITIAL)
+        url = server.start_server("localhost", 0, keys=KEYS)
+        asked_by.clear()
+        try:
+            answers = [httpx.get(url + page).status_code for page in ("/status", "/metrics")]
+        finally:
+            server.stop_server()
+
+        assert answers == [200, 200]
+        assert asked_by == []
+
+    def test_what_a_private_server_tells_its_clients_it_tells_its_operator_and_more(self):
+        served = FederatedParameterServer(INITIAL, differential_privacy=True)
+        url = served.start_server("localhost", 0, keys=KEYS)
+        try:
+            with RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice:
+                alice.register_worker("alice")
+                alice.push_gradients("alice", ONES)
+                told, seen = alice.get_server_stats(), httpx.get(url + "/status").json()["server"]
+        finally:
+            served.stop_server()
+
+        assert set(told) == OPEN
+        assert seen["pushes"] == {"alice": 1}
 
     def test_metrics_are_prometheus_text(self, url: str, alice):
         alice.register_worker("alice")

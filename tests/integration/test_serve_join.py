@@ -1,7 +1,6 @@
 """`rookery serve` and `rookery join`: a server and two clients, as processes of their own."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
@@ -18,19 +17,6 @@ from serving import House, free_port
 pytest.importorskip("httpx")
 WITHIN_S = 120.0
 ROUNDS = ("--mode", "federated", "--round-steps", "300", "--deadline", "60")
-
-
-@pytest.fixture(scope="module")
-def _nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture
-def nursery(_nursery: Nursery) -> Iterator[Nursery]:
-    yield _nursery
-    _nursery.end_all()
 
 
 @pytest.fixture
@@ -130,7 +116,8 @@ def test_a_started_server_says_how_to_join_and_no_key(house: House):
 
     stats = house.status()["server"]
     assert (stats["epsilon"], stats["target_epsilon"]) == (0, 9.0)
-    assert f"rookery join {house.url} --client alice --key-file" in server.said
+    way = f"rookery join {house.url} --client alice --key-file"
+    assert eventually(lambda: way in server.said, WITHIN_S), server.said
     keys = json.loads((house.run_dir / "keys.json").read_text())["keys"].values()
     assert not [key for key in keys if key in server.said + json.dumps(house.status())]
 

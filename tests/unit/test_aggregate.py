@@ -117,6 +117,35 @@ def test_a_liar_does_not_stop_robust_rules_from_learning(method):
     assert descended(method, liar=True) < 0.5
 
 
+@pytest.mark.parametrize(
+    ("method", "honest", "liars", "byzantine", "holds"),
+    [
+        (Aggregation.MEDIAN, 3, 2, 0, True),
+        (Aggregation.MEDIAN, 2, 2, 0, False),  # half of them
+        (Aggregation.MEDIAN, 2, 3, 0, False),
+        (Aggregation.TRIMMED_MEAN, 4, 1, 0, True),  # a tenth of 5 is 1
+        (Aggregation.TRIMMED_MEAN, 3, 2, 0, False),
+        (Aggregation.TRIMMED_MEAN, 3, 2, 2, True),
+        (Aggregation.TRIMMED_MEAN, 9, 2, 0, True),  # and of 11 it is 2
+        (Aggregation.TRIMMED_MEAN, 8, 3, 0, False),
+        (Aggregation.KRUM, 4, 1, 1, True),  # 2f + 3
+        (Aggregation.KRUM, 5, 2, 2, True),
+        (Aggregation.KRUM, 5, 2, 0, True),  # 0: as many as 7 can bear
+        (Aggregation.KRUM, 3, 4, 2, False),
+    ],
+)
+def test_a_robust_rule_holds_up_to_its_bound_and_breaks_beyond(
+    method, honest, liars, byzantine, holds
+):
+    rng = np.random.default_rng(2)
+    updates = np.full((honest + liars, 3), 1000.0)  # liars agree with each other
+    updates[:honest] = rng.normal(1.0, 0.1, (honest, 3))
+
+    found = np.array(of(method, updates, byzantine=byzantine))
+
+    assert (np.abs(found - 1.0) < 0.5).all() == holds
+
+
 @pytest.mark.parametrize("method", sorted(set(Aggregation) - ROBUST))
 def test_a_liar_breaks_the_other_rules(method):
     assert descended(method, liar=True) > 1e6

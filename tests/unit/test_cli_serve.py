@@ -16,10 +16,20 @@ from rookery.cli.main import main
 from rookery.config.load import load, scenarios
 from rookery.errors import ConfigError, LostError, RefusedError
 from rookery.loops.notice import KEY, Notice, Sharing, config_of, portable, refuse_code, settings_of
-from rookery.loops.serve import Plan, Policy, Served, Watch, _ledger, reachable
+from rookery.loops.serve import (
+    Plan,
+    Policy,
+    Served,
+    Watch,
+    _ledger,
+    _notice,
+    pardon,
+    reachable,
+    refuse,
+)
 from rookery.server.keys import Keys
 from rookery.server.ledger import Ledger
-from rookery.server.parameters import ParameterServer
+from rookery.server.parameters import ParameterServer, Receipt
 
 PROMISE = {
     "--target-epsilon": "8",
@@ -59,6 +69,7 @@ class TestPlan:
         assert plan.config.run.seed == 3
         assert plan.run_dir == Path("runs/corridor-server")
         assert plan.keys_file == Path("runs/corridor-server/keys.json")
+        assert (plan.round_s, planned("--scenario", "corridor").round_s) == (5.0, 30.0)
 
     @pytest.mark.parametrize("bind", ["localhost", ":80", "a:", "a:x", "a:70000", ""])
     def test_an_address_that_is_none_is_refused(self, bind):
@@ -81,6 +92,49 @@ class TestPlan:
     def test_a_promise_about_gradients_is_refused(self):
         with pytest.raises(ConfigError, match="say --mode federated"):
             _ledger(planned("--scenario", "corridor", *BUDGET))
+
+    @pytest.mark.parametrize(
+        ("flags", "why"),
+        [
+            (["--secure-sums"], "say --mode federated"),
+            (["--secure-sums", "--mode", "federated", *BUDGET], "which no noise hides"),
+            (["--secure-sums", "--mode", "federated", "--byzantine", "1"], "nobody sees who lies"),
+            (["--mode", "federated", "--stay", "0.9"], "say --secure-sums"),
+            (["--mode", "federated", "--mu", "0.1"], "say --server-rule fedprox"),
+            (["--server-rule", "fedprox"], "say --mode federated"),
+        ],
+    )
+    def test_flags_that_do_not_go_together_are_refused_with_what_to_say(self, flags, why):
+        with pytest.raises(ConfigError, match=why):
+            refuse(planned("--scenario", "corridor", *flags))
+
+    @pytest.mark.parametrize(
+        ("flags", "why"),
+        [
+            (["--aggregation", "median"], "choose average or sum"),
+            (["--aggregation", "krum"], "choose average or sum"),
+            (["--aggregation", "federated"], "choose average or sum"),
+            (["--stay", "0.5"], "above 0.5"),
+            (["--quorum", "1"], "a sum of one"),
+        ],
+    )
+    def test_a_secure_sum_that_would_not_be_one_is_refused_with_exit_2(
+        self, flags, why, tmp_path, capsys
+    ):
+        pytest.importorskip("cryptography")
+        argv = ["serve", "--scenario", "corridor", "--run-dir", str(tmp_path), "--mode"]
+
+        assert main([*argv, "federated", "--secure-sums", *flags]) == 2
+        assert why in capsys.readouterr().err
+
+    def test_secure_sums_and_fedprox_are_told_to_clients(self):
+        flags = ("--mode", "federated", "--secure-sums", "--server-rule", "fedprox", "--mu", "0.3")
+        plan = planned("--scenario", "corridor", *flags)
+
+        refuse(plan)
+        assert (plan.secure, plan.server_rule, plan.mu) == (True, "fedprox", 0.3)
+        told = _notice(plan, CORRIDOR, 0.3)
+        assert (told.secure, told.mu) == (True, 0.3)
 
     @pytest.mark.parametrize(
         ("argv", "why"),
@@ -168,7 +222,7 @@ class TestNotice:
     @pytest.mark.parametrize("name", ["corridor", "cartpole", "ppo-cartpole", "sac-pendulum"])
     def test_settings_come_over_as_they_were(self, name):
         config = portable(load(name))
-        told = Notice(Sharing.FEDERATED, settings_of(config), 10, 5.0, 7)
+        told = Notice(Sharing.FEDERATED, settings_of(config), 10, 5.0, 7, 0.5, True)
 
         heard = Notice.heard({KEY: json.loads(json.dumps(told.told()))})
 
@@ -198,6 +252,11 @@ class TestNotice:
         for name in scenarios():
             config = load(name)
             refuse_code(settings_of(config) | {"learner": {}, "actor": {}})
+
+    @pytest.mark.parametrize("mu", [-1.0, float("nan"), float("inf"), None, "x"])
+    def test_a_hold_that_is_none_is_refused(self, mu):
+        with pytest.raises(RefusedError, match="does not say what is trained"):
+            Notice.heard({KEY: notice().told() | {"mu": mu}})
 
     @pytest.mark.parametrize("stats", [{}, {KEY: 3}, {KEY: {"sharing": "x"}}])
     def test_another_server_is_refused(self, stats):
@@ -233,6 +292,15 @@ class TestServed:
         assert refused.value.code == "over"
         assert served.version == 2
 
+    def test_who_repeats_the_last_update_hears_that_it_was_taken(self):
+        served, last = self.served(until=1), {"w": np.ones(3, np.float32)}
+        served.push_gradients("a", last, push_id="a-1")
+
+        again = served.push_gradients("a", last, push_id="a-1")
+
+        assert again == Receipt(True, "duplicate", 1)
+        assert served.version == 1
+
     def test_however_many_push_at_once(self):
         served, refused = self.served(until=20), []
 
@@ -250,6 +318,29 @@ class TestServed:
             thread.join()
         assert served.version == 20
         assert set(refused) == {"over"}
+
+    def test_a_client_that_sent_nan_is_believed_again_once_the_operator_says_so(
+        self, tmp_path, capsys
+    ):
+        def started() -> ParameterServer:
+            start = {"w": np.zeros(3, np.float32)}
+            return ParameterServer(start, checkpoint_path=tmp_path, quarantine_after=1)
+
+        server = started()
+        server.register_worker("a")
+        server.push_gradients("a", {"w": np.full(3, np.nan, np.float32)})
+        server.close()
+        server = started()
+        with pytest.raises(RefusedError, match="--pardon a"):
+            self.push(Served(server, notice(), None))  # it outlasts a restart
+
+        pardon(server, planned("--scenario", "corridor", "--pardon=a", "--pardon=b").pardoned)
+
+        self.push(Served(server, notice(), None))
+        assert capsys.readouterr().err.splitlines() == [
+            "rookery: a is pardoned",
+            "rookery: b is not in quarantine",
+        ]
 
     def test_a_budget_that_one_more_round_would_pass_is_the_end(self):
         pytest.importorskip("dp_accounting")

@@ -1,6 +1,7 @@
 """The main loop: its order of calls, its server, what it can be told, what it saves."""
 
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from rookery.config.schema import ClusterConfig
 from rookery.envs.toy import Corridor
 from rookery.errors import CheckpointError, ConfigError
 from rookery.server.parameters import ParameterServer
-from strangers import OwnAgent, OwnBuffer, OwnEnvironment, OwnServer
+from strangers import OwnAgent, OwnBuffer, OwnEnvironment, OwnRanked, OwnServer
 
 OPTIMUM = Corridor().optimal_return
 
@@ -71,6 +72,16 @@ def test_a_users_own_parts_learn():
     done = loop.run_training(60, evaluation_frequency=60)
 
     assert done["evaluation"] == pytest.approx(OPTIMUM)
+
+
+def test_a_users_own_priorities_are_told_how_surprising_each_row_was():
+    buffer = OwnRanked()
+    loop = loop_of(agent=ours(), environment=_Played(), replay_buffer=buffer)
+    loop.run_training(3)
+
+    assert loop.gradients > 0
+    assert len(buffer.ranks) >= 8
+    assert len(set(buffer.ranks.values())) > 1
 
 
 def test_the_integrated_server_steps_as_the_agents_own_learner_does():
@@ -275,11 +286,20 @@ def test_workers_have_two_names_that_mean_the_same():
     assert AsyncMainLoop(*parts, num_workers=3, num_async_workers=3).num_workers == 3
 
 
+@dataclass
+class OwnCluster:
+    """A dataclass of a user's, with some of the names."""
+
+    address: str
+    actors_per_node: int
+
+
 @pytest.mark.parametrize(
     "given",
     [
         {"address": "10.0.0.1:6379", "actors_per_node": 3},
         ClusterConfig(address="10.0.0.1:6379", actors_per_node=3),
+        OwnCluster("10.0.0.1:6379", 3),
     ],
 )
 def test_a_cluster_is_told_by_a_mapping_or_an_object(given):

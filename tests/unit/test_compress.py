@@ -104,13 +104,42 @@ def test_an_update_in_another_dtype_than_its_codec_is_refused():
         compress.decode(UPDATE, Codec.FP16, SHAPES)
 
 
+def sent_by(residual: Residual, update: np.ndarray, *, taken: bool = True) -> np.ndarray:
+    """Returns what arrives of an update that is then taken or not."""
+    encoded = residual.encode({"bias": update}, Codec.TOP_K, 0.2)
+    residual.settle(encoded, taken=taken)
+    return compress.decode(encoded.wire, Codec.TOP_K, {"bias": (7,)})["bias"]
+
+
 def test_what_top_k_left_out_comes_with_later_updates():
     residual, sent = Residual(), np.zeros(7)
     for _ in range(400):
-        wire = residual.encode({"bias": UPDATE["bias"]}, Codec.TOP_K, 0.2)
-        sent += compress.decode(wire, Codec.TOP_K, {"bias": (7,)})["bias"]
+        sent += sent_by(residual, UPDATE["bias"])
 
     assert sent / 400 == pytest.approx(UPDATE["bias"], abs=0.02)
+
+
+@pytest.mark.parametrize("codec", [Codec.FP16, Codec.TOP_K])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nothing_is_left_of_an_update_that_is_not_finite(codec: Codec, bad: float):
+    residual = Residual()
+    spoilt = {"bias": UPDATE["bias"].copy()}
+    spoilt["bias"][:5] = bad
+    residual.settle(residual.encode(spoilt, codec, 0.2), taken=True)
+
+    wire = residual.encode({"bias": UPDATE["bias"]}, codec, 1.0).wire
+    assert np.isfinite(compress.decode(wire, codec, {"bias": (7,)})["bias"]).all()
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_update_that_came_to_nothing_is_sent_again_as_it_was(taken: bool):
+    residual = Residual()
+    sent_by(residual, UPDATE["bias"][::-1])
+    first = sent_by(residual, UPDATE["bias"], taken=taken)
+
+    residual.take_back()
+
+    assert (sent_by(residual, UPDATE["bias"]) == first).all()
 
 
 def test_without_what_was_left_out_small_entries_never_arrive():

@@ -1,5 +1,6 @@
 """The federated server: changes instead of gradients, three rules, and privacy."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,14 @@ import pytest
 import torch
 
 from rookery.errors import BudgetError, ConfigError, RefusedError
-from rookery.server import privacy
-from rookery.server.federated import STEPPING, FederatedParameterServer, ServerRule, proximal
+from rookery.server import privacy, roster
+from rookery.server.federated import (
+    OPEN,
+    STEPPING,
+    FederatedParameterServer,
+    ServerRule,
+    proximal,
+)
 from rookery.server.parameters import Receipt
 from rookery.types import Array, Floats
 
@@ -294,7 +301,7 @@ def test_weights_and_aggregates_are_not_for_private_servers():
 
 
 def test_the_mean_is_over_the_clients_that_were_expected():
-    served = private("a", ledger=Budget(5, clients=4), deadline_s=1e6)
+    served = private("a", ledger=Budget(5, clients=4), quorum=1, deadline_s=1e6)
 
     served.push_gradients("a", delta(8.0))  # all that are registered
 
@@ -329,24 +336,125 @@ def test_a_round_goes_out_at_its_deadline_whoever_came():
 
 
 def test_who_was_not_drawn_stays_out(monkeypatch):
+    now = [0.0]
     monkeypatch.setattr(privacy, "subsample", lambda clients, rate: ["b"])
-    served = private(*NAMES, ledger=Budget(5, clients=3, sample_rate=0.5))
+    ledger = Budget(5, clients=3, sample_rate=0.5)
+    served = private(*NAMES, ledger=ledger, deadline_s=5.0, clock=lambda: now[0])
 
     answers = [served.push_gradients(worker, delta(1.5)) for worker in NAMES[:2]]
+    now[0] = 6.0
 
     assert answers[0] == Receipt(False, "uninvited", 0)
-    assert answers[1] == Receipt(True, "ok", 1)
+    assert answers[1] == Receipt(True, "ok", 0)
+    assert served.version == 1
     assert np.allclose(weights(served), 11.0, atol=1e-3)
 
 
-def test_a_round_that_draws_nobody_goes_out_as_noise_and_costs_as_much(monkeypatch):
-    drawn = iter([[], [], ["a"]])
-    monkeypatch.setattr(privacy, "subsample", lambda clients, rate: next(drawn))
+@pytest.mark.parametrize("drawn", [[], ["a"], ["a", "b"]])
+def test_a_round_takes_its_deadline_and_costs_as_much_whomever_it_drew(drawn, monkeypatch):
+    """How soon it is over would tell who was drawn; nobody's round goes out as noise."""
+    now = [0.0]
+    monkeypatch.setattr(privacy, "subsample", lambda clients, rate: drawn)
     ledger = Budget(5, clients=2, sample_rate=0.5)
-    served = private("a", "b", ledger=ledger)
+    served = private("a", "b", ledger=ledger, deadline_s=5.0, clock=lambda: now[0])
 
-    assert served.push_gradients("a", delta(1.0)) == Receipt(True, "ok", 3)
-    assert ledger.epsilon == 3
+    for worker in "ab":
+        served.push_gradients(worker, delta(1.0))
+    now[0] = 4.9
+    assert (served.version, ledger.epsilon) == (0, 0)
+    now[0] = 5.1
+
+    assert (served.version, ledger.epsilon) == (1, 1)
+
+
+@pytest.mark.parametrize(("quorum", "needed"), [(None, 3), (2, 2), (5, 5)])
+def test_nothing_is_drawn_or_charged_before_enough_clients_have_joined(quorum, needed):
+    ledger = Budget(5, clients=5)
+    served = private(ledger=ledger, quorum=quorum)
+
+    for number in range(needed):
+        served.register_worker(f"w{number}")
+        receipt = served.push_gradients("w0", delta(1.0))
+        assert receipt.code == ("early" if number < needed - 1 else "ok")
+
+    assert served.get_server_stats()["counts"].get("early", 0) == needed - 1
+    assert (served.version, ledger.epsilon) == (0, 0)
+
+
+def test_an_update_that_is_too_old_begins_no_round():
+    ledger = Budget(5, clients=2)
+    served = private("a", "b", ledger=ledger)
+    for worker in "ab":
+        served.push_gradients(worker, delta(1.0))
+
+    assert served.push_gradients("a", delta(1.0), version=0).code == "stale"
+    assert served._machine.invited is None
+
+
+def test_a_last_version_is_not_passed_by_a_round_that_ends_as_the_next_update_comes():
+    now = [0.0]
+    served = server(*NAMES, min_workers_for_update=1, deadline_s=5.0, clock=lambda: now[0])
+    served.last_version = 1
+    served.push_gradients("a", delta(1.0))
+    now[0] = 6.0
+
+    with pytest.raises(RefusedError, match="over at version 1") as refused:
+        served.push_gradients("b", delta(1.0))
+    now[0] = 60.0
+
+    assert refused.value.code == "over"
+    assert served.version == 1
+
+
+def test_a_round_that_was_begun_does_not_pass_a_last_version_that_is_set_later():
+    now = [0.0]
+    served = server("a", min_workers_for_update=1, deadline_s=5.0, clock=lambda: now[0])
+    served.push_gradients("a", delta(1.0))
+    served.register_worker("b")
+    served.push_gradients("a", delta(1.0))
+    served.last_version = 1  # started again with fewer --rounds
+    now[0] = 6.0
+
+    assert served.version == 1
+
+
+def test_clients_of_a_private_server_are_not_told_who_took_part():
+    def told(*taking_part: str) -> dict[str, Any]:
+        served = private(*NAMES, ledger=Budget(5), deadline_s=1e6)
+        for worker in taking_part:
+            served.push_gradients(worker, delta(1.0))
+        assert served.get_server_stats()["pushes"]["a"] == ("a" in taking_part)  # the operator is
+        return served.get_client_stats()
+
+    assert told("a", "b") == told("b") == told()
+    assert told()["epsilon"] == 0.0
+    assert set(told()) == OPEN
+    assert server("a").get_client_stats()["workers"] == ["a"]  # nothing was promised there
+
+
+@pytest.mark.parametrize("ending", ["applied", "killed"])
+def test_a_private_round_that_is_over_leaves_no_single_update_on_the_disk(
+    ending, tmp_path, monkeypatch
+):
+    settings = {"differential_privacy": True, "noise_scale": 1e-6, "clip_norm": 1e6}
+    if ending == "killed":  # before the checkpoint that forgets
+        monkeypatch.setattr(FederatedParameterServer, "_save_now", lambda self: None)
+    served = _of_three(tmp_path, **settings)
+    for worker, value in zip(NAMES, (1.25, 2.5, 4.75), strict=True):
+        served.push_gradients(worker, delta(value))
+    served.close()
+    monkeypatch.undo()
+    if ending == "killed":
+        assert _on_disk(tmp_path, 1.25)
+        _of_three(tmp_path, **settings).close()
+
+    assert served.version == 1
+    assert not any(_on_disk(tmp_path, value) for value in (1.25, 2.5, 4.75))
+
+
+def _on_disk(folder: Path, value: float) -> bool:
+    update = np.full(SIZE, -value, np.float32).tobytes()  # as a gradient
+    return any(update in path.read_bytes() for path in (folder / "served").iterdir())
 
 
 def test_an_invited_client_that_never_comes_does_not_stop_the_server(monkeypatch):
@@ -363,12 +471,149 @@ def test_an_invited_client_that_never_comes_does_not_stop_the_server(monkeypatch
     assert ledger.epsilon == 2
 
 
-def _ledger(folder: Path) -> Any:
+def test_no_more_clients_take_part_than_the_promise_is_about():
+    served = private(*NAMES, ledger=Budget(9, clients=3))
+
+    with pytest.raises(RefusedError, match=r"promised to 3 clients, and 4.*--clients") as refused:
+        served.register_worker("d")
+
+    assert refused.value.code == "clients"
+    assert served.register_worker("a") == 0  # who is known is no newcomer
+    assert served.get_server_stats()["workers"] == list(NAMES)
+
+
+@pytest.mark.parametrize("took_part", [True, False])
+def test_who_joined_and_left_counts_whether_it_took_part_or_not(took_part):
+    """Room for another would tell that it was never drawn."""
+    served = private("a", "b", ledger=Budget(9, clients=2))
+    for worker in "ab" if took_part else "":
+        served.push_gradients(worker, delta(1.0))
+    served.unregister_worker("b")
+
+    with pytest.raises(RefusedError, match="2 clients, and 3"):
+        served.register_worker("c")
+    assert served.register_worker("b") == int(took_part)  # it is no newcomer
+
+
+def test_however_many_have_left_none_is_forgotten_that_counts(monkeypatch, tmp_path):
+    monkeypatch.setattr(roster, "DEPARTED", 2)
+    served = private(ledger=Budget(9, clients=5), quorum=1, checkpoint_path=tmp_path / "served")
+    for number in range(5):
+        served.register_worker(f"w{number}")
+        served.push_gradients(f"w{number}", delta(1.0))
+        served.unregister_worker(f"w{number}")
+    served.close()
+    again = private(ledger=Budget(9, clients=5), checkpoint_path=tmp_path / "served")
+
+    with pytest.raises(RefusedError, match="5 clients, and 6"):
+        again.register_worker("another")
+
+
+def test_under_privacy_a_client_cannot_count_twice_as_its_parts():
+    served = server("a", differential_privacy=True)
+
+    with pytest.raises(RefusedError, match="register as 'b'") as refused:
+        served.register_worker("b/1")
+
+    assert refused.value.code == "clients"
+    assert server("b/1", "b/2").get_server_stats()["workers"] == ["b/1", "b/2"]
+
+
+def test_however_many_register_at_once_there_are_no_more_than_promised():
+    served = private(ledger=Budget(9, clients=3))
+
+    def register(number: int) -> bool:
+        try:
+            return served.register_worker(f"w{number}") == 0
+        except RefusedError:
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(register, range(24))) == 3
+
+
+def _ledger(folder: Path, target: float = 4.0) -> Any:
     from rookery.server.ledger import Ledger
 
-    return Ledger(
-        4.0, 1e-3, noise_multiplier=1.0, sample_rate=1.0, clients=3, path=folder / "ledger.json"
+    path = folder / "ledger.json"
+    return Ledger(target, 1e-3, noise_multiplier=1.0, sample_rate=1.0, clients=3, path=path)
+
+
+def _of_three(folder: Path, **settings: Any) -> FederatedParameterServer:
+    return server(*NAMES, checkpoint_path=folder / "served", **settings)
+
+
+def _played(served: FederatedParameterServer) -> None:
+    for worker in NAMES:
+        served.push_gradients(worker, delta(0.1))
+    assert served.version == 1
+    served.close()
+    if served.ledger is not None:
+        served.ledger.close()
+
+
+@pytest.mark.parametrize("before", ["private", "open"])
+def test_versions_that_no_ledger_knows_of_are_not_gone_on_from(before, tmp_path):
+    """The ledger was lost, or clients have shown everything before anything was promised."""
+    pytest.importorskip("dp_accounting")
+    settings = {"differential_privacy": True, "ledger": _ledger(tmp_path / "first")}
+    _played(_of_three(tmp_path, **(settings if before == "private" else {})))
+
+    with pytest.raises(ConfigError, match="1 versions, and its ledger knows of 0 rounds"):
+        _of_three(tmp_path, differential_privacy=True, ledger=_ledger(tmp_path / "other"))
+    assert _of_three(tmp_path).version == 1  # the refused one has let go of the folder
+
+
+def test_an_older_copy_of_the_ledger_is_refused_and_the_newest_is_not(tmp_path):
+    pytest.importorskip("dp_accounting")
+    book = tmp_path / "ledger.json"
+    _played(_of_three(tmp_path, differential_privacy=True, ledger=_ledger(tmp_path, 50.0)))
+    older = book.read_bytes()
+    served = _of_three(tmp_path, differential_privacy=True, ledger=_ledger(tmp_path, 50.0))
+    for worker in NAMES:
+        served.push_gradients(worker, delta(0.1))
+    assert served.version == 2
+    served.close()
+    served.ledger.close()  # type: ignore[union-attr]
+    newest = book.read_bytes()
+
+    book.write_bytes(older)
+    with pytest.raises(ConfigError, match="2 versions, and its ledger knows of 1 rounds"):
+        _of_three(tmp_path, differential_privacy=True, ledger=_ledger(tmp_path, 50.0))
+    book.write_bytes(newest)
+
+    assert (
+        _of_three(tmp_path, differential_privacy=True, ledger=_ledger(tmp_path, 50.0)).version == 2
     )
+
+
+def test_under_a_ledger_no_checkpoint_comes_from_elsewhere(tmp_path):
+    file = server().save_checkpoint(tmp_path / "other")
+    served = private(*NAMES, ledger=Budget(5), checkpoint_path=tmp_path / "served")
+
+    with pytest.raises(RefusedError, match="with this ledger") as refused:
+        served.load_checkpoint(file)
+
+    assert refused.value.code == "ledger"
+    assert served.load_checkpoint() == 0
+
+
+def test_a_quorum_that_the_promise_has_no_room_for_is_refused(tmp_path):
+    pytest.importorskip("dp_accounting")
+
+    with pytest.raises(ConfigError, match=r"4 clients.*promised to 3.*lower the quorum"):
+        server(differential_privacy=True, ledger=_ledger(tmp_path), quorum=4)
+
+
+def test_a_server_of_more_clients_than_are_promised_now_does_not_start(tmp_path):
+    pytest.importorskip("dp_accounting")
+    settings = {"differential_privacy": True, "ledger": _ledger(tmp_path)}
+    _played(_of_three(tmp_path, **settings))
+    fewer = _ledger(tmp_path)
+    fewer.clients = 2
+
+    with pytest.raises(ConfigError, match="promised to 2 clients, and 3"):
+        _of_three(tmp_path, differential_privacy=True, ledger=fewer)
 
 
 def test_with_the_real_ledger_the_spend_outlasts_the_server(tmp_path):

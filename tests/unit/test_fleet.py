@@ -387,6 +387,29 @@ class TestTending:
 
         assert [harbour.pier(place).orders(Tend)[-1].allowance for place in (0, 1)] == [50, 50]
 
+    def test_the_first_round_offers_the_room_there_is(self, harbour):
+        fleet = harbour.fleet()
+        fleet.roam()
+        fleet.allow(True, [0.5, 0.5], 100)
+
+        assert [harbour.pier(place).orders(Tend)[0].allowance for place in (0, 1)] == [50, 50]
+
+    def test_what_the_learner_learns_from_in_a_round_is_offered_for_two(self, harbour):
+        fleet = roaming(harbour)
+        harbour.pier(0).hands.write(0, 30)
+        harbour.pier(0).station.roam()
+        harbour.clock.now += 0.5
+        fleet.allow(True, [0.5, 0.5], 100)
+        fleet.wait_a_little()
+        heard = sum(berth.drain().steps for berth in fleet.berths)
+        left, learned = 100 - heard, 20
+        harbour.clock.now += 0.5
+        fleet.allow(True, [0.5, 0.5], left + learned)
+
+        assert heard > learned
+        offers = [harbour.pier(place).orders(Tend)[-1].allowance for place in (0, 1)]
+        assert offers == [(left + learned + 2 * learned) // 2] * 2
+
     def test_beyond_the_allowance_a_station_closes_the_gates_by_itself(self, harbour):
         fleet = roaming(harbour)
         station, hands = harbour.pier(0).station, harbour.pier(0).hands
@@ -396,6 +419,8 @@ class TestTending:
         station.roam()
 
         assert opened
+        assert not hands.allowed[-1][0]
+        tended(fleet)  # it tells of them, and the terms were made without them
         assert not hands.allowed[-1][0]
         tended(fleet)
         assert hands.allowed[-1][0]

@@ -3,6 +3,7 @@
 import logging
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -247,6 +248,16 @@ class TestKeys:
 
         with pytest.raises(ConfigError, match="chmod 600"):
             Keys(path)
+
+    def test_keys_that_are_added_at_once_are_all_kept(self, tmp_path):
+        path = tmp_path / "keys.json"
+        clerks = [Keys(path) for _ in range(4)]  # each as in a process of its own
+        names = [[f"c{clerk}-{i}" for i in range(20)] for clerk in range(4)]
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda clerk, own: [clerk.issue(n) for n in own], clerks, names))
+
+        assert set(Keys(path)) == {name for own in names for name in own}
 
     def test_a_key_is_long_and_another_one_each_time(self):
         keys = Keys()

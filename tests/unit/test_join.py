@@ -6,8 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from rookery.components.join import Asked, GradientPupil, Member, RoundPupil, Update
+from rookery.components.join import (
+    Asked,
+    GradientPupil,
+    Hold,
+    MaskedMember,
+    Member,
+    RoundPupil,
+    Update,
+    refuse,
+    vector_of,
+)
 from rookery.config.load import load
 from rookery.errors import ConfigError, RefusedError, StalledError
 from rookery.event import Episode, Reason
@@ -33,6 +44,7 @@ class Remote:
         self.receipts, self.versions = list(receipts), versions or iter(range(1000))
         self.pushed: list[tuple[float, int, str]] = []
         self.registered, self.left, self.gave_up = 0, 0, False
+        self.taken_back: list[int] = []  # after how many pushes
 
     def register_worker(self, worker: str) -> int:
         self.registered += 1
@@ -52,6 +64,9 @@ class Remote:
             raise receipt
         return receipt
 
+    def take_back(self, worker: str) -> None:
+        self.taken_back.append(len(self.pushed))
+
     def give_up(self) -> None:
         self.gave_up = True
 
@@ -69,6 +84,9 @@ class Steady:
         self.env_steps += 10
         self.ended.append(Episode(1.0, 10))
         return Update({"w": np.zeros(1, np.float32)}, 10.0)
+
+    def go_on(self) -> None:
+        self.loaded.append(-1)
 
     def close(self) -> None: ...
 
@@ -155,6 +173,7 @@ def test_a_round_that_came_to_nothing_is_tried_again_as_another_push():
     (first, second, *_) = remote.pushed
     assert first[:2] == second[:2]
     assert first[2] != second[2]
+    assert remote.taken_back == [1]
 
 
 def test_under_privacy_every_update_weighs_one():
@@ -183,6 +202,87 @@ def test_a_signal_while_the_server_is_away_is_not_an_error():
 def test_without_a_signal_it_is():
     with pytest.raises(StalledError):
         member(Remote(StalledError("away"))).until_over()
+
+
+class TestMasked:
+    """A client of a server that sums securely; the rounds themselves: test_secure_rounds.py."""
+
+    def member(self, *fates: Any, versions: Iterator[int], **asked: Any) -> MaskedMember:
+        pytest.importorskip("cryptography")
+        given = Asked(url="http://localhost", client="a", key="k" * 32, quiet=True, **asked)
+        notice = Notice(Sharing.FEDERATED, settings_of(CORRIDOR), 10, 30.0, None, 0.0, True)
+        interrupts: Any = SimpleNamespace(reason=None, exit_code=0)
+        remote = Remote(versions=versions)
+        made = MaskedMember(given, remote, notice, {"synchronous": True}, Steady(), interrupts)
+        made._participant = Script(*fates)  # type: ignore[assignment]
+        return made
+
+    def test_it_counts_what_is_in_a_sum_and_goes_on_from_the_next_version(self):
+        one = self.member(None, "ok", "ok", versions=iter([0, 1, 2]), rounds=2)
+
+        assert one.until_over() == "rounds"
+        assert one.pupil.loaded == [0, 1, 2]
+        assert one._participant.begun == [0, 1]
+        assert one.remote.pushed == []  # nothing that could be read
+
+    def test_an_update_that_was_lost_masked_is_trained_on_and_not_sent_again(self):
+        one = self.member("lost", "ok", versions=iter([0, 0, 1]), rounds=1)
+
+        assert one.until_over() == "rounds"
+        assert one.pupil.loaded == [0, -1, 1]
+        assert one.answer("rounds")["codes"] == {"lost": 1, "ok": 1}
+
+    def test_a_stale_one_is_dropped_for_what_the_server_has(self):
+        one = self.member("stale", "ok", versions=iter([0, 3, 4]), rounds=1)
+
+        assert one.until_over() == "rounds"
+        assert one.pupil.loaded == [0, 3, 4]
+
+    def test_what_the_server_says_of_the_end_is_no_error(self):
+        assert self.member(RefusedError("done", "over"), versions=iter([0])).until_over() == "over"
+
+    def test_other_refusals_are(self):
+        with pytest.raises(RefusedError):
+            self.member(RefusedError("no", "range"), versions=iter([0])).until_over()
+
+    def test_an_update_is_sent_in_the_order_of_its_names(self):
+        arrays = {"b": np.ones((2, 2), np.float32), "a": np.zeros(1, np.float32)}
+
+        assert vector_of(arrays).tolist() == [0, 1, 1, 1, 1]
+
+    @pytest.mark.parametrize(
+        ("asked", "secure", "why"),
+        [
+            ({"codec": "fp16"}, True, "leave --compress out"),
+            ({"codec": "top_k"}, True, "leave --compress out"),
+            ({"at_least": 3}, False, "would see every update"),
+        ],
+    )
+    def test_what_a_client_wants_and_a_server_does_not_do_is_refused(self, asked, secure, why):
+        given = Asked(url="http://localhost", client="a", key="k" * 32, **asked)
+        notice = Notice(Sharing.FEDERATED, {}, 10, 30.0, None, 0.0, secure)
+
+        with pytest.raises(ConfigError, match=why):
+            refuse(given, notice)
+
+
+class Script:
+    """A participant to whom things happen in a given order."""
+
+    def __init__(self, *fates: Any):
+        self.fates, self.begun = list(fates), list[int]()
+        self.server_version = 1 << 40
+
+    def begin(self, update: Any, version: int) -> None:
+        self.begun.append(version)
+
+    def step(self) -> Any:
+        from rookery.server.participant import Fate
+
+        fate = self.fates.pop(0)
+        if isinstance(fate, Exception):
+            raise fate
+        return None if fate is None else Fate(fate)
 
 
 class TestPupils:
@@ -218,6 +318,33 @@ class TestPupils:
         assert pupil.step() is None  # its steps are counted anew
         pupil.close()
 
+    def test_what_is_not_sent_is_worked_on(self):
+        pupil = RoundPupil(CORRIDOR, self.notice())
+        pupil.load(Parameters(0, start := self.own(pupil)))
+        while pupil.step() is None:
+            pass
+        pupil.go_on()
+
+        assert pupil.step() is None
+        while (update := pupil.step()) is None:
+            pass
+        now = self.own(pupil)
+        for name, change in update.arrays.items():
+            np.testing.assert_allclose(start[name] + change, now[name], atol=1e-6)
+        pupil.close()
+
+    def test_fedprox_holds_a_client_near_what_it_was_served(self):
+        def moved(mu: float) -> float:
+            notice = Notice(Sharing.FEDERATED, settings_of(CORRIDOR), 100, 30.0, None, mu)
+            pupil = RoundPupil(CORRIDOR, notice)
+            pupil.load(Parameters(0, self.own(pupil)))
+            while (update := pupil.step()) is None:
+                pass
+            pupil.close()
+            return float(np.sqrt(sum((change**2).sum() for change in update.arrays.values())))
+
+        assert 0 < moved(100.0) < moved(0.0) / 2
+
     def test_another_network_is_refused_with_the_names_that_differ(self):
         pupil = RoundPupil(CORRIDOR, self.notice())
         wrong = {**self.own(pupil), "more": np.zeros(1, np.float32)}
@@ -237,3 +364,18 @@ class TestPupils:
         after = pupil._hand.learner.parameters()
         assert all(np.array_equal(served[name], after[name]) for name in served)
         pupil.close()
+
+
+def test_every_step_is_pulled_toward_where_the_round_began():
+    """w - lr (g + mu (w - w_0)), by hand."""
+    parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    hold = Hold(optimizer, mu=0.5)
+    hold.anchor()
+    expected = np.array([1.0, 2.0])
+    for gradient in ([1.0, -1.0], [0.0, 2.0]):
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+        expected -= 0.1 * (np.array(gradient) + 0.5 * (expected - [1.0, 2.0]))
+
+    assert parameter.tolist() == pytest.approx(expected.tolist())

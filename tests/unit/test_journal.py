@@ -9,7 +9,7 @@ import pytest
 
 from rookery.errors import CheckpointError, ConfigError
 from rookery.server import journal as journals
-from rookery.server import parameters
+from rookery.server import parameters, store
 from rookery.server.journal import Journal, Record, read
 from rookery.server.parameters import ParameterServer
 from rookery.types import Array
@@ -322,6 +322,32 @@ def test_a_checkpoint_that_cannot_be_saved_is_tried_again_and_loses_nothing(tmp_
     assert other.get_server_stats()["trouble"] == ""
     assert other.get_server_stats()["saved_version"] == 2
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_where_the_disk_may_not_have_a_checkpoints_name_nothing_is_acknowledged_or_lost(
+    tmp_path, monkeypatch
+):
+    served = server(tmp_path, save_frequency=1)
+    served.register_worker("a")
+
+    def broken(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "sync_folder", broken)
+        push(served, 0)
+        assert push(served, 1).version == 1  # in the old journal, which stays
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            push(served, 2)
+        assert len(list(tmp_path.glob("journal-*"))) == 2
+    assert served.get_server_stats()["counts"]["save_failed"] == 1
+    assert push(served, 2).code == "ok"
+    served.close()
+
+    again = server(tmp_path, save_frequency=1)
+    assert again.version == 1
+    assert again.get_server_stats()["pending"] == 1
+    assert len(list(tmp_path.glob("journal-*"))) == 1
 
 
 def test_a_push_that_cannot_be_written_down_is_not_taken(tmp_path, monkeypatch):

@@ -336,6 +336,17 @@ def test_a_late_repeat_of_one_who_left_and_came_back_counts_once():
     assert served.push_gradients("a", grads(), push_id="1").code == "duplicate"
 
 
+def test_a_client_has_so_many_parts_and_one_that_leaves_makes_room():
+    served = server(*(f"a/{i}" for i in range(256)))
+
+    with pytest.raises(RefusedError, match="256 parts") as refused:
+        served.register_worker("a/256")
+    assert refused.value.code == "clients"
+    served.register_worker("b/256")
+    served.unregister_worker("a/0")
+    served.register_worker("a/256")
+
+
 def test_what_is_remembered_of_pushes_is_bounded():
     served = server("a")
     for i in range(300):
@@ -546,14 +557,17 @@ def test_a_hasty_liar_has_one_vote():
     assert moved(served) == 1.0
 
 
-def test_liars_among_themselves_are_not_applied():
+def test_a_hasty_liar_alone_is_not_applied_and_costs_others_none_of_their_pushes():
     served = server(*NAMES, aggregation_method="median", update_frequency=3)
 
-    for _ in range(3):
-        served.push_gradients("a", grads(-1000.0))
-
+    served.push_gradients("b", grads(1.0))
+    codes = [served.push_gradients("a", grads(-1000.0)).code for _ in range(5)]
+    assert codes == ["ok"] * 3 + ["round"] * 2
     assert served.version == 0
-    assert counts(served)["skipped_workers"] == 1
+    served.push_gradients("c", grads(2.0))
+
+    assert moved(served) == 1.0
+    assert not any(code.startswith("skipped") for code in counts(served))
 
 
 # The same as one learner.
@@ -806,6 +820,18 @@ def test_an_older_checkpoint_becomes_a_new_version(tmp_path):
 
     assert served.load_checkpoint(file) == 5
     assert moved(served) == 1.0
+
+
+def test_another_history_of_the_same_length_becomes_a_new_version(tmp_path):
+    served, other = server("a"), server("a")
+    served.push_gradients("a", grads())
+    other.push_gradients("a", grads(2.0))
+    file = other.save_checkpoint(tmp_path / "other")
+
+    assert served.load_checkpoint(file) == 2
+    assert served.get_parameters(newer_than=1) is not None
+    assert moved(served) == 2.0
+    assert other.load_checkpoint(file) == 1  # its own: nothing is new
 
 
 def test_parameters_in_another_order_are_the_same_parameters(tmp_path):

@@ -14,7 +14,6 @@ from rookery.server.promise import (
     UNBOUNDED,
     refuse_aggregation,
     refuse_numbers,
-    refuse_sampling,
     refuse_weights,
 )
 
@@ -223,10 +222,3 @@ def test_weights_other_than_one_are_refused():
     with pytest.raises(RefusedError, match=r"2\.0") as refused:
         refuse_weights([1.0, 2.0])
     assert refused.value.code == "weight"
-
-
-@pytest.mark.parametrize("sampling", ["fixed", "by_data", "voluntary", "uniform"])
-def test_sampling_that_is_not_accounted_for_is_refused(sampling):
-    refuse_sampling("poisson")
-    with pytest.raises(ConfigError, match=sampling):
-        refuse_sampling(sampling)

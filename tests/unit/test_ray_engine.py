@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 
 from eventually import eventually
+from harbour import Clock
 from rookery.config.schema import ClusterConfig
 from rookery.engines import ray as engine
 from rookery.engines import remote
@@ -269,6 +270,22 @@ def test_answers_come_in_the_order_of_the_orders():
     assert (host.waiting, host.silence_s) == (0, 0.0)
     assert (host.node, host.address, host.pid) == ("n1", "10.0.0.9", 77)
     assert host.alive
+
+
+def test_an_order_that_waits_for_others_is_not_silence(monkeypatch):
+    """As those are that were sent while it came up: that may take longer than an answer may."""
+    clock = Clock()
+    monkeypatch.setattr("rookery.engines.remote.time", clock)
+    host = hosted(Wire())
+    for number in range(2):
+        host.send(Tell(number))
+    clock.now += 100.0
+    assert host.silence_s == 100.0
+
+    host.receive()
+    assert host.silence_s == 0.0
+    clock.now += 3.0
+    assert host.silence_s == 3.0
 
 
 def test_a_parcel_is_sent_by_reference():

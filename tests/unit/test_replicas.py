@@ -234,17 +234,6 @@ def test_a_learner_that_fails_ends_the_run_with_its_traceback():
     assert 'raise ArithmeticError("thirteen")' in traceback
 
 
-def test_those_who_only_noticed_a_loss_are_not_blamed_for_it():
-    unlucky = batch(1)
-    unlucky.reward[-1] = UNLUCKY
-    algo = load("corridor", changes={"algo": "fellows:Superstitious"}).algo
-
-    with together(settings(algo, learners=4)) as lead:
-        lead.learn(batch(0))
-        with pytest.raises(LostError, match=r"number 3 of 4 learners was lost .*thirteen"):
-            lead.learn(unlucky)
-
-
 class TestRefused:
     def test_batches_that_have_no_equal_slices(self):
         with pytest.raises(ConfigError, match=r"replay\.batch 64 cannot .* 3 equal .* such as 66"):

@@ -22,6 +22,7 @@ ARRAYS = {
     "none": np.zeros((0, 4), np.float32),
     "one": np.array(2.0, np.float64),
     "places": np.array([3, 1], np.int32),
+    "words": np.array([0, 2**64 - 1], np.uint64),
 }
 PACKED = bytes(tensors.pack(ARRAYS))
 

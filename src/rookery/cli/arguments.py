@@ -4,8 +4,9 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from rookery.cli.output import say
 from rookery.errors import ConfigError
 
 MAX_SEEDS = 1_000
@@ -25,6 +26,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `{self.prog} --help` shows what is allowed")
 
+    def print_help(self, file: Any = None) -> None:
+        """The argparse of early Python 3.11 fails where a reader has left."""
+        say(self.format_help().rstrip("\n"))
+
     @property
     def flags(self) -> list[str]:
         """Every flag it takes, before its verbs and after them."""
@@ -42,8 +47,9 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     from rookery.config.parse import nearest  # only a mistake has to pay for it
 
     unknown = next((word for word in rest if word.startswith("-")), rest[0])
-    near = nearest(unknown.partition("=")[0], parser.flags)
-    hint = f"did you mean {near}? " if near else ""
+    flag = unknown.partition("=")[0]
+    near = nearest(flag, parser.flags)
+    hint = f"did you mean {near}? " if near not in (None, flag) else ""  # another verb may take it
     raise ConfigError(
         f"{parser.prog} does not take {unknown!r}; {hint}`{parser.prog} --help` shows what it takes"
     )

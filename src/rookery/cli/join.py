@@ -72,6 +72,12 @@ def _add_rest(group: argparse._ArgumentGroup) -> None:
         help="share of the entries that topk sends; default 0.01",
     )
     group.add_argument(
+        "--at-least",
+        type=arguments.count,
+        metavar="N",
+        help="send nothing but masked updates, to secure sums of N clients or more",
+    )
+    group.add_argument(
         "--patience",
         type=arguments.between(0.1, 1e6),
         default=120.0,
@@ -100,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
             codec=CODECS[args.compress],
             keep=args.keep,
             patience_s=args.patience,
+            at_least=args.at_least,
             ca=Path(args.ca) if args.ca else None,
             insecure=args.insecure,
             quiet=args.quiet,

@@ -19,6 +19,7 @@ examples:
   rookery serve --scenario cartpole                        on this host: http://localhost:8888
   rookery serve --scenario cartpole --bind 0.0.0.0:8888 --tls-cert server.pem --tls-key server.key
   rookery serve --scenario cartpole --mode federated --round-steps 4000 --rounds 100
+  rookery serve --scenario cartpole --mode federated --secure-sums --rounds 100
   rookery serve --scenario cartpole --aggregation median --quorum 5 --deadline 20
   rookery serve --scenario cartpole --mode federated --target-epsilon 8 --delta 1e-4 --noise 1 \\
     --clip 1 --sample-rate 0.1 --clients 1000
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_what(parser.add_argument_group("what is trained"))
     _add_where(parser.add_argument_group("where, and for whom"))
     _add_how(parser.add_argument_group("how updates become one"))
+    _add_federated(parser.add_argument_group("of federated rounds"))
     _add_privacy(parser.add_argument_group("differential privacy (all of them, or none)"))
     _add_rest(parser.add_argument_group("until when, and what is kept"))
 
@@ -65,6 +67,13 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
         "--add-client", metavar="NAME", help="make a key, say how its owner joins, and stop"
     )
     group.add_argument(
+        "--pardon",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="end the quarantine of a client that sent NaN; may be given often",
+    )
+    group.add_argument(
         "--status-token-file", metavar="FILE", help="who has it may read /status and /metrics"
     )
 
@@ -81,7 +90,11 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         "--every", type=arguments.count, default=1, metavar="N", help="gradients in an update"
     )
     group.add_argument(
-        "--quorum", type=arguments.count, metavar="N", help="clients that end a round"
+        "--quorum",
+        type=arguments.count,
+        metavar="N",
+        help="clients that end a round; with a privacy budget, that must have joined before one "
+        "begins (default half of --clients)",
     )
     group.add_argument(
         "--deadline",
@@ -98,8 +111,31 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--byzantine", type=int, default=0, metavar="F", help="liars to reckon with; default 0"
     )
+
+
+def _add_federated(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--server-rule", choices=("fedavg", "fedadam"), default="fedavg", help="default fedavg"
+        "--server-rule",
+        choices=("fedavg", "fedprox", "fedadam"),
+        default="fedavg",
+        help="default fedavg",
+    )
+    group.add_argument(
+        "--mu",
+        type=arguments.between(0, 1e6),
+        metavar="M",
+        help="how strongly fedprox holds clients near what they were served; default 0.01",
+    )
+    group.add_argument(
+        "--secure-sums",
+        action="store_true",
+        help="clients mask their updates, and the server sees sums only (federated)",
+    )
+    group.add_argument(
+        "--stay",
+        type=float,
+        metavar="R",
+        help="share of a secure round's clients that must stay, above 0.5; default two thirds",
     )
     group.add_argument(
         "--round-steps",
@@ -188,9 +224,13 @@ def plan_of(args: argparse.Namespace, config: "Config") -> "Plan":
         staleness=args.staleness,
         byzantine=args.byzantine,
         server_rule=args.server_rule,
+        mu=args.mu,
+        secure=args.secure_sums,
+        stay=args.stay,
         round_steps=args.round_steps,
         until=args.until,
         privacy=_privacy(args),
+        pardoned=tuple(args.pardon),
         keys=_path(args.keys),
         certificate=_path(args.tls_cert),
         private_key=_path(args.tls_key),

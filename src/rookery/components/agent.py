@@ -1,14 +1,5 @@
 """Agents: an algorithm of the table, its learner, and gradients apart from steps.
 
-    agent = DistributedAgent("dqn", env="CartPole-v1", settings={"net.hidden": [64]})
-    agent.learn_from_batch(pool.sample_batch(agent.batch_size))         # a step here, or
-
-    gradients = agent.compute_gradients(batch)                          # a step by a server
-    server.push_gradients("worker_1", gradients)
-    agent.set_policy_parameters(server.get_parameters().arrays)
-
-    agent.evaluate_policy(10).reward; agent.save_checkpoint("agent")
-
 Batches are dictionaries of arrays, as buffers give them, or the `Batch` of a run's own replay.
 """
 
@@ -57,6 +48,15 @@ BEST = {"reward": max, "loss": min}  # metric → which end of it is good
 class DistributedAgent:
     """Learns from batches; acts; gives its gradients to whoever steps.
 
+    agent = DistributedAgent("dqn", env="CartPole-v1", settings={"net.hidden": [64]})
+    agent.learn_from_batch(pool.sample_batch(agent.batch_size))         # a step here, or
+
+    gradients = agent.compute_gradients(batch)                          # a step by a server
+    server.push_gradients("worker_1", gradients)
+    agent.set_policy_parameters(server.get_parameters().arrays)
+
+    agent.evaluate_policy(10).reward; agent.save_checkpoint("agent")
+
     `algorithm` is one of `rookery list`. `update_frequency` is env steps for each learner step,
     which loops keep to; `target_update_frequency` learner steps between two copies into target
     networks, where an algorithm copies them. `settings` are those of a run, by their dotted names.
@@ -102,6 +102,7 @@ class DistributedAgent:
 
     @property
     def config(self) -> Config:
+        """The settings of a run like this agent."""
         return self.recipe.config
 
     @property
@@ -193,6 +194,7 @@ class DistributedAgent:
         self.learner.load(parameters, self._owed)
         self._owed, self._stale = 0, True
 
+    @checked
     def get_weights(self) -> Arrays:
         """Returns copies of what acts, by the names that an `InferencePolicy` has."""
         return {name: array.copy() for name, array in self.learner.weights().items()}
@@ -205,6 +207,7 @@ class DistributedAgent:
             self._stale = False
         return self._acting.act(obs, epsilon)
 
+    @checked
     def policy(self) -> InferencePolicy:
         """Returns a policy of its own with these parameters, to act elsewhere."""
         policy = InferencePolicy(self.recipe, self.spec, self.codec)
@@ -257,10 +260,12 @@ class DistributedAgent:
             )
         self.restore(saved.numbers, saved.arrays)
 
+    @checked
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Returns JSON-ready numbers and arrays, for a loop's checkpoint."""
         return self.learner.state()
 
+    @checked
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Goes on from what `state` returned."""
         self.learner.restore(numbers, arrays)
@@ -280,6 +285,7 @@ class DistributedAgent:
             "reward": float("nan") if self._evaluation is None else self._evaluation.reward,
         }
 
+    @checked
     def reset_training_stats(self) -> None:
         """Forgets means and counts; learner steps go on."""
         self._losses: deque[float] = deque(maxlen=WINDOW)

@@ -1,8 +1,5 @@
 """Asynchronous training (A3C, Mnih et al. 2016): every worker plays and computes gradients.
 
-    loop = AsyncMainLoop(environment, replay_buffer, agent, param_server, num_workers=8)
-    loop.run_async_training(total_steps=1_000_000)
-
 Each worker is a process with its own environments and its own copy of the networks. It takes the
 newest parameters, plays, computes a gradient and hands it to the server, which applies it however
 many others have come meanwhile: how old gradients were is counted, and the server's staleness rule
@@ -37,6 +34,10 @@ ENDLESS = 1 << 62
 
 class AsyncMainLoop(MainLoop):
     """A `MainLoop` whose workers learn by themselves.
+
+    loop = AsyncMainLoop(environment, replay_buffer, agent, param_server, num_workers=8)
+    loop.run_async_training(total_steps=1_000_000)
+    loop.get_training_progress()["stale"]                    # versions behind → gradients
 
     `num_workers` and `num_async_workers` are the same. The agent is one of ours, of any algorithm,
     or one of yours that can be pickled; the environment needs an `env_factory`. Where an algorithm

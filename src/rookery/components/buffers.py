@@ -1,15 +1,5 @@
 """Replay buffers: steps by key, in rings, drawn uniformly or by priority.
 
-    buffer = ReplayBuffer(10_000)
-    buffer.add({"obs": obs, "action": 1, "reward": 0.5, ...}); buffer.add_batch(experiences)
-    batch = buffer.sample(32)                                 # key → [B, ...]
-
-    pool = ReplayBufferPool(num_buffers=4, use_prioritized=True, save_path="buffers")
-    pool.add_experiences(experiences)                         # shared out among the buffers
-    batch = pool.sample_batch(32)                             # with `weight` and `rows`
-    pool.update_priorities(batch["rows"], td_error)
-    pool.save_buffers()                                       # safetensors and JSON
-
 Rows lie in a `Ring` and are drawn by the samplers of runs (`replay/`), with replacement. The first
 experience decides shapes and types. All methods may be called from several threads.
 """
@@ -53,7 +43,13 @@ class Drawn(NamedTuple):
 
 
 class ReplayBuffer:
-    """Keeps the newest `capacity` experiences; each is as likely to be drawn as any other."""
+    """Keeps the newest `capacity` experiences; each is as likely to be drawn as any other.
+
+    buffer = ReplayBuffer(10_000)
+    buffer.add({"obs": obs, "action": 1, "reward": 0.5, ...}); buffer.add_batch(experiences)
+    batch = buffer.sample(32)                                 # key → [B, ...]
+    buffer.size(); buffer.is_full(); buffer.clear()
+    """
 
     @checked
     def __init__(self, capacity: int, experience_keys: Sequence[str] = KEYS, *, seed: int = 0):
@@ -90,6 +86,7 @@ class ReplayBuffer:
                 self._release()
             self._ring = self._sampler = None
 
+    @checked
     def size(self) -> int:
         """How many experiences there are."""
         with self._lock:
@@ -98,10 +95,12 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return self.size()
 
+    @checked
     def is_full(self) -> bool:
         """Does each new experience take the place of the oldest one?"""
         return self.size() == self.capacity
 
+    @checked
     def draw(self, batch_size: int, beta: float = 0.0) -> Drawn:
         """Draws rows: those of all buffers of a pool are weighed together."""
         with self._lock:
@@ -118,6 +117,7 @@ class ReplayBuffer:
         with self._lock:
             return 0.0 if self._sampler is None else self._sampler.spread
 
+    @checked
     def contents(self) -> tuple[dict[str, Array], Floats]:
         """Returns everything, oldest first, and what it is ranked by."""
         with self._lock:
@@ -127,6 +127,7 @@ class ReplayBuffer:
             slots = rows % self.capacity
             return {k: c[slots] for k, c in self._ring.columns.items()}, self._ranks(slots)
 
+    @checked
     def refill(self, columns: Mapping[str, Array], ranks: Floats) -> None:
         """Puts what `contents` gave, or a part of it, in the place of everything."""
         with self._lock:
@@ -188,6 +189,8 @@ class ReplayBuffer:
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Draws experience i with probability p_i**alpha / sum(p**alpha) (Schaul et al. 2016).
 
+    buffer = PrioritizedReplayBuffer(10_000, alpha=0.6, beta=0.4)
+    buffer.add(experience, priority=2.0)
     batch, weights, indices = buffer.sample(32)               # the largest weight is 1
     buffer.update_priorities(indices, td_error)               # overwritten ones are skipped
 
@@ -236,6 +239,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             rows = np.asarray(indices, dtype=np.int64) - self._base
             self._sampler.rerank(rows, np.asarray(priorities, dtype=np.float64))
 
+    @checked
     def anneal(self) -> None:
         """Corrects a little more for what priorities do to the odds."""
         self.beta = min(1.0, self.beta + self.beta_increment)
@@ -258,7 +262,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 class ReplayBufferPool:
-    """Several buffers that fill evenly, and are drawn from as if they were one."""
+    """Several buffers that fill evenly, and are drawn from as if they were one.
+
+    pool = ReplayBufferPool(num_buffers=4, use_prioritized=True, save_path="buffers")
+    pool.add_experiences(experiences)                         # shared out among the buffers
+    batch = pool.sample_batch(32)                             # with `weight` and `rows`
+    pool.update_priorities(batch["rows"], td_error)
+    pool.balance_buffers(); pool.get_buffer_stats()["sizes"]
+    pool.save_buffers(); pool.load_buffers()                  # safetensors and JSON
+    """
 
     @checked
     def __init__(
@@ -288,6 +300,7 @@ class ReplayBufferPool:
         self._added = self._sampled = 0
 
     @classmethod
+    @checked
     def around(cls, buffer: ReplayBuffer) -> "ReplayBufferPool":
         """Makes a pool of a buffer that is there already."""
         prioritized = isinstance(buffer, PrioritizedReplayBuffer)
@@ -363,16 +376,19 @@ class ReplayBufferPool:
             "prioritized": self.use_prioritized,
         }
 
+    @checked
     def get_total_experiences(self) -> int:
         """How many experiences there are in all buffers."""
         return sum(buffer.size() for buffer in self.buffers)
 
+    @checked
     def clear_all_buffers(self) -> None:
         """Forgets everything."""
         with self._lock:
             for buffer in self.buffers:
                 buffer.clear()
 
+    @checked
     def balance_buffers(self) -> None:
         """Moves the oldest experiences of fuller buffers until no two sizes differ by more than 1.
 

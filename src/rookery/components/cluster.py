@@ -1,11 +1,5 @@
 """Training on several machines: actors on the hosts of a Ray cluster, one parameter server.
 
-    config = {"address": "10.0.0.1:6379", "token_path": "~/.rookery/token", "actors_per_node": 4}
-    loop = DistributedMainLoop(
-        environment, replay_buffer, agent, param_server, node_id="worker_1", cluster_config=config
-    )
-    loop.run_distributed_training(1000)
-
 The loop is the async loop of `rookery train --engine ray` (docs/cluster.md): hosts play and keep
 replay, gradients are computed here. The server takes the steps; several such loops, each with its
 own `node_id`, may share one that is served over the network. Without an address a Ray of its own is
@@ -73,6 +67,12 @@ class Pupil:
 
 class DistributedMainLoop(MainLoop):
     """A `MainLoop` whose environments are played on a cluster.
+
+    config = {"address": "10.0.0.1:6379", "token_path": "~/.rookery/token", "actors_per_node": 4}
+    loop = DistributedMainLoop(
+        environment, replay_buffer, agent, param_server, node_id="worker_1", cluster_config=config
+    )
+    loop.run_distributed_training(1000); loop.synchronize_with_cluster()
 
     `cluster_config` is a mapping or a dataclass with `address` (HOST:PORT, auto, or local),
     `token_path`, `learner_resources` (what this host must have), `actors_per_node`, and the other

@@ -1,11 +1,5 @@
 """Environments in several processes, played with any policy.
 
-    environment = DistributedEnvironment(lambda: gym.make("CartPole-v1"), num_workers=4)
-    steps = environment.generate_experiences(agent, num_episodes=8)      # a list of dictionaries
-    batch = environment.generate_batch_experiences(agent, 256)           # key → [256, ...]
-    environment.update_policy(server.get_parameters().arrays)            # for the next steps
-    environment.shutdown()
-
 Workers are the actors of a run: processes with a ring in shared memory each, that a crew looks
 after and replaces (`loops/crew.py`). They start with the first call that needs them, and again for
 a policy with another network or for another limit of steps.
@@ -64,6 +58,12 @@ class Stage(NamedTuple):
 class DistributedEnvironment:
     """Plays environments in `num_workers` processes, one in each.
 
+    environment = DistributedEnvironment("CartPole-v1", num_workers=4)
+    steps = environment.generate_experiences(agent, num_episodes=8)      # a list of dictionaries
+    batch = environment.generate_batch_experiences(agent, 256)           # key → [256, ...]
+    environment.update_policy(server.get_parameters().arrays)            # for the next steps
+    environment.get_environment_stats()["mean_reward"]; environment.shutdown()
+
     `env_factory` is a Gymnasium id, a class, or a function without arguments; it may be a lambda. A
     policy is a `DistributedAgent`, an `InferencePolicy`, a function from an observation to an
     action, or any object with `act(obs)`; those of yours must be picklable. Agents explore by their
@@ -104,6 +104,7 @@ class DistributedEnvironment:
 
     @property
     def spec(self) -> EnvSpec:
+        """What observations and actions are."""
         return self._shown.spec
 
     @property
@@ -172,6 +173,7 @@ class DistributedEnvironment:
         self._stage.board.publish(arrays_of(algorithm.acting))
         self._policy = None
 
+    @checked
     def reset_environments(self) -> None:
         """Leaves the episodes that are being played, and begins new ones."""
         self._left.clear()
@@ -197,6 +199,7 @@ class DistributedEnvironment:
             "pids": crew.pids if crew else {},
         }
 
+    @checked
     def shutdown(self) -> None:
         """Ends the workers. May be called again; the next steps start new ones."""
         if self._stage is not None:

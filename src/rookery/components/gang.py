@@ -87,7 +87,6 @@ class Gang:
         self.restarts = 0
         self.codes: Counter[str] = Counter()  # what became of gradients
         self.ages: Counter[int] = Counter()  # versions that were made while they were computed
-        self.losses: list[float] = []
         self._open, self._listened = True, 0.0
         self.version = -1
         self.board = Board(parameters)
@@ -130,7 +129,6 @@ class Gang:
         """Hands a gradient over; what it changed is published before its worker goes on."""
         columns, ring = seat.ring.columns, seat.ring
         flat, version = columns["gradient"][0].copy(), int(columns["version"][0]) - 1
-        self.losses.append(float(columns["loss"][0]))
         self.ages[max(0, self.version - version)] += 1
         receipt = self.server.push_gradients(seat.name, self._named(flat), version=version)
         self.codes[receipt.code] += 1

@@ -14,10 +14,10 @@ import time
 import uuid
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -34,14 +34,19 @@ from rookery.loops.notice import OVER, Notice, Sharing, config_of, portable
 from rookery.loops.wiring import wire
 from rookery.manage.interrupts import Interrupts
 from rookery.server.client import RemoteParameterServer
+from rookery.server.compress import Codec
 from rookery.server.parameters import Parameters, Receipt
-from rookery.types import Array
+from rookery.types import Array, Floats
+
+if TYPE_CHECKING:
+    from rookery.server.participant import Fate
 
 WINDOW = 100  # episodes of the mean return
 REPORT_S = 10.0  # between two lines
 WAIT_S = 5.0  # the longest wait for a new version without a look around
 SLACK_S = 2.0  # after a deadline, before an update is sent again
 LOOK_S = 0.05
+PAUSE_S = 0.1  # between two looks at a secure round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,7 @@ class Asked:
     codec: str = "none"
     keep: float = 0.01  # share of entries that top_k sends
     patience_s: float = 120.0
+    at_least: int | None = None  # clients in a secure sum; None: clear updates will do too
     ca: Path | None = None
     insecure: bool = False
     quiet: bool = False
@@ -90,6 +96,9 @@ class Pupil(Protocol):
     def step(self) -> Update | None:
         """Does a part of the work; returns what came of it, once there is something."""
 
+    def go_on(self) -> None:
+        """Works on from what this has come to: what came of it is not sent."""
+
     def close(self) -> None: ...
 
 
@@ -117,8 +126,33 @@ class GradientPupil:
         found = self._hand.step()
         return None if found is None else Update(found.arrays, 1.0)
 
+    def go_on(self) -> None: ...
+
     def close(self) -> None:
         self._hand.close()
+
+
+class Hold:
+    """Adds to every step what holds a client near the parameters it was served, mu (w - w_0).
+
+    The gradient of FedProx's term (Li et al. 2020, eq. 2); `learner.max_grad_norm` is for that of
+    the loss alone.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, mu: float):
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._mu, self._anchors = mu, list[torch.Tensor]()
+        self.anchor()
+        optimizer.register_step_pre_hook(self._pull)
+
+    def anchor(self) -> None:
+        """Holds from now on where the parameters are now."""
+        self._anchors = [p.detach().clone() for p in self._parameters]
+
+    @torch.no_grad()
+    def _pull(self, *_: Any) -> None:
+        for parameter, anchor in zip(self._parameters, self._anchors, strict=True):
+            parameter.grad.add_(parameter - anchor, alpha=self._mu)
 
 
 class RoundPupil:
@@ -131,6 +165,10 @@ class RoundPupil:
         self._steps, self._begun, self._learned = notice.round_steps, 0, 0
         self._start: dict[str, Array] = {}
         self.ended: list[Episode] = []
+        self._holds = [Hold(o, notice.mu) for o in self._optimizers()] if notice.mu else []
+
+    def _optimizers(self) -> Iterable[torch.optim.Optimizer]:
+        return self.parts.learner.optimizers.values()
 
     @property
     def env_steps(self) -> int:
@@ -142,6 +180,8 @@ class RoundPupil:
         _refuse_others(self._start, self.trained)
         for name, parameter in self.trained.items():
             parameter.copy_(torch.from_numpy(np.array(self._start[name])))
+        for hold in self._holds:
+            hold.anchor()
         self.parts.learner.algorithm.settle(0)
         self.parts.published_at = float("-inf")  # it is never too early for this one
         publish(self.parts)
@@ -179,11 +219,13 @@ def join(asked: Asked) -> Outcome:
     with Interrupts() as interrupts, _remote(asked) as remote, contextlib.ExitStack() as stack:
         stats = remote.get_server_stats()
         notice = Notice.heard(stats)
+        refuse(asked, notice)
         config = _config(asked, notice)
         torch.set_num_threads(config.learner.threads)
         pupil: Pupil = PUPILS[notice.sharing](config, notice)
         stack.callback(pupil.close)
-        member = Member(asked, remote, notice, stats, pupil, interrupts)
+        kind = MaskedMember if notice.secure else Member
+        member = kind(asked, remote, notice, stats, pupil, interrupts)
         stack.callback(member.leave)
         stack.enter_context(_attentive(remote, interrupts))
         interrupts.begin()
@@ -230,8 +272,10 @@ class Member:
     def _turn(self) -> None:
         update = self.pupil.step()
         self._note()
-        if update is None:
-            return
+        if update is not None:
+            self._deliver(update)
+
+    def _deliver(self, update: Update) -> None:
         receipt = self._push(update)
         if self.rounds and receipt is not None:
             self._await(update)
@@ -294,6 +338,7 @@ class Member:
         while self._why() is None and not self._pull(wait_s=WAIT_S):
             self._note()
             if time.monotonic() > again_at:
+                self.remote.take_back(self.asked.client)
                 self._push(update)
                 again_at = time.monotonic() + self.notice.deadline_s + SLACK_S
 
@@ -336,6 +381,61 @@ class Member:
         if not self.asked.quiet:
             sys.stderr.write(f"rookery: {message}\n")
             sys.stderr.flush()
+
+
+class MaskedMember(Member):
+    """A client of a server that sums securely: what it sends is masked."""
+
+    def __init__(self, *given: Any):
+        from rookery.server.participant import Participant
+
+        super().__init__(*given)
+        least = self.asked.at_least or 2
+        self._participant = Participant(self.remote, self.asked.client, at_least=least)
+
+    def _deliver(self, update: Update) -> None:
+        """Takes part in rounds until it is known what became of the update."""
+        self._participant.begin(vector_of(update.arrays), self.version)
+        while self._why() is None:
+            try:
+                fate = self._participant.step()
+            except RefusedError as refusal:
+                if refusal.code not in OVER:
+                    raise
+                self._ended = refusal.code
+                return
+            if fate is not None:
+                self._follow(fate)
+                return
+            self._note()
+            time.sleep(PAUSE_S)
+
+    def _follow(self, fate: "Fate") -> None:
+        self.codes[fate.value] += 1
+        self.accepted += fate.value == "ok"
+        if self._participant.server_version < self.version:
+            self.version = -1  # the server was put back: what it has now is new to us
+        if not self._pull() and fate.value == "lost":
+            self.pupil.go_on()  # the same update must not be sent again
+
+
+def vector_of(arrays: Mapping[str, Array]) -> Floats:
+    """Returns an update as one vector [P], in the order of its names."""
+    return np.concatenate([np.ravel(arrays[name]) for name in sorted(arrays)]).astype(np.float32)
+
+
+def refuse(asked: Asked, notice: Notice) -> None:
+    """Refuses a server that would have us send what we were told not to send."""
+    if asked.at_least is not None and not notice.secure:
+        raise ConfigError(
+            f"--at-least {asked.at_least} wants secure sums, and {asked.url} would see every "
+            "update of this client; join another server, or leave --at-least out"
+        )
+    if notice.secure and asked.codec != Codec.NONE:
+        raise ConfigError(
+            f"--compress {asked.codec} was asked for, and masked updates are random numbers, which "
+            "nothing makes smaller; leave --compress out"
+        )
 
 
 def _remote(asked: Asked) -> RemoteParameterServer:

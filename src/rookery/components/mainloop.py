@@ -1,10 +1,5 @@
 """The main loop: plays, stores, learns, evaluates, saves, until it is told to stop.
 
-    loop = MainLoop(environment, replay_buffer, agent, parameter_server=None)
-    loop.run_training(total_episodes=500)
-    loop.pause_training(); loop.resume_training(); loop.stop_training()      # from another thread
-    loop.save_checkpoint("runs/loop"); loop.load_checkpoint("runs/loop")     # → the episode
-
 A round is: every worker of the environment plays an episode, its steps are stored, and the agent
 computes gradients, one batch for `agent.update_frequency` steps, that the parameter server applies.
 With no parameter server the loop has one of its own, which takes the steps that the agent's learner
@@ -71,6 +66,11 @@ class LoopConfig:
 
 class MainLoop:
     """Puts the components together. Each of them may be an object of yours (`interface.py`).
+
+    loop = MainLoop(environment, replay_buffer, agent, parameter_server=None)
+    loop.run_training(total_episodes=500)
+    loop.pause_training(); loop.resume_training(); loop.stop_training()      # from another thread
+    loop.save_checkpoint("runs/loop"); loop.load_checkpoint("runs/loop")     # → the episode
 
     `config` is a `LoopConfig` or a mapping of its fields. Ctrl+C and SIGTERM end training after the
     round: a checkpoint is written where there is a `checkpoint_path`, the handlers that were there
@@ -194,6 +194,7 @@ class MainLoop:
             self.hand_over(gradients)
             self._rerank(batch)
 
+    @checked
     def hand_over(self, gradients: Mapping[str, Array]) -> None:
         """Has the server step by gradients, and the agent take over what came of it."""
         receipt = self.parameter_server.push_gradients(
@@ -223,14 +224,17 @@ class MainLoop:
 
     # Being told.
 
+    @checked
     def pause_training(self) -> None:
         """Waits after the round that is on, until it is resumed or stopped."""
         self._running.clear()
 
+    @checked
     def resume_training(self) -> None:
         """Goes on."""
         self._running.set()
 
+    @checked
     def stop_training(self) -> None:
         """Ends training after the round that is on; `run_training` may be called again."""
         self._stopped.set()

@@ -47,7 +47,6 @@ def schema_for(parameters: Mapping[str, Array]) -> Schema:
     return (
         Column("gradient", (size,), "float32"),
         Column("version", (), "int64"),
-        Column("loss", (), "float32"),
     )
 
 
@@ -76,10 +75,9 @@ class Own(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A gradient, and the loss that it is of."""
+    """A gradient."""
 
     arrays: Mapping[str, Array]
-    loss: float
 
 
 class Hand(Protocol):
@@ -127,7 +125,7 @@ class Worker:
             self.version = newer.version
         if (found := self.hand.step()) is not None:
             flat = np.concatenate([np.ravel(found.arrays[name]) for name in self.names])
-            row = {"gradient": flat, "version": self.version, "loss": found.loss}
+            row = {"gradient": flat, "version": self.version}
             self.ring.put(1, row)
 
     def _news(self) -> Report | None:
@@ -205,7 +203,7 @@ class RunHand:
             return None
         if computed.td_error is not None:
             self.pool.rerank(batch.rows, computed.td_error)
-        return Found(computed.arrays, float(computed.metrics["loss"]))
+        return Found(computed.arrays)
 
     def _play(self) -> None:
         epsilon = self._epsilon.at(self._played / self.config.randomness.steps)
@@ -239,7 +237,7 @@ class OwnHand:
         steps = [self._played() for _ in range(int(getattr(self.agent, "batch_size", BATCH)))]
         batch = {key: np.stack([step[key] for step in steps]) for key in steps[0]}
         gradients = self.agent.compute_gradients(batch)
-        return Found(gradients, float("nan")) if gradients else None
+        return Found(gradients) if gradients else None
 
     def _played(self) -> dict[str, Any]:
         obs, action = self._obs, answer(self.agent, self._obs)

@@ -43,7 +43,7 @@ from rookery.engines.remote import (
     gist,
     versions,
 )
-from rookery.errors import ConfigError, LostError
+from rookery.errors import ConfigError, LostError, StalledError
 
 JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
@@ -57,6 +57,7 @@ SETTINGS = {  # of Ray itself, where the user exports none
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",  # then it aborts a driver without a head
     "RAY_timeout_ms_task_wait_for_death_info": "100",  # a call fails after this and the next
     "RAY_core_worker_internal_heartbeat_ms": "100",
+    "RAY_worker_niceness": "0",  # 15: on a busy host a station would not even start in time
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -251,6 +252,45 @@ def _strategy(node: str | None) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+class RayParameterServer:
+    """A parameter server that is a Ray actor of yours, as loops ask it.
+
+    server = RayParameterServer(ray.remote(ParameterServer).remote(arrays))
+    loop = MainLoop(environment, replay_buffer, agent, server)
+    """
+
+    def __init__(self, actor: Any, *, patience_s: float = 60.0):
+        self._actor, self._patience_s = actor, patience_s
+
+    def register_worker(self, worker: str) -> int:
+        return int(self._ask("register_worker", worker))
+
+    def unregister_worker(self, worker: str) -> None:
+        self._ask("unregister_worker", worker)
+
+    def get_parameters(self, newer_than: int = -1) -> Any:
+        return self._ask("get_parameters", newer_than)
+
+    def push_gradients(self, worker: str, grads: Any, weight: float = 1.0, **more: Any) -> Any:
+        """Ray may ask again what was on its way: an update without a `push_id` gets one."""
+        more["push_id"] = more.get("push_id") or uuid.uuid4().hex
+        return self._ask("push_gradients", worker, grads, weight, **more)
+
+    def get_server_stats(self) -> dict[str, Any]:
+        return dict(self._ask("get_server_stats"))
+
+    def _ask(self, method: str, *given: Any, **more: Any) -> Any:
+        kinds = _ray().exceptions
+        asked = getattr(self._actor, method).remote(*given, **more)
+        try:
+            return _ray().get(asked, timeout=self._patience_s)
+        except kinds.GetTimeoutError as error:
+            why = f"the parameter server did not answer {method} within {self._patience_s:g} s"
+            raise StalledError(f"{why}; look at its actor, or raise patience_s") from error
+        except kinds.RayActorError as error:
+            raise LostError(f"the parameter server's actor is gone: {gist(error)}") from error
 
 
 # Starting and joining.

@@ -239,7 +239,7 @@ class Host:
         self._place: str | None = None  # how messages name where it is
         self._link, self._setup = link, setup
         self._client, self._incarnation = client, incarnation
-        self._sent = 0
+        self._sent, self._heard = 0, 0.0  # orders; when the last of them was answered
         self._calls: deque[_Call] = deque()
         self._submit(_Call("hello", -1))
         self._submit(_Call("build", -1))
@@ -255,9 +255,10 @@ class Host:
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the oldest unanswered order was sent; 0 without one."""
+        """Seconds since the oldest unanswered order was sent, or since the answer to the one
+        before it: orders that were sent while it came up wait for each other. 0 without one."""
         oldest = next((call for call in self._calls if call.method == "do"), None)
-        return 0.0 if oldest is None else time.monotonic() - oldest.sent
+        return 0.0 if oldest is None else time.monotonic() - max(oldest.sent, self._heard)
 
     @property
     def busy(self) -> bool:
@@ -361,6 +362,7 @@ class Host:
             call.ref = None
             return None
         self._calls.popleft()
+        self._heard = time.monotonic()
         if isinstance(reply.answer, Failed):
             return self._fail(reply.answer)
         return (reply.answer,)

@@ -77,9 +77,9 @@ class Berth:
     unread: list[Brought] = field(default_factory=list)  # reports and complaints
     drained: list[Brought] = field(default_factory=list)  # by the last `drain`
     borrowed: list[Borrowed] = field(default_factory=list)  # that nobody has taken yet
-    _room: int = 0  # at the last round
-    _taken: int = 0  # env steps since then
-    _allowance: int = 0  # of the last round
+    heard: int = 0  # env steps that it has told of, ever
+    _made: int | None = None  # room that the learner had ever made, at the last round
+    _allowance: int = 0  # what is left of the last round's
     _questions: list[tuple[Floats, float]] = field(default_factory=list)  # not sent yet
     _asked: int = 0  # questions so far
     _open: deque[int] = field(default_factory=deque)  # those without an answer, in order
@@ -182,10 +182,10 @@ class Berth:
         """Env steps that it has told of and nobody has drained yet."""
         return sum(brought.drained.steps for brought in self.brought)
 
-    def appetite(self, room: int) -> int:
-        """Returns how much room the learner has made since the last round, with that one's rows."""
-        grown, self._room = room - self._room, room
-        return max(0, grown + self._taken)
+    def appetite(self, made: int) -> int:
+        """Returns how much of all the room the learner ever made is new since the last round."""
+        before, self._made = self._made, made
+        return 0 if before is None else max(0, made - before)
 
     def hear(self) -> None:
         """Takes in what has come."""
@@ -208,14 +208,15 @@ class Berth:
             self.borrowed.append(answer)
         elif isinstance(answer, Brought):
             self.incarnations, self.acknowledged = answer.incarnations, answer.facts.extent
+            self.heard += answer.drained.steps
             self.brought.append(answer)
             self.unread.append(answer)
             if answer.drained.steps:  # before that nobody knows whether its actors can play
                 self.strikes, self.proven = 0, True
         if isinstance(order, Tend):
-            self.tending, self._taken = False, answer.drained.steps
-            self.full = 2 * self._taken > self._allowance > 0
-            self._allowance = order.allowance
+            self.tending, taken = False, answer.drained.steps
+            self.full = 2 * taken > self._allowance > 0
+            self._allowance = order.allowance - taken
         if order is self.recalled:
             self.recalled = None  # it may be large
         if order is self.order:

@@ -302,12 +302,17 @@ class Fleet:
                 berth.send(Tend(go, _of(berth, epsilons), self._allowance(berth)))
 
     def _allowance(self, berth: Berth) -> int:
-        """Its part of the limiter's room: behind a learner that does not look, actors halt."""
+        """Its part of the limiter's room: behind a learner that does not look, actors halt.
+
+        Two rounds are foreseen, at the learner's pace: what comes with the answer to this one, and
+        what is played until the next.
+        """
         actor = self.config.actor
         if self._room is None:
             return len(berth.actors) * UNLIMITED * (actor.chunk + actor.envs)
         room = max(0, self._room - sum(other.uncounted for other in self.berths))
-        share = (room + berth.appetite(room)) // len(self.berths)
+        heard = sum(other.heard for other in self.berths)
+        share = (room + 2 * berth.appetite(room + heard)) // len(self.berths)
         return max(share, actor.chunk if room else 0)
 
     def wait(self, timeout_s: float, rows: int = 1) -> None:

@@ -4,6 +4,7 @@ It travels with the server's statistics. Whoever joins builds its run from it, s
 would have it import somebody's code are refused: those it must have said itself.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -37,6 +38,8 @@ class Notice:
     round_steps: int  # env steps of a client in a federated round
     deadline_s: float  # of a round
     until: int | None  # the version at which all is done; None: there is no such
+    mu: float = 0.0  # FedProx: how strongly a client is held near what it was served
+    secure: bool = False  # does the server see sums of masked updates only?
 
     def told(self) -> dict[str, Any]:
         """Returns it ready for JSON."""
@@ -46,6 +49,8 @@ class Notice:
             "round_steps": self.round_steps,
             "deadline_s": self.deadline_s,
             "until": self.until,
+            "mu": self.mu,
+            "secure": self.secure,
         }
 
     @classmethod
@@ -60,6 +65,8 @@ class Notice:
                 int(said["round_steps"]),
                 float(said["deadline_s"]),
                 None if until is None else int(until),
+                _hold(said["mu"]),
+                bool(said["secure"]),
             )
         except (LookupError, TypeError, ValueError) as error:
             raise RefusedError(
@@ -67,6 +74,12 @@ class Notice:
                 "join one that `rookery serve` of this release has started",
                 "notice",
             ) from error
+
+
+def _hold(mu: Any) -> float:
+    if not 0 <= float(mu) < math.inf:
+        raise ValueError(f"mu is {mu}")
+    return float(mu)
 
 
 def portable(config: Config) -> Config:

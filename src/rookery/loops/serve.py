@@ -11,20 +11,20 @@ Whoever starts it again with the same folder goes on where it was, whatever ende
 """
 
 import contextlib
+import shutil
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rookery.algos import Algorithm, build_algorithm, written
 from rookery.config.load import RUN_FILE, differences, load_run
 from rookery.config.schema import Config
 from rookery.envs.make import make
-from rookery.errors import ConfigError, LostError, RefusedError
+from rookery.errors import ConfigError, LostError
 from rookery.event import Counters
 from rookery.learner import Learner, pick_device, trained
 from rookery.loops.notice import KEY, Notice, Sharing, portable, settings_of
@@ -34,13 +34,18 @@ from rookery.manage.interrupts import Interrupts
 from rookery.manage.saver import Saver
 from rookery.nets.arrays import arrays_of, fingerprint
 from rookery.server.aggregate import ROBUST
-from rookery.server.federated import FederatedParameterServer
+from rookery.server.federated import MU, FederatedParameterServer, ServerRule
 from rookery.server.keys import Keys
-from rookery.server.ledger import Ledger
+from rookery.server.ledger import LOCK, Ledger
 from rookery.server.parameters import Parameters, ParameterServer, Receipt
+from rookery.server.protocol import Kind
 from rookery.types import Array, EnvSpec
 
+if TYPE_CHECKING:
+    from rookery.server.secure import SecureParameterServer
+
 STORE, LEDGER, KEYS = "server", "ledger.json", "keys.json"
+ROUND_S = 30.0  # from a round's first update to its end, unless it is said
 LOOK_S = 0.1  # between two looks at what has happened
 REPORT_S = 10.0  # between two lines about it
 KEEP_S = 60.0  # between two policies for `rookery evaluate`
@@ -71,14 +76,18 @@ class Plan:
     sharing: Sharing = Sharing.GRADIENTS
     aggregation: str | None = None  # None: average; federated ones by the number of rows
     update_frequency: int = 1  # gradients in an update, where nobody waits
-    quorum: int | None = None  # clients that end a round
-    deadline_s: float | None = None  # of a round
+    quorum: int | None = None  # clients that end a round; under privacy, that rounds begin with
+    deadline_s: float | None = None  # of a round; None: ROUND_S
     staleness: str = "discount"
     byzantine: int = 0  # liars that a robust aggregation reckons with
     server_rule: str = "fedavg"
+    mu: float | None = None  # of fedprox; None: the server's own
+    secure: bool = False  # sums of masked updates only
+    stay: float | None = None  # share of a secure round's clients that stays to its end
     round_steps: int = 2_000  # env steps of a client in a federated round
     until: int | None = None  # version
     privacy: Privacy | None = None
+    pardoned: tuple[str, ...] = ()  # clients whose quarantine ends with this start
     keys: Path | None = None  # None: in the run's folder
     certificate: Path | None = None
     private_key: Path | None = None
@@ -89,6 +98,11 @@ class Plan:
     @property
     def keys_file(self) -> Path:
         return self.keys or self.run_dir / KEYS
+
+    @property
+    def round_s(self) -> float:
+        """How long a round takes at most."""
+        return ROUND_S if self.deadline_s is None else self.deadline_s
 
 
 class Outcome(NamedTuple):
@@ -145,11 +159,15 @@ class Served:
 
     def __init__(self, server: ParameterServer, notice: Notice, ledger: Ledger | None):
         self.server, self.notice, self.ledger = server, notice, ledger
-        self._turn = threading.Lock()
+        server.last_version = notice.until
 
     @property
     def version(self) -> int:
         return self.server.version
+
+    @property
+    def one_voice(self) -> bool:
+        return self.server.one_voice
 
     @property
     def over(self) -> str | None:
@@ -178,35 +196,65 @@ class Served:
         version: int | None = None,
         push_id: str | None = None,
     ) -> Receipt:
-        with self._turn if self.notice.until is not None else contextlib.nullcontext():
-            if (why := self.over) is not None:
-                raise RefusedError(
-                    f"training is over at version {self.version} ({why}); pull it, and leave",
-                    "over",
-                )
-            return self.server.push_gradients(
-                worker, grads, weight, version=version, push_id=push_id
-            )
+        return self.server.push_gradients(worker, grads, weight, version=version, push_id=push_id)
 
     def get_server_stats(self) -> dict[str, Any]:
-        return {
-            **self.server.get_server_stats(),
-            KEY: self.notice.told(),
-            "over": self.over or "",
-        }
+        return self.server.get_server_stats() | self._told()
+
+    def get_client_stats(self) -> dict[str, Any]:
+        return self.server.get_client_stats() | self._told()
+
+    def _told(self) -> dict[str, Any]:
+        return {KEY: self.notice.told(), "over": self.over or ""}
+
+
+class Summed(Served):
+    """The same of a server that sums securely."""
+
+    server: "SecureParameterServer"
+
+    @property
+    def letter_bytes(self) -> int:
+        return self.server.letter_bytes
+
+    def take_stage(
+        self,
+        worker: str,
+        stage: Kind,
+        letter: Mapping[str, Array],
+        *,
+        session: str = "",
+        version: int | None = None,
+        digest: str = "",
+    ) -> Receipt:
+        return self.server.take_stage(
+            worker, stage, letter, session=session, version=version, digest=digest
+        )
+
+    def show_stage(self, worker: str, session: str = "") -> Any:
+        return self.server.show_stage(worker, session)
+
+
+SERVED: dict[bool, type[Served]] = {False: Served, True: Summed}  # by Plan.secure
 
 
 def serve(plan: Plan) -> Outcome:
     """Serves until a limit, a budget or a signal ends it; returns how."""
     from rookery.server.service import Service
 
-    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        config = _claim(plan, stack)
+    with (
+        Interrupts() as interrupts,
+        contextlib.ExitStack() as stack,
+        contextlib.ExitStack() as undo,
+    ):
+        refuse(plan)
+        config = _claim(plan, stack, undo)
         policy = Policy(config)
         ledger = _ledger(plan)
         server = _server(plan, config, policy.parameters(), ledger)
         stack.callback(server.close)
-        served = Served(server, _notice(plan, config), ledger)
+        mu = server.mu if isinstance(server, FederatedParameterServer) else 0.0
+        served = SERVED[plan.secure](server, _notice(plan, config, mu), ledger)
         service = Service(
             served,
             plan.host,
@@ -219,6 +267,9 @@ def serve(plan: Plan) -> Outcome:
         )
         url = service.start()
         stack.callback(service.stop)
+        undo.pop_all()  # from here on clients may have brought something
+        folder.write_config(plan.run_dir, config)
+        pardon(server, plan.pardoned)
         saver = Saver(plan.run_dir, keep=KEPT)
         stack.callback(saver.close)
         watch = Watch(plan, served, policy, saver, interrupts, alive=lambda: service.alive)
@@ -228,27 +279,91 @@ def serve(plan: Plan) -> Outcome:
         return Outcome(watch.answer(url, why), interrupts.exit_code)
 
 
-def _claim(plan: Plan, stack: contextlib.ExitStack) -> Config:
-    """Makes or finds the folder, and keeps every other server out of it."""
+class Clash(NamedTuple):
+    """Flags that do not go together."""
+
+    holds: Callable[[Plan], bool]
+    message: str
+
+
+CLASHES = (
+    Clash(
+        lambda plan: plan.mu is not None and plan.server_rule != ServerRule.FEDPROX,
+        "--mu is how strongly FedProx holds clients near what they were served, and the server "
+        "rule is another; say --server-rule fedprox, or leave --mu out",
+    ),
+    Clash(
+        lambda plan: plan.sharing is Sharing.GRADIENTS and plan.server_rule != ServerRule.FEDAVG,
+        "--server-rule is for rounds of training, and clients send gradients; say --mode "
+        "federated, or leave --server-rule out",
+    ),
+    Clash(
+        lambda plan: plan.stay is not None and not plan.secure,
+        "--stay is how many clients must stay in a secure round, and sums are not secure; say "
+        "--secure-sums, or leave --stay out",
+    ),
+    Clash(
+        lambda plan: plan.secure and plan.sharing is not Sharing.FEDERATED,
+        "--secure-sums takes an exchange of keys for each sum, and clients send thousands of "
+        "gradients; say --mode federated, or leave --secure-sums out",
+    ),
+    Clash(
+        lambda plan: plan.secure and plan.privacy is not None,
+        "--secure-sums with --target-epsilon would promise too much: a round that one client too "
+        "few has come to is given up, which no noise hides; leave one of the two out",
+    ),
+    Clash(
+        lambda plan: plan.secure and plan.byzantine > 0,
+        "--byzantine reckons with liars, and in a secure sum nobody sees who lies; leave "
+        "--byzantine or --secure-sums out",
+    ),
+)
+
+
+def refuse(plan: Plan) -> None:
+    """Refuses settings that do not go together."""
+    for clash in CLASHES:
+        if clash.holds(plan):
+            raise ConfigError(clash.message)
+
+
+def _claim(plan: Plan, stack: contextlib.ExitStack, undo: contextlib.ExitStack) -> Config:
+    """Makes or finds the folder, and keeps every other server out of it.
+
+    `undo` takes away what was made here: with a request that is refused, nothing is left.
+    """
     config = portable(plan.config)
+    missing = [path for path in (plan.run_dir, *plan.run_dir.parents) if not path.exists()]
     try:
         plan.run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{plan.run_dir} cannot be made: {error}; name another folder") from error
     stack.enter_context(folder.Lock(plan.run_dir))
+    if not any((plan.run_dir / name).exists() for name in (RUN_FILE, STORE, LEDGER)):
+        undo.callback(_clear, plan.run_dir, missing)
     if not (plan.run_dir / RUN_FILE).exists():
         folder.describe(plan.run_dir, config)
         return config
     for change in differences(load_run(plan.run_dir), config):
         say(f"changed: {change.key} {change.before!r} -> {change.after!r}")
-    folder.write_config(plan.run_dir, config)
     return config
 
 
-def _notice(plan: Plan, config: Config) -> Notice:
-    deadline_s = 30.0 if plan.deadline_s is None else plan.deadline_s
+def _clear(run_dir: Path, made: Sequence[Path]) -> None:
+    """Empties a folder that nobody was served from; keys of clients stay."""
+    shutil.rmtree(run_dir / STORE, ignore_errors=True)
+    folder.forget(run_dir)
+    for name in (LEDGER + LOCK, folder.LOCK):
+        (run_dir / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # keys are in it, or somebody else's files
+        for path in made:
+            path.rmdir()
+
+
+def _notice(plan: Plan, config: Config, mu: float) -> Notice:
     settings = settings_of(config)
-    return Notice(plan.sharing, settings, plan.round_steps, deadline_s, plan.until)
+    rest = (plan.round_steps, plan.round_s, plan.until, mu, plan.secure)
+    return Notice(plan.sharing, settings, *rest)
 
 
 def _ledger(plan: Plan) -> Ledger | None:
@@ -272,7 +387,8 @@ def _ledger(plan: Plan) -> Ledger | None:
 def _server(
     plan: Plan, config: Config, arrays: dict[str, Array], ledger: Ledger | None
 ) -> ParameterServer:
-    return SERVERS[plan.sharing](plan, config, arrays, ledger)
+    making = _of_sums if plan.secure else SERVERS[plan.sharing]
+    return making(plan, config, arrays, ledger)
 
 
 def _of_gradients(
@@ -290,7 +406,7 @@ def _of_gradients(
         optimizer_kwargs=config.learner.optimizer_kwargs,
         synchronous=rounds,
         quorum=plan.quorum,
-        deadline_s=30.0 if plan.deadline_s is None else plan.deadline_s,
+        deadline_s=plan.round_s,
         staleness=plan.staleness,
         byzantine=plan.byzantine,
     )
@@ -310,9 +426,30 @@ def _of_rounds(
         clip_norm=1.0 if private is None else private.clip,
         ledger=ledger,
         server_rule=plan.server_rule,
+        mu=MU if plan.mu is None else plan.mu,
         quorum=plan.quorum,
-        deadline_s=30.0 if plan.deadline_s is None else plan.deadline_s,
+        deadline_s=plan.round_s,
         byzantine=plan.byzantine,
+    )
+
+
+def _of_sums(
+    plan: Plan, config: Config, arrays: dict[str, Array], ledger: Ledger | None
+) -> ParameterServer:
+    from rookery.server.rounds import STAY
+    from rookery.server.secure import SecureParameterServer
+
+    return SecureParameterServer(
+        arrays,
+        plan.aggregation or "average",
+        save_frequency=10,
+        checkpoint_path=plan.run_dir / STORE,
+        stay=STAY if plan.stay is None else plan.stay,
+        min_workers_for_update=2 if plan.quorum is None else plan.quorum,
+        server_rule=plan.server_rule,
+        mu=MU if plan.mu is None else plan.mu,
+        quorum=plan.quorum,
+        deadline_s=plan.round_s,
     )
 
 
@@ -403,12 +540,24 @@ class Watch:
         }
 
 
+def pardon(server: ParameterServer, names: Sequence[str]) -> None:
+    """Believes clients again whose updates were not finite."""
+    guilty = server.get_server_stats()["quarantined"] if names else []
+    for name in names:
+        server.pardon_worker(name)
+        say(f"{name} is {'pardoned' if name in guilty else 'not in quarantine'}")
+
+
 def progress(served: Served) -> str:
     """Says how far it is."""
     stats = served.get_server_stats()
     words = [f"version {stats['version']}", f"{len(stats['workers'])} clients"]
     if stats.get("epsilon") is not None:
         words.append(f"epsilon {stats['epsilon']:.3g} of {stats['target_epsilon']:g}")
+        if stats["joined"] < stats["quorum"]:
+            words.append(f"rounds wait until {stats['quorum']} have joined")
+    if stats.get("stage"):
+        words.append(f"a round at {stats['stage']} with {len(stats['stage_clients'])}")
     if stats["quarantined"]:
         words.append(f"in quarantine: {', '.join(stats['quarantined'])}")
     if stats["trouble"]:
@@ -419,7 +568,8 @@ def progress(served: Served) -> str:
 def welcome(plan: Plan, url: str, served: Served) -> None:
     """Says where clients find it and how they join."""
     clients = list(Keys(plan.keys_file))
-    say(f"serving {plan.config.name} ({plan.sharing}) at {url}; {progress(served)}")
+    how = f"{plan.sharing}, secure sums" if plan.secure else str(plan.sharing)
+    say(f"serving {plan.config.name} ({how}) at {url}; {progress(served)}")
     if not clients:
         say(f"no client has a key yet: rookery serve --add-client NAME --keys {plan.keys_file}")
     for client in clients[:8]:

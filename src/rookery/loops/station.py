@@ -88,7 +88,8 @@ class Tend(NamedTuple):
     """Open or close the actors' gates, and say what happened since the last time.
 
     After about so many env steps the station closes the gates by itself: behind a learner that is
-    busy, actors come to a halt.
+    busy, actors come to a halt. Those that the answer tells of are among them: the learner had not
+    heard of them when it made its terms.
     """
 
     go: bool
@@ -216,6 +217,7 @@ class Station:
         self.roaming = False
         self._tally = Tally()
         self._terms = Tend(False, (), 0)
+        self._told = 0  # env steps, since these terms
         self._heard = 0.0
         self._warned: list[str] = []
         with contextlib.ExitStack() as stack:
@@ -316,18 +318,19 @@ class Station:
         return drained.count
 
     def _tend(self, order: Tend) -> Brought:
-        self._terms = order
+        self._terms, self._told = order, 0
         brought = self._brought()
         self._mind_gates()
         return brought
 
     def _mind_gates(self) -> None:
-        go = self._terms.go and self._tally.steps < self._terms.allowance
+        go = self._terms.go and self._told + self._tally.steps < self._terms.allowance
         if self._terms.epsilons:
             self.crew.allow(go, list(self._terms.epsilons))
 
     def _brought(self) -> Brought:
         tally, self._tally = self._tally, Tally()
+        self._told += tally.steps
         warned, self._warned = self._warned, []
         return Brought(
             reports=tuple(tally.reports),

@@ -225,9 +225,9 @@ def _aboard(
     choose_precision()
     algorithm, random = learner.algorithm, config.randomness
     assert isinstance(algorithm, Team)
-    herd = Herd(config, algorithm, World(**config.env.kwargs).rules, learner.device)
     board = Board(learner.weights())
     board.publish(learner.weights())
+    herd = Herd(config, algorithm, World(**config.env.kwargs).rules, learner.device)  # processes
     return Parts(
         config=config,
         spec=written(spec, algorithm),

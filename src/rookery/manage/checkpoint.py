@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from rookery import __version__
+from rookery.disk import sync_folder
 from rookery.errors import CheckpointError
 from rookery.types import Array
 
@@ -138,7 +139,7 @@ def write(parent: Path, name: str, content: Content) -> Path:
     except BaseException:  # whatever it was, half a checkpoint must not stay; it is raised again
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    _sync(parent)
+    sync_folder(parent)
     return folder
 
 
@@ -166,7 +167,7 @@ def _fill(scratch: Path, content: Content) -> None:
     }
     manifest["sha256"] = _seal(manifest)
     write_synced(scratch / MANIFEST, json.dumps(manifest, indent=1).encode())
-    _sync(scratch)
+    sync_folder(scratch)
 
 
 def save_bytes(arrays: Mapping[str, Array]) -> bytes:
@@ -336,11 +337,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:  # another filesystem, or one without links
         shutil.copyfile(source, target)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

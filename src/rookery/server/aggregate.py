@@ -3,8 +3,13 @@
     update = aggregate(Aggregation.MEDIAN, updates, weights)   # [K, P], [K] → [P]
 
 `average`, `sum` and the weighted ones do whatever a single liar wants, if it lies loudly enough.
-The last three do not, as long as fewer than half of the K are liars (Yin et al. 2018 for the median
-and the trimmed mean, coordinate by coordinate; Blanchard et al. 2017 for Krum).
+The last three do not, up to so many liars:
+
+| rule | liars of K |
+|---|---|
+| median, of each coordinate (Yin et al. 2018) | fewer than half |
+| trimmed mean, of each coordinate (the same) | `trimmed`: `trim` x K rounded up, or `byzantine` |
+| Krum (Blanchard et al. 2017) | f, where K is 2f + 3 or more |
 """
 
 import math

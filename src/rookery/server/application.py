@@ -12,7 +12,7 @@ The last two are for this host alone, or for whoever has the status token.
 
 import asyncio
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
@@ -71,7 +71,8 @@ class Application:
     async def _status(self, request: Request) -> Response:
         if not self._may_look(request):
             return self._hidden(request)
-        return JSONResponse(plain(self._facts() | {"server": await self._stats()}))
+        stats = await self._stats()
+        return JSONResponse(plain(self._facts(stats) | {"server": stats}))
 
     async def _metrics(self, request: Request) -> Response:
         if not self._may_look(request):
@@ -81,12 +82,13 @@ class Application:
         return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     async def _stats(self) -> dict[str, Any]:
+        """Asks in a thread: who asks may be the one who ends a round, and waits for the disk."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._server.get_server_stats)
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, stats: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "version": self._server.version,
+            "version": stats["version"],
             "uptime_s": self.metrics.uptime_s,
             "connections": self._crowd(),
             "clients": {

@@ -34,6 +34,7 @@ from rookery.server.compress import Codec, Residual
 from rookery.server.extra import missing
 from rookery.server.parameters import Parameters, Receipt
 from rookery.server.protocol import Answer, Bytes, Kind, Nonce, Request, Side
+from rookery.server.rules import refuse_weight
 from rookery.types import Array
 
 try:
@@ -52,6 +53,13 @@ class Reply(NamedTuple):
 
     answer: Answer
     body: bytearray
+
+
+class Seen(NamedTuple):
+    """Where a secure sum stands for this client, as `rounds.View` says it."""
+
+    code: str
+    letter: dict[str, Array]
 
 
 class RemoteParameterServer:
@@ -151,32 +159,76 @@ class RemoteParameterServer:
         version: int | None = None,
         push_id: str | None = None,
     ) -> Receipt:
-        """Sends an update; when this returns, the server will not lose it."""
-        body = self._encoded(worker, _arrays(grads))
+        """Sends an update; when this returns, the server will not lose it.
+
+        What a codec leaves out of an update that is taken goes with the worker's next one, so
+        that with a codec a worker's updates go one after the other.
+        """
+        refuse_weight(weight)
         said = replace(
             self._request(Kind.PUSH, worker),
-            sha256=protocol.digest(body),
-            size=len(body),
             version=-1 if version is None else version,
             push_id=push_id or secrets.token_hex(16),
             weight=float(weight),
             codec=self._codec,
         )
-        answer = self._ask(said, body).answer
-        return Receipt(answer.accepted, answer.code, answer.version)
+        if self._codec is Codec.NONE:
+            return self._send(said, tensors.pack(compress.encode(_arrays(grads), Codec.NONE)))
+        residual = self._residual(worker)
+        with residual.turn:
+            encoded = residual.encode(_arrays(grads), self._codec, self._keep)
+            receipt = self._send(said, tensors.pack(encoded.wire))
+            residual.settle(encoded, taken=receipt.accepted)
+        return receipt
+
+    @beartype
+    def take_back(self, worker: str) -> None:
+        """Says that a worker's last update came to nothing: it can be pushed again as it was."""
+        residual = self._residual(worker)
+        with residual.turn:
+            residual.take_back()
+
+    # --- secure sums
+
+    @beartype
+    def take_stage(
+        self,
+        worker: str,
+        stage: Kind,
+        letter: Mapping[str, Array],
+        *,
+        session: str = "",
+        version: int | None = None,
+    ) -> Receipt:
+        """Sends a letter of a secure sum (`letters`); one that is sent twice counts once."""
+        said = replace(
+            self._request(stage, worker),
+            version=-1 if version is None else version,
+            push_id=session,
+        )
+        return self._send(said, tensors.pack(letter))
+
+    @beartype
+    def show_stage(self, worker: str, session: str = "") -> Seen:
+        """Asks what this client is to send next."""
+        answer, body = self._ask(replace(self._request(Kind.LOOK, worker), push_id=session))
+        return Seen(answer.code, tensors.unpack(body) if body else {})
 
     @beartype
     def get_server_stats(self) -> dict[str, Any]:
         """Returns numbers about the server."""
-
         stats: dict[str, Any] = json.loads(self._ask(self._request(Kind.STATS)).body)
         return stats
 
-    def _encoded(self, worker: str, arrays: dict[str, Array]) -> bytearray:
+    def _residual(self, worker: str) -> Residual:
         with self._encoding:
-            residual = self._residuals.setdefault(worker, Residual())
-            wire = residual.encode(arrays, self._codec, self._keep)
-        return tensors.pack(wire)
+            return self._residuals.setdefault(worker, Residual())
+
+    def _send(self, said: Request, body: Bytes) -> Receipt:
+        """Returns what became of a message with a body."""
+        said = replace(said, sha256=protocol.digest(body), size=len(body))
+        answer = self._ask(said, body).answer
+        return Receipt(answer.accepted, answer.code, answer.version)
 
     # --- one call
 
@@ -229,8 +281,8 @@ class RemoteParameterServer:
         with self._http.stream(
             "POST", protocol.PATH, content=_Chunks(body), headers=headers
         ) as got:
-            self._keep_nonce(got.headers.get(protocol.NONCE, ""))
             answer = self._verified(got, nonce)
+            self._keep_nonce(got.headers.get(protocol.NONCE, ""))
             reply = Reply(answer, _received(got, answer))
         if answer.message:
             raise RefusedError(answer.message, answer.code)
@@ -273,8 +325,11 @@ class RemoteParameterServer:
             ) from error
 
     def _keep_nonce(self, text: str) -> None:
-        """Half of its life, by how long we have had it: this host's clock means nothing there."""
-        if text:
+        """Half of its life, by how long we have had it: this host's clock means nothing there.
+
+        It is not signed: without one that can be read, the next message asks for one.
+        """
+        with contextlib.suppress(ValueError):
             self._nonces.append((Nonce.parse(text), time.monotonic() + self._lifetime_s / 2))
 
 

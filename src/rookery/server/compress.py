@@ -7,6 +7,7 @@ Top-k leaves most of an update out. `Residual` adds what was left out to the nex
 which training stalls (Stich et al. 2018, Sparsified SGD with Memory).
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from math import ceil, prod
@@ -48,21 +49,47 @@ def decode(wire: Mapping[str, Array], codec: Codec, shapes: Shapes) -> Arrays:
     return _CODECS[codec].decode(wire, shapes)
 
 
+class Encoded(NamedTuple):
+    """An update ready to be sent, and what is left of it then."""
+
+    wire: Arrays
+    left: Arrays
+
+
 class Residual:
-    """What an update's encoding left out, kept for the next update."""
+    """What the encoding of taken updates left out, kept for the next one.
+
+    encoded = residual.encode(update, codec, keep)
+    residual.settle(encoded, taken=...)        # as the server says
+    residual.take_back()                       # the round came to nothing: as before that update
+    """
 
     def __init__(self) -> None:
+        self.turn = threading.Lock()  # for one update at a time, from encode to settle
         self._left: Arrays = {}
+        self._before: Arrays | None = None  # the last update; None: it was not taken
 
-    def encode(self, arrays: Mapping[str, Array], codec: Codec, keep: float) -> Arrays:
-        """Encodes an update and what is left of those before it."""
+    def encode(self, arrays: Mapping[str, Array], codec: Codec, keep: float) -> Encoded:
+        """Encodes an update and what is left of those before it; remembers nothing yet."""
         if codec is Codec.NONE:
-            return encode(arrays, codec, keep)
+            return Encoded(encode(arrays, codec, keep), {})
         full = {name: array + self._left.get(name, 0.0) for name, array in arrays.items()}
         wire = encode(full, codec, keep)
         sent = decode(wire, codec, {name: array.shape for name, array in full.items()})
-        self._left = {name: full[name] - sent[name] for name in full}
-        return wire
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            return Encoded(wire, {name: full[name] - sent[name] for name in full})
+
+    def settle(self, encoded: Encoded, *, taken: bool) -> None:
+        """Keeps what is left of an update that was taken; one NaN would stay for ever."""
+        finite = all(bool(np.isfinite(array).all()) for array in encoded.left.values())
+        self._before = self._left if taken and finite else None
+        if taken and finite:
+            self._left = encoded.left
+
+    def take_back(self) -> None:
+        """Forgets that the last update was taken, if it was."""
+        if self._before is not None:
+            self._left, self._before = self._before, None
 
 
 def _as_they_are(arrays: Mapping[str, Array], keep: float) -> Arrays:

@@ -9,9 +9,11 @@ kept for ever, and so is any number of them. A body that does not arrive is the 
 import asyncio
 import resource
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from rookery.errors import RefusedError
 from rookery.server.extra import missing
 from rookery.server.limits import Limits
 
@@ -29,7 +31,7 @@ RESERVE = 256  # files that a process keeps for everything but connections
 
 
 class Connection(HttpToolsProtocol):
-    """One client's connection. `known` becomes True once a message on it was authentic."""
+    """One client's connection; `owner` is its name, once a message of it was let in here."""
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class Connection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
     ):
         super().__init__(config, state, {"connection": self}, loop)
-        self.known, self._crowd, self._limits = False, crowd, crowd.limits
+        self.owner, self._crowd, self._limits = "", crowd, crowd.limits
         self._in_head, self._head_bytes = True, 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -48,6 +50,11 @@ class Connection(HttpToolsProtocol):
     def resting(self) -> bool:
         """Is no request being answered?"""
         return self.cycle is None or self.cycle.response_complete
+
+    def greet(self, client: str) -> None:
+        """Hears whose connection this is; refuses it where the client has too many."""
+        if not self.owner:
+            self._crowd.greet(self, client)
 
     def drop(self) -> None:
         """Ends the connection without waiting for the other side."""
@@ -117,13 +124,17 @@ class Connection(HttpToolsProtocol):
 
 
 class Crowd:
-    """All connections, the oldest first. When there are too many, one that rests has to go."""
+    """All connections, the oldest first. When there are too many, one that rests has to go.
+
+    Strangers make room for clients, and each client for itself.
+    """
 
     def __init__(self, limits: Limits, on_garbage: Callable[[], None]):
         self.limits, self.on_garbage = limits, on_garbage
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.capacity = min(limits.connections, max(1, files - RESERVE))
         self._members: dict[Connection, None] = {}
+        self._clients: Counter[str] = Counter()  # their connections
 
     def __len__(self) -> int:
         return len(self._members)
@@ -133,13 +144,38 @@ class Crowd:
         if len(self._members) > self.capacity:
             self._choose(newcomer).drop()
 
+    def greet(self, member: Connection, client: str) -> None:
+        if self._clients[client] >= self.limits.client_connections:
+            oldest = self._resting(client)
+            if oldest is None:
+                raise RefusedError(
+                    f"{client} has {self._clients[client]} connections, and all are at work; use "
+                    "fewer at once",
+                    code="busy",
+                )
+            self._forget(oldest)
+            oldest.drop()
+        member.owner = client
+        self._clients[client] += 1
+
     def leave(self, member: Connection) -> None:
         self._members.pop(member, None)
+        self._forget(member)
+
+    def _forget(self, member: Connection) -> None:
+        """A connection that is being dropped counts no longer."""
+        if member.owner:
+            self._clients[member.owner] -= 1
+            self._clients += Counter()  # drops those who have none left
+            member.owner = ""
 
     def _choose(self, newcomer: Connection) -> Connection:
         """Returns the oldest stranger that rests, else the newcomer."""
-        others = (who for who in self._members if who.resting and not who.known)
-        return next((who for who in others if not who.transport.is_closing()), newcomer)
+        return self._resting("") or newcomer
+
+    def _resting(self, client: str) -> Connection | None:
+        own = (who for who in self._members if who.owner == client and who.resting)
+        return next((who for who in own if not who.transport.is_closing()), None)
 
 
 class Server(uvicorn.Server):

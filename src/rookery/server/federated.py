@@ -1,10 +1,5 @@
 """The parameter server for clients that train for a while by themselves before they push.
 
-    server = FederatedParameterServer(arrays, min_workers_for_update=2)
-    version, arrays = server.get_parameters()          # a client, each round:
-    ...                                                # trains from them on its own data
-    server.push_gradients("a", deltas, weight=samples, version=version)
-
 What is pushed is what training changed (`pushes="deltas"`), or the trained weights themselves
 (`pushes="weights"`). The server takes the negative mean of the changes for a gradient (Reddi et al.
 2021) and gives it to its optimizer:
@@ -20,12 +15,14 @@ A client learns the rule and `mu` from `get_server_stats()`.
 With `differential_privacy` every update is clipped to `clip_norm`, counts once, and normal noise of
 `noise_scale` x `clip_norm` is added to their sum before anybody sees it. Only with a `ledger` does
 that promise something: it says how many clients there are and how many a round draws, adds up what
-the rounds cost, and ends them before its target is passed. Each round then goes out at its deadline
-with whoever came, and its mean is over the expected number of clients. See `privacy.py`.
+the rounds cost, and ends them before its target is passed. That a client has joined is no secret;
+in which rounds it is drawn is one. Rounds begin when `quorum` clients have joined (None: half of
+all). Each goes out at its deadline with whoever came, and its mean is over the expected number of
+clients; only where all are drawn it goes out once all have come. See `privacy.py`.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +41,28 @@ from rookery.server.parameters import Parameters, ParameterServer, Push, checked
 from rookery.server.rules import choose
 from rookery.server.stepper import Maker
 from rookery.types import Array, Floats
+
+MU = 0.01  # of FedProx, unless it is said
+# of the statistics, what tells nothing about who took part in which round
+OPEN = frozenset(
+    {
+        "version",
+        "aggregation",
+        "synchronous",
+        "parameters",
+        "server_rule",
+        "mu",
+        "update_kind",
+        "min_workers_for_update",
+        "quorum",
+        "differential_privacy",
+        "noise_multiplier",
+        "clip_norm",
+        "epsilon",
+        "target_epsilon",
+        "delta",
+    }
+)
 
 
 class ServerRule(StrEnum):
@@ -77,7 +96,15 @@ class Pushes(StrEnum):
 
 
 class FederatedParameterServer(ParameterServer):
-    """A parameter server in rounds, of clients that push what their training changed."""
+    """A parameter server in rounds, of clients that push what their training changed.
+
+    server = FederatedParameterServer(arrays, min_workers_for_update=2)
+    server.register_worker("a")
+    version, arrays = server.get_parameters()          # a client, each round:
+    ...                                                # trains from them on its own data
+    server.push_gradients("a", deltas, weight=samples, version=version)
+    server.federated_averaging()                       # ends the round before its deadline
+    """
 
     @checked
     def __init__(
@@ -94,7 +121,7 @@ class FederatedParameterServer(ParameterServer):
         clip_norm: float = 1.0,
         ledger: Ledger | None = None,
         server_rule: str = "fedavg",
-        mu: float = 0.01,
+        mu: float = MU,
         pushes: str = "deltas",
         lr: float | None = None,
         optimizer_kwargs: Mapping[str, Any] | None = None,
@@ -116,7 +143,7 @@ class FederatedParameterServer(ParameterServer):
         self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
         self.private, self.clip_norm, self.ledger = differential_privacy, clip_norm, ledger
         self.noise_scale = noise_scale if ledger is None else ledger.noise_multiplier
-        _refuse(self, aggregation_method, synchronous)
+        _refuse(self, aggregation_method, synchronous, quorum)
         stepping = STEPPING[self.server_rule]
         super().__init__(
             initial_parameters,
@@ -138,6 +165,9 @@ class FederatedParameterServer(ParameterServer):
             byzantine=byzantine,
             clock=clock,
         )
+        self._refuse_past()
+        if self.private and self._store is not None and self._saved < self.version:
+            self._save_now()  # a server was killed before it could forget: see _commit
 
     @checked
     def federated_averaging(self) -> Parameters | None:
@@ -187,6 +217,8 @@ class FederatedParameterServer(ParameterServer):
             "mu": self.mu,
             "update_kind": self.pushes.value,
             "min_workers_for_update": self.min_workers_for_update,
+            "joined": len(self._machine.roster.joined()),
+            "quorum": self.rules.quorum if ledger is None else self._quorum(ledger),
             "differential_privacy": self.private,
             "noise_multiplier": self.noise_scale if self.private else 0.0,
             "clip_norm": self.clip_norm if self.private else None,
@@ -195,7 +227,44 @@ class FederatedParameterServer(ParameterServer):
             "delta": None if ledger is None else ledger.delta,
         }
 
+    @checked
+    def get_client_stats(self) -> dict[str, Any]:
+        """Returns what clients may know: under privacy not who took part, nor when or how many."""
+        stats = self.get_server_stats()
+        return {key: stats[key] for key in OPEN} if self.private else stats
+
+    @checked
+    def load_checkpoint(self, path: str | Path | None = None) -> int:
+        """Goes on from `checkpoint_path`; from elsewhere too where there is no ledger."""
+        if self.ledger is not None and path is not None:
+            raise RefusedError(
+                f"a checkpoint was to be loaded from {path}, and the ledger knows of no version in "
+                "it; make a new server of its parameters, with this ledger",
+                "ledger",
+            )
+        return super().load_checkpoint(path)
+
     # What is other than in the server of gradients.
+
+    def _refuse_crowd(self, newcomers: Set[str]) -> None:
+        if self.private:
+            clients = float("inf") if self.ledger is None else self.ledger.clients
+            promise.refuse_workers(self._machine.roster.involved() | newcomers, clients)
+
+    def _refuse_past(self) -> None:
+        """Refuses to go on from what no promise was made about."""
+        try:
+            self._refuse_crowd(frozenset())
+            if self.ledger is not None and self.ledger.rounds < self.version:
+                raise RefusedError(
+                    f"this server has shown {self.version} versions, and its ledger knows of "
+                    f"{self.ledger.rounds} rounds: put the newest ledger back, or begin with "
+                    "another checkpoint_path (--run-dir) and the parameters as they are",
+                    "ledger",
+                )
+        except RefusedError as error:
+            self.close()
+            raise ConfigError(str(error)) from error
 
     def _incoming(self, update: Floats) -> Floats:
         """Returns the change as a gradient, [P]: against the one the optimizer goes."""
@@ -208,24 +277,30 @@ class FederatedParameterServer(ParameterServer):
             promise.refuse_weights([weight])
         return super()._weight(weight)
 
-    def _welcome(self, push: Push) -> bool:
-        """Draws the clients of a round with its first push. A budget that is spent ends it all."""
+    def _unwelcome(self, push: Push) -> str:
+        """Draws the clients of a round with its first push, once enough have joined."""
         if self.ledger is None:
-            return True
-        while self._machine.invited is None:
-            self._refuse_spent(self.ledger)
+            return ""
+        if self._machine.invited is None:
+            if len(self._machine.roster.joined()) < self._quorum(self.ledger):
+                return "early"
             self._draw(self.ledger)
-        return push.worker in self._machine.invited
+        return "" if push.worker in (self._machine.invited or ()) else "uninvited"
+
+    def _quorum(self, ledger: Ledger) -> int:
+        """Returns how many clients must have joined: rounds of few cost all of them as much."""
+        return self.rules.quorum or (ledger.clients + 1) // 2
 
     def _draw(self, ledger: Ledger) -> None:
-        """A round that draws nobody goes out like any other, as noise, and costs as much."""
+        """A round that draws nobody goes out like any other: at its deadline, as noise, charged."""
         drawn = privacy.subsample(self._machine.roster.active(), ledger.sample_rate)
         self._opened = self._clock()
-        invite = Record("invite", {"workers": drawn})
-        self._commit([invite] if drawn else [invite, self._closing([], None)])
+        self._commit([Record("invite", {"workers": drawn})])
 
-    def _refuse_spent(self, ledger: Ledger) -> None:
-        if ledger.would_be() > ledger.target_epsilon:
+    def _refuse_over(self) -> None:
+        super()._refuse_over()
+        ledger, begun = self.ledger, self._machine.invited is not None
+        if ledger is not None and not begun and ledger.would_be() > ledger.target_epsilon:
             raise BudgetError(
                 f"epsilon is {ledger.epsilon:.4g}, and one more round would pass the "
                 f"{ledger.target_epsilon:g} that were promised; training ends here"
@@ -240,8 +315,10 @@ class FederatedParameterServer(ParameterServer):
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         invited = self._machine.invited
-        if invited is None:
+        if self.ledger is None or invited is None:
             return super()._complete(pending)
+        if self.ledger.sample_rate < 1:
+            return False  # how soon a round is over would tell whom it drew
         awaited = set(invited) & set(self._machine.roster.active())
         return awaited <= {each.worker for each in pending}
 
@@ -268,6 +345,18 @@ class FederatedParameterServer(ParameterServer):
         scale = self.noise_scale * self.clip_norm / clients
         return (mean + privacy.noise(len(mean), scale)).astype(np.float32)
 
+    def _commit(self, records: Sequence[Record]) -> None:
+        """Under privacy a round that is over leaves no single update in the journal."""
+        super()._commit(records)
+        over = any(record.kind in ("apply", "skip") for record in records)
+        if self.private and over and self._store is not None:
+            self._save_now()
+
+    def _leaving(self, worker: str) -> Record:
+        """With a ledger all that ever joined count, so none of them is forgotten."""
+        kind = "leave" if self.ledger is None else "retire"
+        return Record(kind, {"worker": worker})
+
     def _noted(self, record: Record) -> Record:
         """Noise cannot be computed again."""
         return record if self.private else super()._noted(record)
@@ -289,7 +378,9 @@ def _plain(arrays: Named) -> dict[str, Array]:
     }
 
 
-def _refuse(server: FederatedParameterServer, aggregation: str, synchronous: bool) -> None:
+def _refuse(
+    server: FederatedParameterServer, aggregation: str, synchronous: bool, quorum: int | None
+) -> None:
     if server.min_workers_for_update < 1 or not 0 <= server.mu < float("inf"):
         raise ConfigError(
             "min_workers_for_update must be 1 or more and mu finite and 0 or more, got "
@@ -305,6 +396,11 @@ def _refuse(server: FederatedParameterServer, aggregation: str, synchronous: boo
     numbers = {"noise_multiplier": server.noise_scale, "clip_norm": server.clip_norm}
     promise.refuse_numbers(1, numbers)
     promise.refuse_aggregation(aggregation)
+    if server.ledger is not None and quorum is not None and quorum > server.ledger.clients:
+        raise ConfigError(
+            f"rounds begin when {quorum} clients have joined (--quorum), and privacy is promised "
+            f"to {server.ledger.clients} (--clients): none would ever begin; lower the quorum"
+        )
     if not synchronous:
         raise ConfigError(
             "differential_privacy was asked for without rounds, where one client could count many "

@@ -26,7 +26,7 @@ from rookery.errors import RefusedError
 from rookery.server import protocol
 from rookery.server.keys import Keys
 from rookery.server.limits import Limits
-from rookery.server.protocol import Kind, Nonce, Request, Side
+from rookery.server.protocol import Nonce, Request, Side
 
 # refusals of an update for what is in it; those of a message are not the client's fault alone
 BAD = frozenset({"schema", "finite", "weight", "malformed"})
@@ -169,7 +169,7 @@ class Gate:
                 code="rate",
             )
         standing.messages += 1
-        if said.kind is Kind.PUSH and self.quarantined(standing):
+        if said.kind in protocol.BODIED and self.quarantined(standing):
             raise RefusedError(
                 f"updates of {said.client} are refused for {self.limits.quarantine_s:g} s after "
                 f"{self.limits.quarantine_after} bad ones in a row; find out why they were bad",

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rookery.disk import sync_folder
 from rookery.errors import CheckpointError
 from rookery.types import Floats
 
@@ -215,15 +216,6 @@ def _digest(salt: bytes, number: int, parts: Sequence[Part]) -> bytes:
     for part in parts:
         digest.update(part)
     return digest.digest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Waits until the disk has the names in a folder."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def discard(path: Path) -> None:

@@ -8,7 +8,7 @@ The file is read again when it has changed, so that a server need not be restart
 printed or logged.
 """
 
-import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -17,8 +17,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from rookery.disk import replace_file, sync_folder
 from rookery.errors import ConfigError
 from rookery.server.protocol import checked_name
 
@@ -72,13 +74,13 @@ class Keys:
                 f"the key of {client} has {len(key)} characters and could be guessed; use at "
                 f"least {SHORTEST}, best those of Keys.issue"
             )
-        with self._lock:
+        with self._lock, _alone(self._path):
             self._refresh()
             self._write(self._keys | {client: key})
 
     def revoke(self, client: str) -> None:
         """Forgets a client's key."""
-        with self._lock:
+        with self._lock, _alone(self._path):
             self._refresh()
             if client not in self._keys:
                 raise ConfigError(f"there is no key of {client!r:.120}; nothing to revoke")
@@ -106,7 +108,12 @@ class Keys:
 
     def _write(self, keys: dict[str, str]) -> None:
         if self._path is not None:
-            _replace(self._path, json.dumps({"format": FORMAT, "keys": keys}, indent=1))
+            text = json.dumps({"format": FORMAT, "keys": keys}, indent=1)
+            try:
+                replace_file(self._path, text.encode())
+                sync_folder(self._path.parent)
+            except OSError as error:
+                raise _unwritable(self._path, error) from error
             self._refresh()
         self._keys = keys
 
@@ -134,17 +141,22 @@ def _refuse_open(path: Path) -> None:
         )
 
 
-def _replace(path: Path, text: str) -> None:
-    """Writes a file that is whole as soon as it has its name, and 0600 from its first byte on."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+@contextmanager
+def _alone(path: Path | None) -> Iterator[None]:
+    """Lets one process at a time change a file: two would each write what they had read."""
+    if path is None:
+        yield
+        return
     try:
-        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
+        fd = os.open(path.parent, os.O_RDONLY)  # the folder: the file itself is replaced
     except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise ConfigError(f"keys cannot be kept in {path}: {error}; name another file") from error
+        raise _unwritable(path, error) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # for as long as another one writes
+        yield
+    finally:
+        os.close(fd)
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"keys cannot be kept in {path}: {error}; name another file")

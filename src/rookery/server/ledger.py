@@ -22,12 +22,12 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rookery.disk import sync_folder
 from rookery.errors import BudgetError, CheckpointError, ConfigError
 from rookery.server.promise import refuse_numbers
 
@@ -127,11 +127,10 @@ def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
     """Returns epsilon at this delta after all these rounds, in whatever order."""
     dp = _accounting()
     accountant = dp.rdp.RdpAccountant()
-    with _quiet():
-        for noise_multiplier, sample_rate, rounds in spent:
-            noise = dp.GaussianDpEvent(noise_multiplier)
-            accountant.compose(dp.PoissonSampledDpEvent(sample_rate, noise), rounds)
-        return float(accountant.get_epsilon(delta))
+    for noise_multiplier, sample_rate, rounds in spent:
+        noise = dp.GaussianDpEvent(noise_multiplier)
+        accountant.compose(dp.PoissonSampledDpEvent(sample_rate, noise), rounds)
+    return float(accountant.get_epsilon(delta))
 
 
 def read(path: Path) -> tuple[Spent, ...]:
@@ -165,7 +164,7 @@ def write(path: Path, spent: Sequence[Spent]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(
             f"the privacy ledger {path} cannot be written: {error}; make room there: a round that "
@@ -175,14 +174,6 @@ def write(path: Path, spent: Sequence[Spent]) -> None:
 
 def _seal(spent: Sequence[Sequence[float]]) -> str:
     return hashlib.sha256(json.dumps(spent).encode()).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _seize(path: Path) -> int:
@@ -214,22 +205,13 @@ def _accounting() -> Any:
             "differential privacy is accounted for by dp-accounting, which is not installed; "
             "pip install 'rookery[dp]', or turn privacy off"
         ) from error
+    logging.getLogger("absl").addFilter(_tells_more)  # once is enough, and threads come and go
     return dp_accounting
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps dp-accounting from saying in each round which orders it leaves out.
+def _tells_more(record: logging.LogRecord) -> bool:
+    """Is it not one of the orders that dp-accounting leaves out, which it names in each round?
 
     An order left out makes epsilon larger, if anything.
     """
-    logger = logging.getLogger("absl")
-    logger.addFilter(_tells_more)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_tells_more)
-
-
-def _tells_more(record: logging.LogRecord) -> bool:
     return "failed to converge" not in record.getMessage()

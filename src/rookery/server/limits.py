@@ -13,6 +13,7 @@ class Limits:
     memory_bytes: int = 1 << 30  # of all updates that are being received at once
     header_bytes: int = 16384  # of an HTTP request's head
     connections: int = 4096  # open at once; the oldest idle one gives way to a new one
+    client_connections: int = 128  # of one client; its oldest idle one gives way to a new one
     header_s: float = 10.0  # for a TLS handshake, and for a request's head to arrive
     body_s: float = 10.0  # for a body to arrive, beside its bytes at `body_rate`
     body_rate: float = 1e6  # bytes/s that a client must reach over a whole body

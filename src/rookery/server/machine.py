@@ -85,6 +85,12 @@ class Machine:
         self.roster.pushed(record.about["worker"], record.about["id"])
         self.counts["ok"] += 1
 
+    def _sum(self, record: Record) -> None:
+        """Notes whose updates a secure sum is of; the sum itself is applied like any other."""
+        for worker in record.about["workers"]:
+            self.roster.pushed(worker, record.about["id"])
+        self.counts["ok"] += len(record.about["workers"])
+
     def _apply(self, record: Record) -> None:
         """Where the record does not have the update, it is that of what is pending."""
         update = self.aggregate(self.pending) if record.floats is None else record.floats
@@ -107,6 +113,9 @@ class Machine:
 
     def _leave(self, record: Record) -> None:
         self.roster.leave(record.about["worker"])
+
+    def _retire(self, record: Record) -> None:
+        self.roster.retire(record.about["worker"])
 
     def _quarantine(self, record: Record) -> None:
         self.roster.quarantine(record.about["worker"], record.about["strikes"])
@@ -165,7 +174,7 @@ class Machine:
         if wrong := self.layout.differences(parameters):
             raise CheckpointError(
                 f"the checkpoint is of other parameters: {', '.join(wrong[:8])}; give the network "
-                "it was saved with, or another checkpoint_path"
+                "it was saved with, or another checkpoint_path (--run-dir)"
             )
         ordered = {name: parameters[name] for name in numbers["names"]}  # as the optimizer's slots
         layout = Layout.of(ordered)
@@ -184,11 +193,13 @@ class Machine:
 
 DEEDS: dict[str, Callable[[Machine, Record], None]] = {
     "push": Machine._push,
+    "sum": Machine._sum,
     "apply": Machine._apply,
     "skip": Machine._skip,
     "invite": Machine._invite,
     "join": Machine._join,
     "leave": Machine._leave,
+    "retire": Machine._retire,
     "quarantine": Machine._quarantine,
     "pardon": Machine._pardon,
 }

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from rookery.errors import RefusedError
 from rookery.server import compress, protocol, refusals, tensors
@@ -21,6 +21,7 @@ from rookery.server.metrics import Metrics, plain
 from rookery.server.parcels import Parcels, Source
 from rookery.server.protocol import Answer, Bytes, Kind, Request
 from rookery.server.refusals import Refusals
+from rookery.types import Array
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -45,6 +46,8 @@ class Receipt(Protocol):
 class Answering(Source, Protocol):
     """A parameter server, as the network sees it."""
 
+    @property
+    def one_voice(self) -> bool: ...
     def register_worker(self, worker: str) -> int: ...
     def unregister_worker(self, worker: str) -> None: ...
     def push_gradients(
@@ -57,6 +60,35 @@ class Answering(Source, Protocol):
         push_id: str | None = None,
     ) -> Receipt: ...
     def get_server_stats(self) -> dict[str, Any]: ...
+    def get_client_stats(self) -> dict[str, Any]: ...
+
+
+class View(Protocol):
+    """Where a secure sum stands for a client."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def letter(self) -> Mapping[str, Array]: ...
+
+
+@runtime_checkable
+class Summing(Protocol):
+    """A parameter server whose rounds are secure sums."""
+
+    @property
+    def letter_bytes(self) -> int: ...
+    def take_stage(
+        self,
+        worker: str,
+        stage: Kind,
+        letter: Mapping[str, Array],
+        *,
+        session: str = "",
+        version: int | None = None,
+        digest: str = "",
+    ) -> Receipt: ...
+    def show_stage(self, worker: str, session: str = "") -> View: ...
 
 
 class Outcome(NamedTuple):
@@ -71,6 +103,16 @@ class Outcome(NamedTuple):
     codec: Codec = Codec.NONE
 
 
+class Connected(Protocol):
+    """The connection that a request came by."""
+
+    def greet(self, client: str) -> None:
+        """Hears whose it is."""
+
+    def drop(self) -> None:
+        """Ends it."""
+
+
 @dataclass(frozen=True)
 class Exchange:
     """A request whose sender is known, and the way back."""
@@ -80,7 +122,7 @@ class Exchange:
     body: Body
     send: "Send"
     peer: str
-    drop: Callable[[], None]  # ends the connection
+    connection: Connected
 
 
 class Messages:
@@ -98,7 +140,9 @@ class Messages:
         self._server, self._gate, self._limits = server, gate, gate.limits
         self._metrics, self._refused, self._threads = metrics, refused, threads
         self._parcels = Parcels(server)
-        self.body_limit = gate.limits.body_bytes or self._parcels.size + SLACK
+        self._sums = server if isinstance(server, Summing) else None
+        letter = 0 if self._sums is None else self._sums.letter_bytes
+        self.body_limit = gate.limits.body_bytes or max(self._parcels.size, letter) + SLACK
         self._receiving = 0  # bytes of bodies that are in memory
         self._handlers: dict[Kind, Callable[[Request, bytearray], Outcome]] = {
             Kind.REGISTER: self._register,
@@ -106,6 +150,8 @@ class Messages:
             Kind.PULL: self._pull,
             Kind.PUSH: self._push,
             Kind.STATS: self._stats,
+            Kind.LOOK: self._show,
+            **dict.fromkeys(protocol.STAGES, self._take),
         }
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
@@ -119,8 +165,7 @@ class Messages:
             await self._turn_away(refusal, body, send)
             return
         connection = scope["state"]["connection"]
-        connection.known = True
-        await self._exchange(Exchange(said, key, body, send, _peer(scope), connection.drop))
+        await self._exchange(Exchange(said, key, body, send, _peer(scope), connection))
         self._metrics.count("seconds_total", said.kind, time.monotonic() - begun)
 
     def _declared(self, headers: Mapping[bytes, bytes]) -> int:
@@ -154,6 +199,7 @@ class Messages:
         said = call.said
         try:
             self._gate.admit(said)
+            call.connection.greet(said.client)  # not before: anybody can send a message again
             self._metrics.count("messages_total", said.kind)
             outcome = await self._received(call)
         except RefusedError as refusal:
@@ -166,10 +212,10 @@ class Messages:
     async def _received(self, call: Exchange) -> Outcome:
         """Receives a body, checks that it is the one that was signed, and does what is asked."""
         said = call.said
-        if said.size != call.body.size or (said.size and said.kind is not Kind.PUSH):
+        if said.size != call.body.size or (said.size and said.kind not in protocol.BODIED):
             raise RefusedError(
                 f"a {said.kind} of {said.size} bytes came with {call.body.size}; only updates "
-                "have a body, of the length that was signed",
+                "and letters have a body, of the length that was signed",
                 code="malformed",
             )
         self._make_room(said.size)
@@ -194,10 +240,10 @@ class Messages:
         try:
             outcome = await self._in_thread(lambda: handler(said, body))
         except RefusedError as refusal:
-            if said.kind is Kind.PUSH:
+            if said.kind in protocol.BODIED:
                 self._gate.judge(said.client, refusal.code)
             raise
-        if said.kind is Kind.PUSH:
+        if said.kind in protocol.BODIED:
             self._gate.judge(said.client, "" if outcome.accepted else outcome.code)
             if not outcome.accepted:
                 self._metrics.count("refused_total", outcome.code)
@@ -209,7 +255,7 @@ class Messages:
     # --- what threads do
 
     def _register(self, said: Request, body: bytearray) -> Outcome:
-        return Outcome(self._server.register_worker(said.worker or said.client))
+        return Outcome(self._server.register_worker(self._voice(said)))
 
     def _unregister(self, said: Request, body: bytearray) -> Outcome:
         self._server.unregister_worker(said.worker or said.client)
@@ -226,22 +272,55 @@ class Messages:
         return Outcome(parcel.version, body=parcel.body, sha256=parcel.sha256, codec=said.codec)
 
     def _push(self, said: Request, body: bytearray) -> Outcome:
-        if not protocol.equal(protocol.digest(body), said.sha256):
-            raise RefusedError(
-                "the body is not the one that was signed; send it again", code="digest"
-            )
-        arrays = compress.decode(tensors.unpack(body), said.codec, self._parcels.shapes)
+        arrays = compress.decode(_signed(said, body), said.codec, self._parcels.shapes)
         receipt = self._server.push_gradients(
-            said.worker or said.client,
+            self._voice(said),
             arrays,
             said.weight,
-            version=said.version if said.version >= 0 else None,
+            version=_version(said),
             push_id=said.push_id or None,
         )
         return Outcome(receipt.version, receipt.accepted, receipt.code)
 
+    def _voice(self, said: Request) -> str:
+        """Returns the worker that is spoken for. Where those are counted, a key is one of them."""
+        worker = said.worker or said.client
+        if self._server.one_voice and worker != said.client:
+            raise RefusedError(
+                f"in rounds and under robust rules a client counts once, and {worker!r} is a part "
+                f"of one; register as {said.client!r}",
+                code="clients",
+            )
+        return worker
+
+    def _take(self, said: Request, body: bytearray) -> Outcome:
+        receipt = self._summing().take_stage(
+            said.worker or said.client,
+            said.kind,
+            _signed(said, body),
+            session=said.push_id,
+            version=_version(said),
+            digest=said.sha256,
+        )
+        return Outcome(receipt.version, receipt.accepted, receipt.code)
+
+    def _show(self, said: Request, body: bytearray) -> Outcome:
+        seen = self._summing().show_stage(said.worker or said.client, said.push_id)
+        text: Bytes = tensors.pack(seen.letter) if seen.letter else b""
+        digest = protocol.digest(text)
+        return Outcome(self._server.version, code=seen.code, body=text, sha256=digest)
+
+    def _summing(self) -> Summing:
+        if self._sums is None:
+            raise RefusedError(
+                "this server has no secure sums, and a letter of one was sent; join it anew, if "
+                "it may see updates as they are",
+                code="plain",
+            )
+        return self._sums
+
     def _stats(self, said: Request, body: bytearray) -> Outcome:
-        text = json.dumps(plain(self._server.get_server_stats())).encode()
+        text = json.dumps(plain(self._server.get_client_stats())).encode()
         return Outcome(self._server.version, body=text, sha256=protocol.digest(text))
 
     # --- answers
@@ -269,7 +348,18 @@ class Messages:
         except TimeoutError:
             late = RefusedError("the answer was not read in time; use a faster line", code="late")
             self._refused.note(late, f"{call.said.client} at {call.peer}")
-            call.drop()
+            call.connection.drop()
+
+
+def _signed(said: Request, body: bytearray) -> dict[str, Array]:
+    """Returns the arrays of a body, once it is the one that was signed."""
+    if not protocol.equal(protocol.digest(body), said.sha256):
+        raise RefusedError("the body is not the one that was signed; send it again", code="digest")
+    return tensors.unpack(body)
+
+
+def _version(said: Request) -> int | None:
+    return said.version if said.version >= 0 else None
 
 
 def _head(headers: Mapping[bytes, bytes]) -> Head:

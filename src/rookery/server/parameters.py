@@ -1,11 +1,5 @@
 """The parameter server: one set of parameters, many workers that push gradients.
 
-    server = ParameterServer(arrays, "average", update_frequency=1, optimizer="adam", lr=3e-4)
-    server.register_worker("a")
-    version, arrays = server.get_parameters()
-    receipt = server.push_gradients("a", gradients, version=version, push_id="a-17")
-    newer = server.get_parameters(newer_than=version)      # None: nothing newer yet
-
 *Asynchronous* (the default): every `update_frequency` accepted pushes are aggregated and applied;
 1 applies each at once (A3C, Mnih et al. 2016). Updates of older versions are dropped or discounted.
 
@@ -18,10 +12,9 @@ With a `checkpoint_path` all of it survives a `kill -9`: what was acknowledged i
 the next server with that path goes on where this one was, with the same version.
 """
 
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -37,7 +30,7 @@ from rookery.server.journal import Record
 from rookery.server.layout import Named
 from rookery.server.machine import Machine, Moving, Pending, pending_of
 from rookery.server.roster import check_name
-from rookery.server.rules import Rules, Staleness, choose
+from rookery.server.rules import Rules, Staleness, choose, refuse_weight
 from rookery.server.stepper import Maker
 from rookery.server.store import Found, Store
 from rookery.types import Array, Floats, Weights
@@ -48,6 +41,7 @@ Listener: TypeAlias = Callable[[Parameters], None]
 JOURNAL_BYTES = 256 << 20  # a longer journal is replaced by a checkpoint
 JOURNAL_PUSHES = 8  # or one of so many pushes, where those are large
 LOOK_S = 0.05  # between two looks at the deadline, by one who waits
+PARTS = 256  # of one client, as in "client/part"
 
 
 class Receipt(NamedTuple):
@@ -59,8 +53,9 @@ class Receipt(NamedTuple):
     | duplicate | yes | it was taken before, and counts once |
     | finite | no | NaN or Inf in it; several in a row end in quarantine |
     | stale | no | computed with a version that is too old, or not of this server |
-    | round | no | the worker has pushed in this round already |
+    | round | no | the worker has pushed in this round already, or a whole batch alone |
     | uninvited | no | this round goes without the worker (under differential privacy) |
+    | early | no | rounds begin when more workers have joined (under differential privacy) |
     """
 
     accepted: bool
@@ -81,6 +76,12 @@ class Push(NamedTuple):
 
 class ParameterServer:
     """Parameters with a version, moved by what workers push. All methods may be called at once.
+
+    server = ParameterServer(arrays, "average", update_frequency=1, optimizer="adam", lr=3e-4)
+    server.register_worker("a")
+    version, arrays = server.get_parameters()
+    receipt = server.push_gradients("a", gradients, version=version, push_id="a-17")
+    newer = server.get_parameters(newer_than=version)      # None: nothing newer yet
 
     An update that does not fit (names, shapes, dtypes, weight, an unknown or quarantined worker)
     is a RefusedError with a `code`; one that fits and does not count is a Receipt that says so.
@@ -133,6 +134,7 @@ class ParameterServer:
         self._opened = self._began  # when the round got its first push
         self._listeners: list[Listener] = []
         self._told = 0  # the version that subscribers know
+        self.last_version: int | None = None  # nothing is taken once it is there; None: no end
         self._service: Any = None
         self._saved = 0  # the version in the checkpoint
         self._trouble = ""  # why the last checkpoint could not be saved
@@ -153,6 +155,11 @@ class ParameterServer:
                 pass
         return self._shown.version
 
+    @property
+    def one_voice(self) -> bool:
+        """Are workers counted, so that a client in several parts would count several times?"""
+        return self.rules.synchronous or self.rules.robust
+
     # Workers.
 
     @checked
@@ -161,15 +168,35 @@ class ParameterServer:
         check_name(worker, "worker's name")
         with self._turn():
             if not self._machine.roster.knows(worker):
+                self._refuse_parts(worker)
+                self._refuse_crowd({worker})
                 self._commit([Record("join", {"worker": worker})])
             return self._machine.version
+
+    def _refuse_parts(self, worker: str) -> None:
+        """Refuses one part of a client too many: each is remembered, with all it pushed."""
+        client = client_of(worker)
+        roster = self._machine.roster
+        parts = {*roster.active(), *roster.quarantined()}
+        if sum(client_of(each) == client for each in parts - {worker}) >= PARTS:
+            raise RefusedError(
+                f"{client!r} has {PARTS} parts registered, and {worker!r} would be one more; push "
+                "as one of those",
+                "clients",
+            )
+
+    def _refuse_crowd(self, newcomers: Set[str]) -> None:
+        """Refuses those who would be too many."""
 
     @checked
     def unregister_worker(self, worker: str) -> None:
         """Waits for a worker no longer. What it pushed counts; quarantine outlasts it."""
         with self._turn():
             if self._machine.roster.knows(worker):
-                self._commit([Record("leave", {"worker": worker})])
+                self._commit([self._leaving(worker)])
+
+    def _leaving(self, worker: str) -> Record:
+        return Record("leave", {"worker": worker})
 
     @checked
     def pardon_worker(self, worker: str) -> None:
@@ -272,12 +299,7 @@ class ParameterServer:
         return self._machine.layout.split(update)
 
     def _weight(self, weight: float) -> float:
-        if not math.isfinite(weight) or weight < 0:
-            raise RefusedError(
-                f"a weight must be finite and 0 or more, got {weight}; give the number of samples "
-                "or steps that the update is made of",
-                "weight",
-            )
+        refuse_weight(weight)
         if weight > self.rules.max_weight:
             self._count("weight_clamped")
         return min(weight, self.rules.max_weight)
@@ -285,15 +307,16 @@ class ParameterServer:
     def _take(self, push: Push) -> Receipt:
         if push.push_id in self._machine.roster.admitted(push.worker).applied:
             return self._answer("duplicate", accepted=True)
+        self._refuse_over()
         if not push.finite:
             return self._strike(push.worker)
-        if not self._welcome(push):
-            return self._answer("uninvited")
         scale = self.rules.scale(0 if push.version is None else self._shown.version - push.version)
         if scale is None:
             return self._answer("stale")
-        pushed = {each.worker for each in self._machine.pending}
-        if self.rules.synchronous and push.worker in pushed:
+        if why := self._unwelcome(push):
+            return self._answer(why)
+        pushed = sum(each.worker == push.worker for each in self._machine.pending)
+        if pushed >= (1 if self.rules.synchronous else self.rules.update_frequency):
             return self._answer("round")
         if scale != 1.0:
             self._count("discounted")
@@ -311,9 +334,19 @@ class ParameterServer:
             records.append(self._closing(pending, None))
         self._commit(records)
 
-    def _welcome(self, push: Push) -> bool:
-        """May this worker push in this round?"""
-        return True
+    def _refuse_over(self) -> None:
+        """Refuses what could only lead past the last version; under the lock, so none does."""
+        if self._at_its_end():
+            raise RefusedError(
+                f"training is over at version {self._machine.version}; pull it, and leave", "over"
+            )
+
+    def _at_its_end(self) -> bool:
+        return self.last_version is not None and self._machine.version >= self.last_version
+
+    def _unwelcome(self, push: Push) -> str:
+        """Returns why this worker may not push in this round, as a receipt's code; "": it may."""
+        return ""
 
     def _incoming(self, update: Floats) -> Floats:
         """Returns what of a pushed vector is aggregated, [P]."""
@@ -350,7 +383,9 @@ class ParameterServer:
                 self.broadcast_parameters()
 
     def _look(self) -> None:
-        """Closes a round that is due."""
+        """Closes a round that is due, unless it began before an earlier end was set."""
+        if self._at_its_end():
+            return
         pending = self._machine.pending
         if pending and self._complete(pending):
             self._commit([self._closing(pending, None)])
@@ -368,8 +403,9 @@ class ParameterServer:
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         """Is this enough to be applied without waiting for the deadline?"""
-        if not self.rules.synchronous:
-            return len(pending) >= self.rules.update_frequency
+        if not self.rules.synchronous:  # who is hasty waits for others, and they lose nothing
+            several = _workers(pending) >= self._least()
+            return several and len(pending) >= self.rules.update_frequency
         active = len(self._machine.roster.active())
         return len(pending) >= max(self._least(), self.rules.enough(active))
 
@@ -465,6 +501,11 @@ class ParameterServer:
                 "uptime_s": self._clock() - self._began,
             }
 
+    @checked
+    def get_client_stats(self) -> dict[str, Any]:
+        """Returns what of the statistics is for every client; over the network that is all."""
+        return self.get_server_stats()
+
     # The disk.
 
     @checked
@@ -484,22 +525,30 @@ class ParameterServer:
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Goes on from a file, or a server's folder; without a path from `checkpoint_path`.
 
-        Returns the version: that of the checkpoint, or a new one where this server has had a
+        Returns the version: that of the checkpoint, or a new one where this server has had it or a
         later one already, since a version must not stand for two sets of parameters.
         """
         with self._turn():
-            before = self._machine.version
+            before = self._shown
             found = self._own_store().load() if path is None else store.look_into(Path(path))
             if found is None:
                 raise CheckpointError(f"there is no checkpoint in {self._own_store().folder}")
             self._machine = self._restored(found)
-            if self._machine.version < before:
-                self._machine.version = before + 1
+            renamed = self._would_stand_for_two(before)
+            if renamed:
+                self._machine.version = before.version + 1
             self._opened = self._clock()
             self._publish()
-            if self._store is not None and path is not None:
+            if self._store is not None and (path is not None or renamed):
                 self.save_checkpoint()
             return self._machine.version
+
+    def _would_stand_for_two(self, before: Parameters) -> bool:
+        """Would the version that was loaded be an earlier one, or that of other parameters?"""
+        if self._machine.version != before.version:
+            return self._machine.version < before.version
+        loaded = self._split(self._machine.stepper.values)
+        return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
 
     @checked
     def close(self) -> None:
@@ -558,6 +607,11 @@ class ParameterServer:
 def skip(why: str) -> Record:
     """Returns that a round comes to nothing."""
     return Record("skip", {"why": why})
+
+
+def client_of(worker: str) -> str:
+    """Returns the client that a worker is, or is a part of."""
+    return worker.partition("/")[0]
 
 
 def _workers(pending: Sequence[Pending]) -> int:

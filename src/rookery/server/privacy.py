@@ -18,7 +18,7 @@ neighbours would differ by more than C. Who was invited and did not answer count
 to which nobody came is released like any other, as noise: leaving it out would tell.
 
 The server is trusted: it sees single updates, and is believed to clip, to add the noise and to
-forget. With secure sums (`secrets`) it sees sums only; then clients clip.
+tell nobody. With secure sums (`secrets`) it sees sums only; then clients clip.
 """
 
 import os

@@ -5,12 +5,11 @@ beside a run is believed.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from rookery.errors import ConfigError, RefusedError
 
-POISSON = "poisson"  # each client by itself, with the same probability, anew in every round
 BOUNDED = frozenset({"average", "sum", "federated"})  # weights of 1 each: see refuse_weights
 UNBOUNDED = {
     "weighted": "a client's weight multiplies its influence, and the noise is for a weight of 1",
@@ -85,13 +84,23 @@ def refuse_aggregation(method: str) -> None:
         )
 
 
-def refuse_sampling(sampling: str) -> None:
-    """Raises a ConfigError for any way to choose clients that is not the one accounted for."""
-    if sampling != POISSON:
-        raise ConfigError(
-            f"under differential privacy sampling must be {POISSON!r}, got {sampling!r}: epsilon "
-            "is computed for clients drawn each by itself with one probability; draw them with "
-            "privacy.subsample, or take sample_rate=1 and invite everybody"
+def refuse_workers(workers: Collection[str], clients: float) -> None:
+    """Raises a RefusedError for more clients than the promise is about, or one that counts twice.
+
+    The mean is over `clients`, and `delta` is below 1 / `clients`. Parts of a client, such as
+    `alice/1`, would each be clipped by themselves: together they could move more than noise hides.
+    """
+    if parts := [worker for worker in workers if "/" in worker]:
+        raise RefusedError(
+            f"under differential privacy a client counts once, and {parts[0]!r} is a part of one; "
+            f"register as {parts[0].partition('/')[0]!r}",
+            "clients",
+        )
+    if len(workers) > clients:
+        raise RefusedError(
+            f"privacy was promised to {clients} clients, and {len(workers)} would have taken part; "
+            "give clients=N for all that there may be (--clients N)",
+            "clients",
         )
 
 

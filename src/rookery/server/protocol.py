@@ -11,7 +11,8 @@ A request is `POST /v1/message`, and its answer comes back, with
 So a signature is checked before anything is decoded, and one covers the body too. Requests and
 answers are signed apart, so that neither can be sent back as the other. An answer names the nonce
 of its request: an old answer is no answer. Clients never look at a clock of theirs; `time` is the
-server's, as it came with the nonce. Bodies are safetensors, or JSON in an answer to `stats`.
+server's, as it came with the nonce. Bodies are safetensors, or JSON in an answer to `stats`;
+`letters.py` has those of secure sums.
 """
 
 import base64
@@ -47,6 +48,15 @@ class Kind(StrEnum):
     PULL = "pull"
     PUSH = "push"
     STATS = "stats"
+    ADVERTISE = "advertise"  # the stages of a secure sum, in their order
+    SHARE = "share"
+    MASK = "mask"
+    UNMASK = "unmask"
+    LOOK = "look"  # where a secure sum stands
+
+
+STAGES = (Kind.ADVERTISE, Kind.SHARE, Kind.MASK, Kind.UNMASK)
+BODIED = frozenset({Kind.PUSH, *STAGES})  # messages that bring something
 
 
 class Side(StrEnum):
@@ -83,7 +93,7 @@ class Request:
     sha256: str = EMPTY
     size: int = 0  # bytes of the body
     version: int = -1  # pull: newer than; push: what the update was computed from, -1: unsaid
-    push_id: str = ""
+    push_id: str = ""  # in a secure sum: its session
     weight: float = 1.0
     codec: Codec = Codec.NONE
 

@@ -41,12 +41,25 @@ class Roster:
         for old in gone[:-DEPARTED]:
             del self.workers[old]
 
+    def retire(self, name: str) -> None:
+        """Lets one leave that is remembered for good, since it counts."""
+        if name in self.workers:
+            self.workers[name].registered = False
+
     def knows(self, name: str) -> bool:
         return name in self.workers and self.workers[name].registered
 
     def active(self) -> list[str]:
         """Returns those whose updates are awaited."""
         return [n for n, w in self.workers.items() if w.registered and not w.quarantined]
+
+    def joined(self) -> list[str]:
+        """Returns those who are here, in quarantine too."""
+        return [n for n, w in self.workers.items() if w.registered]
+
+    def involved(self) -> set[str]:
+        """Returns all that ever joined and were not forgotten."""
+        return set(self.workers)
 
     def quarantined(self) -> list[str]:
         return [name for name, worker in self.workers.items() if worker.quarantined]
@@ -62,7 +75,8 @@ class Roster:
         if worker.quarantined:
             raise RefusedError(
                 f"worker {name!r} is in quarantine: it pushed NaN or Inf {worker.strikes} times in "
-                "a row; mend it, then let the server pardon_worker it",
+                "a row; mend it, then let the server pardon_worker it, or start `rookery serve` "
+                f"again with --pardon {name}",
                 "quarantined",
             )
         return worker

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rookery.errors import ConfigError
+from rookery.errors import ConfigError, RefusedError
 from rookery.server.aggregate import ROBUST, Aggregation, Liars, least
 
 
@@ -104,6 +104,16 @@ SCALES: Mapping[Staleness, Callable[[int, int], float | None]] = {
     Staleness.DISCOUNT: _discount,
     Staleness.KEEP: _keep,
 }
+
+
+def refuse_weight(weight: float) -> None:
+    """Refuses a weight that an update cannot have."""
+    if not math.isfinite(weight) or weight < 0:
+        raise RefusedError(
+            f"a weight must be finite and 0 or more, got {weight}; give the number of samples "
+            "or steps that the update is made of",
+            "weight",
+        )
 
 
 def _positive(value: float) -> bool:

@@ -28,6 +28,7 @@ whether an update was clipped; the sum itself tells what it tells, all the more 
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +57,27 @@ from rookery.types import Array
 DID = ("sent their keys", "shared their secrets", "sent their updates", "answered")  # by step
 
 
+class KeyPair(NamedTuple):
+    """A client's private keys for one sum."""
+
+    seal_key: Key
+    mask_key: Key
+
+    @classmethod
+    def fresh(cls) -> "KeyPair":
+        return cls(Key.fresh(), Key.fresh())
+
+    def advert(self, client: str) -> Advert:
+        return Advert(client, self.seal_key.public, self.mask_key.public)
+
+
 class Contributor:
     """A client's side of one sum. It is used once: keys that mask two updates mask neither."""
 
-    def __init__(self, terms: Terms, client: str):
+    def __init__(self, terms: Terms, client: str, keys: KeyPair | None = None):
+        """`keys` are those that were advertised before the terms were known."""
         self.terms, self.client = terms, client
-        self._seal_key, self._mask_key = Key.fresh(), Key.fresh()
+        self._seal_key, self._mask_key = keys or KeyPair.fresh()
         self._seed = os.urandom(32)
         self._roster: dict[str, Advert] = {}
         self._held: dict[str, Pair] = {}  # shares of others, and of this one
@@ -70,7 +86,7 @@ class Contributor:
 
     def advertise(self) -> Advert:
         """Returns this client's public keys (step 1)."""
-        return Advert(self.client, self._seal_key.public, self._mask_key.public)
+        return KeyPair(self._seal_key, self._mask_key).advert(self.client)
 
     def share(self, roster: Mapping[str, Advert]) -> list[Parcel]:
         """Shares this client's secrets among all in the roster, itself included (step 2)."""
@@ -211,8 +227,7 @@ class Collector:
                 "sum has room; wait for the next",
                 "full",
             )
-        for key in (advert.seal_key, advert.mask_key):
-            Key.fresh().agreed(key, b"")  # raises where it is none
+        refuse_keys(advert)
         self._adverts[advert.client] = advert
 
     def roster(self) -> dict[str, Advert]:
@@ -322,6 +337,12 @@ class Collector:
         for at in range(self._closed, step):
             refuse_few(len(self._came[at]), self.terms, DID[at])
             self._closed = at + 1
+
+
+def refuse_keys(advert: Advert) -> None:
+    """Refuses bytes that are no keys ("key")."""
+    for key in (advert.seal_key, advert.mask_key):
+        Key.fresh().agreed(key, b"")  # raises where it is none
 
 
 def _add_pair(vector: Words, terms: Terms, own: str, private: Key, other: Advert) -> None:

@@ -115,7 +115,8 @@ class Stepper:
         if numbers["optimizer"] != self.name:
             raise CheckpointError(
                 f"the checkpoint is of optimizer {numbers['optimizer']}, this server has "
-                f"{self.name}; give it the same one, or another checkpoint_path"
+                f"{self.name}; give it the same one (--mode, --server-rule), or another "
+                "checkpoint_path (--run-dir)"
             )
         found: dict[int, dict[str, Any]] = {}
         tensors = {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}

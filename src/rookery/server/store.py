@@ -6,15 +6,15 @@
 
 Saving begins the next journal, then replaces the checkpoint, which names that journal, then deletes
 the old one. Whenever it is killed, there is one checkpoint, and the journal that it names is there.
+Until the disk has the new checkpoint's name, the old journal stays and nothing is appended to the
+new one: after a loss of power either of the two checkpoints may be there.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import re
-import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,13 +25,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from rookery import __version__
+from rookery.disk import UNFINISHED, replace_file, sync_folder
 from rookery.errors import CheckpointError, ConfigError
 from rookery.nets.arrays import fingerprint
-from rookery.server.journal import Journal, Record, discard, read, sync_folder
+from rookery.server.journal import Journal, Record, discard, read
 from rookery.types import Array
 
 FORMAT = 1
-CHECKPOINT, LOCK, UNFINISHED = "checkpoint.safetensors", "lock", ".part"
+CHECKPOINT, LOCK = "checkpoint.safetensors", "lock"
 SUFFIX = ".safetensors"
 ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a checkpoint
 JOURNAL = re.compile(r"journal-(\d{9})\.log")
@@ -59,6 +60,7 @@ class Store:
         self._unlock = weakref.finalize(self, os.close, _seize(folder))
         self._journal: Journal | None = None
         self._number = 0  # of the journal
+        self._settled = True  # has the disk the name of the checkpoint?
 
     @property
     def journal_bytes(self) -> int:
@@ -72,7 +74,7 @@ class Store:
         self._close_journal()
         self._number = _journal_number(saved)
         self._journal, frames = Journal.reopen(self._path(self._number))
-        self._sweep()
+        self._settle()
         return Found(saved, frames)
 
     def save(self, saved: Saved, identity: Mapping[str, Any]) -> Path:
@@ -85,18 +87,20 @@ class Store:
             raise _unwritable(path, error) from error
         try:
             numbers = {**saved.numbers, "journal": number}
-            write_checkpoint(path, Saved(numbers, saved.arrays))
+            _replace_checkpoint(path, Saved(numbers, saved.arrays))
         except BaseException:  # raised again; the old journal stays the one that counts
             journal.close()
             raise
         self._close_journal()
         self._journal, self._number = journal, number
-        self._sweep()
+        self._settle()
         return path
 
     def append(self, records: Sequence[Record]) -> None:
         """Writes down what happens; when this returns, the disk has it."""
         assert self._journal is not None, "save() or load() comes first"
+        if not self._settled:
+            self._settle()
         self._journal.append(records)
 
     def close(self) -> None:
@@ -111,6 +115,16 @@ class Store:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"journal-{number:09d}.log"
+
+    def _settle(self) -> None:
+        """Waits until the disk has the checkpoint's name; only then the old journal may go."""
+        self._settled = False
+        try:
+            sync_folder(self.folder)
+        except OSError as error:
+            raise _unwritable(self.folder / CHECKPOINT, error) from error
+        self._settled = True
+        self._sweep()
 
     def _sweep(self) -> None:
         """Deletes what an earlier server was killed over."""
@@ -130,21 +144,22 @@ def look_into(path: Path) -> Found:
 
 def write_checkpoint(path: Path, saved: Saved) -> None:
     """Writes a checkpoint; there is the old one under this name, or the new one, and no half."""
+    _replace_checkpoint(path, saved)
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _replace_checkpoint(path: Path, saved: Saved) -> None:
+    """Where it raises, the old one is there; else the new one, for whoever looks."""
     about = json.dumps({"format": FORMAT, "rookery": __version__, **saved.numbers})
     arrays = {name: np.require(array, requirements="C") for name, array in saved.arrays.items()}
     raw = save(arrays, metadata={ABOUT: about, SEAL: _seal(about, arrays)})
-    scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(scratch, "wb", opener=_private) as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        sync_folder(path.parent)
+        replace_file(path, raw)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
         raise _unwritable(path, error) from error
 
 
@@ -201,10 +216,6 @@ def _seize(folder: Path) -> int:
             "another checkpoint_path"
         ) from None
     return fd
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _unwritable(path: Path, error: OSError) -> CheckpointError:

@@ -27,6 +27,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "I32": np.dtype("<i4"),
     "I64": np.dtype("<i8"),
     "U8": np.dtype("u1"),
+    "U64": np.dtype("<u8"),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
