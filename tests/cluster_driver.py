@@ -44,6 +44,8 @@ class Witness:
         assert isinstance(driver.parts.crew, Fleet)
         self.driver, self.folder, self.fleet = driver, folder, driver.parts.crew
         self.fleet._lose = self._losing(self.fleet._lose)  # type: ignore[method-assign]
+        squeeze = self.fleet._squeeze_in
+        self.fleet._squeeze_in = self._squeezing(squeeze)  # type: ignore[method-assign]
         self.base = {b.tag: b.facts.extent.committed for b in self.fleet.berths}  # given at birth
         self.lost: list[dict[str, Any]] = []
         self.said: list[str] = []
@@ -73,6 +75,14 @@ class Witness:
             self.lost.append(entry)
 
         return losing
+
+    def _squeezing(self, squeeze: Any) -> Any:
+        def squeezing(berth: Berth, host: Any) -> None:
+            base = self.base.pop(berth.tag, 0)
+            squeeze(berth, host)
+            self.base[berth.tag] = base  # the next one gets back what this one would have
+
+        return squeezing
 
     def look(self, event: Event) -> None:
         if isinstance(event, Warned):
@@ -157,6 +167,7 @@ class Witness:
         self.fleet.ask({berth.place: Unsaved(1 << 40) for berth in self.fleet.berths})
         shards, keys, lanes = [], [], []
         known = {b.place: (b.tag, b.acknowledged) for b in self.fleet.berths}
+        status = self._status()  # of the same moment: more may come while rows are looked at
         for berth, columns in self._rows():
             tag, acknowledged = known[berth.place]
             keys.append(_keys(columns))
@@ -175,7 +186,7 @@ class Witness:
         self._write(
             "report.json",
             {
-                **self._status(),
+                **status,
                 "reason": str(stopped.reason),
                 "shards": shards,
                 "twice": len(everything) - len(np.unique(everything, axis=0)),

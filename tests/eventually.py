@@ -4,11 +4,17 @@ import time
 from collections.abc import Callable
 
 
-def eventually(condition: Callable[[], bool], within_s: float) -> bool:
-    """Looks until the condition holds or time is up; returns whether it held."""
-    deadline = time.monotonic() + within_s
+def eventually(condition: Callable[[], bool], within_s: float, every_s: float = 0.001) -> bool:
+    """Looks until the condition holds or time is up; returns whether it held.
+
+    A look that is dear is taken less often: what is waited for needs the processor too.
+    """
+    began = time.monotonic()
+    deadline = began + within_s
     while not condition():
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             return False
-        time.sleep(0.001)
+        time.sleep(max(every_s, 2.0 * (now - began)))
+        began = time.monotonic()
     return True

@@ -55,7 +55,7 @@ class Started:
 
     def wait(self, within_s: float = PATIENCE_S) -> int:
         """Returns the exit status, negative where a signal ended it."""
-        if not eventually(lambda: self.poll() is not None, within_s):
+        if not eventually(lambda: self.poll() is not None, within_s, every_s=0.01):
             self.send(signal.SIGUSR1)
             eventually(lambda: "most recent call first" in self.said, 1.0)
             raise AssertionError(f"still there after {within_s} s: {self.said}")
@@ -108,18 +108,34 @@ class Nursery:
         return json.loads(self._process.stdout.readline())
 
     def start(
-        self, argv: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        script: str | None = None,
+        path: Path | None = None,
+        bare: bool = False,
+        said: Path | None = None,
     ) -> Started:
-        """Starts `rookery argv...` in a session of its own."""
-        number = len(list(cwd.glob("*.stdout")))
-        stdout, stderr = cwd / f"{number}.stdout", cwd / f"{number}.stderr"
+        """Starts `rookery argv...`, or a script, in a session of its own.
+
+        `bare`: see nursery.py. `said`: a file for both streams, as they come.
+        """
+        number = len(list(cwd.glob("*.stdout"))) if said is None else 0
+        stdout, stderr = said or cwd / f"{number}.stdout", said or cwd / f"{number}.stderr"
         request = {
             "start": list(argv),
             "cwd": str(cwd),
             "env": dict(env or {}),
+            "script": script,
+            "path": None if path is None else str(path),
+            "bare": bare,
             "stdout": str(stdout),
             "stderr": str(stderr),
         }
+        stdout.touch()  # whoever looks is not earlier than the command
+        stderr.touch()
         started = Started(self.ask(request), cwd, stdout, stderr, self)
         self._started.append(started)
         return started

@@ -60,6 +60,23 @@ class OwnBuffer:
         return len(self.steps)
 
 
+class OwnRanked(OwnBuffer):
+    """A list in which what was most surprising comes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.ranks: dict[int, float] = {}
+
+    def sample_batch(self, batch_size):
+        rows = sorted(range(len(self.steps)), key=lambda row: -self.ranks.get(row, np.inf))
+        chosen = [self.steps[row] for row in rows[:batch_size]]
+        batch = {key: np.stack([step[key] for step in chosen]) for key in chosen[0]}
+        return {**batch, "rows": np.array(rows[:batch_size])}
+
+    def update_priorities(self, rows, priorities):
+        self.ranks |= dict(zip(rows.tolist(), np.abs(priorities).tolist(), strict=True))
+
+
 class OwnAgent:
     """Q-learning with a table for a network."""
 
@@ -92,6 +109,32 @@ class OwnAgent:
         greedy.table = self.table
         steps = OwnEnvironment(len(self.table)).generate_experiences(greedy, 1)
         return Score(sum(step["reward"] for step in steps))
+
+
+class OwnFront:
+    """An agent that is none of the library's classes and has one of them do the work."""
+
+    def __init__(self, within):
+        self.within, self.asked = within, 0
+        self.recipe, self.learner = within.recipe, within.learner
+        self.batch_size, self.update_frequency = within.batch_size, within.update_frequency
+
+    @property
+    def td_error(self):
+        return self.within.td_error
+
+    def compute_gradients(self, batch):
+        self.asked += 1
+        return self.within.compute_gradients(batch)
+
+    def get_policy_parameters(self):
+        return self.within.get_policy_parameters()
+
+    def set_policy_parameters(self, parameters):
+        self.within.set_policy_parameters(parameters)
+
+    def evaluate_policy(self, num_episodes=10):
+        return self.within.evaluate_policy(num_episodes)
 
 
 class Score(NamedTuple):

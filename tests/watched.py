@@ -61,7 +61,7 @@ class Watched:
         seen: dict[str, Any] = {}
 
         def holds() -> bool:
-            assert self.job.poll() is None, f"it has ended: {self.job.said}"
+            assert self.job.poll() is None, f"it has ended: {self.job.said}\n{seen}"
             seen.clear()
             seen.update(self.status)
             return bool(seen) and condition(seen)

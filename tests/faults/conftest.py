@@ -1,11 +1,12 @@
 """Everything in this folder kills, corrupts and interrupts real runs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from running import Nursery, nothing_new, shared
+from zygote import warm_children
+
+__all__ = ["warm_children"]  # a fixture
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -13,19 +14,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.faults)
-
-
-@pytest.fixture(scope="session")
-def _nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture
-def nursery(_nursery: Nursery) -> Iterator[Nursery]:
-    """Starts `rookery` commands; nothing of them outlives the test, or is left in /dev/shm."""
-    before = shared()
-    yield _nursery
-    _nursery.end_all()
-    assert nothing_new(before)

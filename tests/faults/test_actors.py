@@ -58,10 +58,10 @@ def zombies() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    before = shared()
+    before, dead = shared(), zombies()
     yield
     assert nothing_new(before)
-    assert zombies() == []
+    assert set(zombies()) <= set(dead)  # others have left theirs before
 
 
 class Story:

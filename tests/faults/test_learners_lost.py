@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from fellows import free_place
+from fellows import UNLUCKY, batch, free_place, settings, together
+from rookery.config.load import load
+from rookery.errors import LostError
 from running import SMALL, Nursery, Started, clock, named, reached, settled, words
 
 pytestmark = pytest.mark.timeout(120)
@@ -40,6 +42,17 @@ def learning(run: Started, where: Path) -> bool:
         ),
         60.0,
     )
+
+
+def test_those_who_only_noticed_a_loss_are_not_blamed_for_it() -> None:
+    unlucky = batch(1)
+    unlucky.reward[-1] = UNLUCKY
+    algo = load("corridor", changes={"algo": "fellows:Superstitious"}).algo
+
+    with together(settings(algo, learners=4)) as lead:  # as processes: a thread cannot be ended
+        lead.learn(batch(0))
+        with pytest.raises(LostError, match=r"number 3 of 4 learners was lost .*thirteen"):
+            lead.learn(unlucky)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
-from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
+from signal import SIG_DFL, SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals, signal
 from typing import Any
 
 import pytest
@@ -340,6 +340,7 @@ def test_while_it_is_imported_a_signal_ends_it_too(library, number, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        preexec_fn=lambda: signal(SIGINT, SIG_DFL),  # in the background it would be ignored
     )
     try:
         assert eventually(lambda: mapped(run.pid, library), 30.0)

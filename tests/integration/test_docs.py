@@ -12,8 +12,10 @@ import ast
 import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +29,12 @@ from rookery.config.load import load
 from rookery.config.parse import keys
 from rookery.config.schema import Config
 from rookery.errors import ConfigError, LostError
+from running import Nursery
 
 TREE = Path(__file__).parents[2]
 PAGES = [TREE / "README.md", *sorted((TREE / "docs").glob("*.md"))]
-EXAMPLES = sorted((TREE / "examples").glob("*.py"))
+ELSEWHERE = ("components", "tune")  # test_components_example and test_tune_example run them
+EXAMPLES = [path for path in sorted((TREE / "examples").glob("*.py")) if path.stem not in ELSEWHERE]
 TROUBLE = TREE / "docs" / "troubleshooting.md"
 ROOTS = (TREE, TREE / "src" / "rookery")
 DEADLINE_S = 120.0
@@ -39,6 +43,7 @@ BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S
 )
 FILE = re.compile(r"# ([\w/-]+\.\w+)\n")
+SHELL = frozenset("|&;<>$`*?")  # what only a shell understands
 EXIT = re.compile(r"#.*\bexit (\d+)")
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|<img[^>]* src=\"([^\"]+)\"")
@@ -66,8 +71,39 @@ class Block(NamedTuple):
         return match[1] if match else None
 
 
+class Reader:
+    """Somebody who types what a page says, in a folder, where everything has been imported."""
+
+    def __init__(self, nursery: Nursery, folder: Path):
+        self.nursery, self.folder = nursery, folder
+
+    def runs(self, script: str, path: Path | None = None) -> str:
+        return self._saw([], 0, script=script, path=path)
+
+    def types(self, command: str) -> str:
+        code = int((EXIT.search(command) or [0, 0])[1])
+        program, *words = shlex.split(command, comments=True)
+        if program == "rookery" and not SHELL.intersection(command):
+            return self._saw(words, code)
+        return _ran(["bash", "-c", command], self.folder, code=code)
+
+    def _saw(self, words: list[str], code: int, **what: Any) -> str:
+        with tempfile.TemporaryDirectory() as elsewhere:
+            said = Path(elsewhere) / "said"
+            run = self.nursery.start(words, self.folder, bare=True, said=said, **what)
+            ended = run.wait(DEADLINE_S)
+            assert ended == code, f"{words}\n{said.read_text()}"
+            return said.read_text()
+
+
+@pytest.fixture
+def reader(_nursery: Nursery, tmp_path: Path) -> Iterator[Reader]:
+    yield Reader(_nursery, tmp_path)
+    _nursery.end_all()
+
+
 @by_name
-def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path):
+def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(page, reader, tmp_path):
     blocks = [block for block in _blocks(page) if not block.skipped]
     for block in blocks:
         if block.file:
@@ -76,14 +112,14 @@ def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(page, tmp_pa
     printed = ""
     for block in blocks:
         if block.kind in RUN and not block.file:
-            printed = RUN[block.kind](block, tmp_path)
+            printed = RUN[block.kind](block, reader)
         elif block.kind == "text":
             assert _quoted(block.body, printed), f"line {block.line}: not in\n{printed}"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-def test_every_example_runs_in_an_empty_folder(example, tmp_path):
-    printed = _ran([sys.executable, str(example)], tmp_path)
+def test_every_example_runs_in_an_empty_folder(example, reader, tmp_path):
+    printed = reader.runs(example.read_text(), example)
 
     assert printed.strip()
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
@@ -175,20 +211,17 @@ def _blocks(page: Path) -> Iterator[Block]:
         yield Block(match["kind"], match["body"], line, heading, match["why"] is not None)
 
 
-def _python(block: Block, folder: Path) -> str:
-    return _ran([sys.executable, "-"], folder, given=block.body)
+def _python(block: Block, reader: Reader) -> str:
+    return reader.runs(block.body)
 
 
-def _bash(block: Block, folder: Path) -> str:
+def _bash(block: Block, reader: Reader) -> str:
     commands = block.body.replace("\\\n", " ").splitlines()
-    return "".join(
-        _ran(["bash", "-c", command], folder, code=int((EXIT.search(command) or [0, 0])[1]))
-        for command in commands
-        if command.startswith(("rookery ", "python "))
-    )
+    typed = [command for command in commands if command.startswith(("rookery ", "python "))]
+    return "".join(reader.types(command) for command in typed)
 
 
-RUN: dict[str, Callable[[Block, Path], str]] = {"python": _python, "bash": _bash}
+RUN: dict[str, Callable[[Block, Reader], str]] = {"python": _python, "bash": _bash}
 
 
 def _ran(command: list[str], folder: Path, *, given: str = "", code: int = 0) -> str:

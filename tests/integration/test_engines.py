@@ -20,6 +20,8 @@ from rookery.engines.interface import Close, Failed, Host
 from rookery.errors import ConfigError
 from running import TESTS
 
+pytestmark = pytest.mark.fresh  # this is about how processes are started
+
 BOTH = [Engine.INLINE, Engine.PROCESSES]
 PATIENCE_S = 60.0  # for a process to start on a busy machine
 

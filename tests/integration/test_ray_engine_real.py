@@ -67,6 +67,7 @@ DEEDS: dict[Any, Callable[[Echo, Tell], Any]] = {
     "sum": lambda role, order: float(order.parcel.sum()),
     "array": lambda role, order: np.arange(1_000_000),
     "roamed": lambda role, order: role.roamed,
+    "nice": lambda role, order: os.nice(0),
     "spawn": _spawn,
 }
 
@@ -130,6 +131,12 @@ def test_orders_are_answered_in_order(local, host):
     (node,) = local.nodes()
     assert (host.node, host.address) == (node.id, node.address)
     assert psutil.pid_exists(host.pid)
+
+
+def test_a_role_has_the_priority_of_who_started_it(host):
+    host.send(Tell("nice"))
+
+    assert answer(host) == os.nice(0)
 
 
 def test_wait_returns_when_one_has_an_answer(local, host):
@@ -347,14 +354,19 @@ def test_after_sigkill_of_the_driver_nothing_is_left_of_its_ray():
 
 
 def interrupted() -> None:
-    """Is told to end while its Ray starts."""
+    """Is told to end while its Ray starts; where that hangs, it leaves as the command line does."""
 
     def leave(number: int, frame: Any) -> None:
         sys.exit(143)
 
     signal.signal(signal.SIGTERM, leave)
     say(pid=os.getpid())
-    Cluster.open(ClusterConfig(), cpus=2, store_bytes=0)
+    try:
+        Cluster.open(ClusterConfig(), cpus=2, store_bytes=0)
+    except SystemExit:
+        if engine.left_behind:
+            os._exit(143)
+        raise
     say(open=True)
 
 

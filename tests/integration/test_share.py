@@ -2,9 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from signal import SIGINT, SIGKILL
 
@@ -12,7 +10,7 @@ import pytest
 
 from eventually import eventually
 from rookery.config.load import load_run
-from running import ALONE, SMALL, TESTS, clock, members, record, words
+from running import SMALL, Nursery, clock, members, record, words
 
 START_S = 120.0  # for two runs to import torch on a busy machine, and to find each other
 LONG = SMALL | {"run.env_steps": 10_000_000, "eval.period": 1_000_000}
@@ -28,28 +26,17 @@ replay: {capacity: 2_000, warmup: 200}
 class Launched:
     """A launcher in a session of its own, as from a terminal."""
 
-    def __init__(self, argv: Sequence[str], cwd: Path):
-        self.cwd, self._log = cwd, (cwd / "stderr").open("w+")
-        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rookery", "share", "--json", "--run-dir", "runs", *argv],
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env={**os.environ, **ALONE, "PYTHONPATH": path},
-            start_new_session=True,
-        )
+    def __init__(self, nursery: Nursery, argv: Sequence[str], cwd: Path):
+        self.cwd = cwd
+        self.process = nursery.start(["share", "--json", "--run-dir", "runs", *argv], cwd)
 
     def wait(self, within_s: float = START_S) -> tuple[int, str]:
         """Returns the exit code and what it printed."""
-        out, _ = self.process.communicate(timeout=within_s)
-        return self.process.returncode, out
+        return self.process.wait(within_s), self.process.stdout.read_text()
 
     @property
     def complaints(self) -> str:
-        return (self.cwd / "stderr").read_text()
+        return self.process.stderr.read_text()
 
     def shares(self, *names: str) -> bool:
         """Do all these runs learn from each other? Whatever is compiled is compiled then."""
@@ -61,14 +48,6 @@ class Launched:
     def over(self) -> bool:
         """Is nothing of it left?"""
         return not members(self.process.pid)
-
-    def end(self) -> None:
-        for pid in members(self.process.pid):
-            os.kill(pid, SIGKILL)
-        self.process.wait(10.0)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._log.close()
 
 
 def borrowed(run_dir: Path) -> bool:
@@ -84,18 +63,17 @@ def pools(cwd: Path) -> set[Path]:
 
 
 @pytest.fixture
-def share(tmp_path: Path) -> Iterator[type[Launched]]:
+def share(_nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     """Starts launchers; nothing of them outlives the test, or is left in shared memory."""
     started: list[Launched] = []
 
     def start(*argv: str) -> Launched:
-        started.append(Launched(argv, tmp_path))
+        started.append(Launched(_nursery, argv, tmp_path))
         return started[-1]
 
     yield start
     left = [one for one in started if not eventually(lambda one=one: one.over, 10.0)]
-    for one in started:
-        one.end()
+    _nursery.end_all()
     assert not left
     assert not any(pool.exists() for pool in pools(tmp_path))
 
@@ -162,7 +140,7 @@ def test_when_the_launcher_is_killed_its_runs_end_too(share):
     names = ("corridor-seed42", "corridor-seed43")
     assert eventually(lambda: launched.shares(*names), START_S), launched.complaints
 
-    launched.process.kill()
+    launched.process.send(SIGKILL)
 
     assert launched.wait()[0] == -SIGKILL
     assert eventually(lambda: launched.over, 10.0)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from rookery.loops.cycles import Cycle
 from rookery.loops.estimate import ACTOR_FILES
 from rookery.loops.wiring import wire
 from rookery.manage import machine
-from running import ALONE, members
+from running import members, settled
 
 pytestmark = pytest.mark.slow
 
@@ -104,27 +102,15 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_all_workers_and_is_raised(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
-        cwd=tmp_path,
-        env={**os.environ, **ALONE},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert eventually((tmp_path / "began").exists, 90.0)
-        assert len(members(process.pid)) == 3
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=20.0)
-    finally:
-        process.kill()
+def test_ctrl_c_ends_all_workers_and_is_raised(nursery, tmp_path):
+    run = nursery.start([], tmp_path, script=INTERRUPTED)
+    assert eventually((tmp_path / "began").exists, 90.0), run.said
+    assert len(members(run.pid)) == 2 + 2  # itself and its workers, and what they are forked from
+    run.send(signal.SIGINT)
 
-    assert out == "interrupted\n"
-    assert process.returncode == -signal.SIGINT
-    assert eventually(lambda: not members(process.pid), 5.0)
+    assert run.wait(20.0) == -signal.SIGINT
+    assert run.stdout.read_text() == "interrupted\n"
+    assert settled(run.pid)
 
 
 def test_an_agent_trained_in_processes_goes_on_by_hand(tmp_path, monkeypatch):

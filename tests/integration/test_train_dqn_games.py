@@ -1,9 +1,6 @@
 """train_dqn at games, with workers in processes of their own."""
 
-import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,7 +9,7 @@ import rookery
 from eventually import eventually
 from rookery.errors import ConfigError
 from rookery.manage import machine
-from running import ALONE, members
+from running import settled
 
 pytestmark = pytest.mark.slow
 
@@ -90,24 +87,14 @@ rookery.train_dqn(
 """
 
 
-def test_ctrl_c_leaves_no_process_and_no_snapshot(tmp_path):
-    (tmp_path / "temporary").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
-        cwd=tmp_path,
-        env={**os.environ, **ALONE, "TMPDIR": str(tmp_path / "temporary")},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert eventually((tmp_path / "began").exists, 90.0)
-        assert list((tmp_path / "temporary").glob("*/opponents/*"))
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20.0)
-    finally:
-        process.kill()
+def test_ctrl_c_leaves_no_process_and_no_snapshot(nursery, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    run = nursery.start([], tmp_path, {"TMPDIR": str(temporary)}, script=INTERRUPTED)
+    assert eventually((tmp_path / "began").exists, 90.0), run.said
+    assert list(temporary.glob("*/opponents/*"))
+    run.send(signal.SIGINT)
 
-    assert process.returncode == -signal.SIGINT
-    assert eventually(lambda: not members(process.pid), 5.0)
-    assert not list((tmp_path / "temporary").iterdir())
+    assert run.wait(20.0) == -signal.SIGINT
+    assert settled(run.pid)
+    assert not list(temporary.iterdir())
