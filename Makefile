@@ -5,14 +5,14 @@
 # make check    format, lint, types, layers
 # make format   mends what can be mended: format and lint
 # make bench    compares with the peers     BENCH='replay learn' chooses
-# make study    returns of one, two and eight actors at equal env steps; of runs that share; of games
+# make study    returns of one, two and eight actors at equal env steps; of runs that share; of games; of clients
 # make shelf    the table of algorithms and tasks, beside SB3 with its zoo's settings (hours on 2 cores)
 # make soak     private memory of a run with eight actors over ten minutes
 # make clean    removes build products and caches; .venv and runs stay
 
 PYTHON ?= python3
 SCENARIO ?= cartpole
-BENCH ?= replay collect learn async weights train checkpoint start share
+BENCH ?= replay collect learn async weights train checkpoint start share pathfinding selfplay server
 PYTEST_ARGS ?=
 WORKERS ?= 2
 
@@ -73,6 +73,7 @@ study: $(DEV_READY)
 	$(BIN)/python benchmarks/study/rookery_strength.py ludo --out runs/strength
 	$(BIN)/python benchmarks/study/rookery_selfplay.py --out runs/selfplay
 	$(BIN)/python benchmarks/study/rookery_circles.py --out runs/circles
+	$(BIN)/python benchmarks/study/rookery_federated.py
 
 shelf: $(DEV_READY)
 	$(BIN)/python benchmarks/shelf/rookery_shelf.py --out runs/shelf
