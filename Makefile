@@ -2,6 +2,7 @@
 # make train    makes .venv with what a user needs, and trains CartPole in front of your eyes
 # make setup    makes .venv with everything that tests, checks and benchmarks need
 # make test     runs the tests              PYTEST_ARGS='tests/unit -x' chooses
+# make gpu      runs the tests of what only a GPU does, on a machine that has one
 # make check    format, lint, types, layers
 # make format   mends what can be mended: format and lint
 # make bench    compares with the peers     BENCH='replay learn' chooses
@@ -28,7 +29,7 @@ VENV_MADE := $(VENV)/.made
 USER_READY := $(VENV)/.user
 DEV_READY := $(VENV)/.dev
 
-.PHONY: help train setup test check format bench study shelf soak clean
+.PHONY: help train setup test gpu check format bench study shelf soak clean
 .NOTPARALLEL: # two pips in one .venv tread on each other
 .DEFAULT_GOAL := help
 
@@ -51,6 +52,9 @@ ifeq ($(PYTEST_ARGS),)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
+
+gpu: $(DEV_READY)
+	$(BIN)/python -m pytest tests/gpu
 
 check: $(DEV_READY)
 	$(BIN)/ruff format --check .

@@ -16,6 +16,7 @@ from rookery.envs.pathfinding.worlds import Worlds
 from rookery.loops.arena import Arena
 from rookery.types import ActionSpec, EnvSpec, Kind, Leaf
 
+CPU = torch.device("cpu")
 RADIUS, SIGHT = 2, 5
 WIDTH, WORLDS, ALPHA, GAMMA = 4, 5, 0.6, 0.9
 
@@ -24,10 +25,10 @@ def cases_of(layouts: Layouts, *, width: int, radius: int) -> Cases:
     """Returns layouts as cases on maps of the full width."""
     wide = width + 2 * radius
     inside = slice(radius, radius + width)
-    maps = layouts.wall.view(-1, wide, wide).numpy()[:, inside, inside]
+    maps = layouts.wall.view(-1, wide, wide).cpu().numpy()[:, inside, inside]
     places = (
         np.stack([part // wide - radius, part % wide - radius], -1).astype(np.int16)
-        for part in (layouts.place.numpy(), layouts.goal.numpy())
+        for part in (layouts.place.cpu().numpy(), layouts.goal.cpu().numpy())
     )
     return Cases(maps.astype(np.uint8), *places)
 
@@ -46,7 +47,14 @@ def team(agents: int, **settings: Any) -> Team:
     return Team(config, NetConfig(memory=8), EnvConfig(), spec)
 
 
-def arena(agents: int, *, algorithm: Team | None = None, steps: int = 5, **settings: Any) -> Arena:
+def arena(
+    agents: int,
+    *,
+    algorithm: Team | None = None,
+    steps: int = 5,
+    device: torch.device = CPU,
+    **settings: Any,
+) -> Arena:
     defaults: dict[str, Any] = {
         "worlds": WORLDS,
         "width": WIDTH,
@@ -60,7 +68,7 @@ def arena(agents: int, *, algorithm: Team | None = None, steps: int = 5, **setti
         algorithm or team(agents),
         agents,
         **{**defaults, **settings},
-        rng=torch.Generator().manual_seed(1),
+        rng=torch.Generator(device).manual_seed(1),
     )
 
 
@@ -82,7 +90,7 @@ def play(played: Arena, epsilon: Tensor, rows: int) -> tuple[list[Told], list[An
     """Plays row by row; returns them, and what was reported to have ended with each."""
     worlds, story, ended = _worlds(played), [], []
     for _ in range(rows):
-        fresh = played.fresh.numpy()
+        fresh = played.fresh.cpu().numpy()
         now = cases_of(played.worlds.layouts, width=played.width, radius=RADIUS)
         worlds.load(np.flatnonzero(fresh), Cases(*(part[fresh] for part in now)))
         memory, place = played.memory.clone(), played.worlds.place.clone()
@@ -91,7 +99,7 @@ def play(played: Arena, epsilon: Tensor, rows: int) -> tuple[list[Told], list[An
         ended.append(played.play(1, epsilon))
         row = {name: column[slot].clone() for name, column in played.tape.columns.items()}
         views = worlds.views().copy()
-        stepped = worlds.step(row["action"].long().numpy())
+        stepped = worlds.step(row["action"].long().cpu().numpy())
         facts = (part.copy() for part in (stepped.reward, stepped.home, stepped.finished))
         story.append(Told(row, memory, place, size, views, *facts, worlds.steps.copy()))
     return story, ended
