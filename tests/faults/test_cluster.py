@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -370,13 +371,13 @@ def test_what_is_silent_for_long_is_moved_and_what_comes_back_is_fenced(patient,
 LARGE: dict[str, Any] = {
     "env.kwargs": {"length": 4_096},
     "net.hidden": [4],
-    "run.env_steps": 2_000,
+    "run.env_steps": 1_000,
     "eval.target": "null",
     "replay.capacity": 4_000,
     "replay.batch": 256,
     "replay.warmup": 512,
     "replay.samples_per_insert": 16.0,
-    "checkpoint.period": 1_000,
+    "checkpoint.period": 800,
     "eval.period": FOR_EVER,
     "eval.episodes": 1,
     "report.log_period": 100,
@@ -393,14 +394,14 @@ def test_an_object_store_that_is_too_small_slows_a_run_and_does_not_end_it():
         ended = run.wait(200.0)
 
         assert ended == 0, run.said
-        assert run.answer["env_steps"] >= 2_000
+        assert run.answer["env_steps"] >= 1_000
 
 
 # On one host.
 
 
 def test_two_runs_with_a_ray_of_their_own_do_not_see_each_other(nursery: Nursery, tmp_path: Path):
-    before = _litter()
+    own = tempfile.mkdtemp(prefix="t-", dir="/tmp")  # short: Ray's sockets are in it
     argv = [
         "corridor",
         "--mode",
@@ -413,14 +414,15 @@ def test_two_runs_with_a_ray_of_their_own_do_not_see_each_other(nursery: Nursery
         "3000",
     ]
     runs = [
-        nursery.start(["train", *argv, "--run-dir", f"run-{i}", "--json", "--quiet"], tmp_path)
+        nursery.start(
+            ["train", *argv, "--run-dir", f"run-{i}", "--json", "--quiet"],
+            tmp_path,
+            {"TMPDIR": own},
+        )
         for i in range(2)
     ]
     ended = [run.wait(UP_S + END_S) for run in runs]
 
     assert ended == [0, 0], [run.said for run in runs]
-    assert eventually(lambda: _litter() <= before, END_S)
-
-
-def _litter() -> set[str]:
-    return {str(path) for path in Path("/tmp").glob("rk-*")}
+    assert eventually(lambda: not os.listdir(own), END_S)
+    os.rmdir(own)
