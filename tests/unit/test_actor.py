@@ -48,7 +48,7 @@ from rookery.replay.pool import Pool
 from rookery.replay.sampler import FLOOR
 from rookery.seeding import Role
 from rookery.types import Batch
-from strange_envs import Wander
+from strange_envs import Maturing, Wander
 
 SHORT = (
     Life((1.0, 2.0, 4.0), TERMINATED, {"is_success": True}),
@@ -449,6 +449,7 @@ SAVED: dict[str, Any] = {
     "a step later": lambda: pictures(AutoresetMode.NEXT_STEP, 2, 3),
     "native": lambda: make(EnvConfig(max_episode_steps=9), 3),
     "cut": lambda: make(EnvConfig(), 3, factory=Wander),
+    "cut, with progress": lambda: make(EnvConfig(), 3, factory=Maturing),
 }
 
 
@@ -476,7 +477,19 @@ def test_a_restored_actor_goes_on_bit_for_bit(
     assert written(original.ring)[begin:] == written(copy.ring)
     assert ended[0] == ended[1]
     assert (copy.version, copy.since_pull) == (12, original.since_pull)
-    assert numbers["envs"] is None or maker is not SAVED["cut"]
+    assert (numbers["envs"] is None) == (maker in (SAVED["cut"], SAVED["cut, with progress"]))
+
+
+def test_a_state_from_before_there_was_progress_is_one_too(open_actors: list[Actor]) -> None:
+    envs = make(EnvConfig(), 2, factory=Maturing)
+    open_actors.append(one := actor(envs, trained(0, envs)))
+    one.cut()
+    numbers, arrays = one.state()
+    del numbers["progress"]
+
+    one.restore(numbers, arrays)
+
+    assert one.t.tolist() == [0, 0]
 
 
 class TestExploring:
