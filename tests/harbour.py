@@ -36,6 +36,7 @@ from rookery.loops.crew import Dealt
 from rookery.loops.depot import Depot
 from rookery.loops.fleet import Fleet
 from rookery.loops.player import Report
+from rookery.loops.progress import Standing
 from rookery.loops.station import Badge, Setup, Station
 from rookery.replay.ring import Ring, schema_of
 from rookery.types import Array
@@ -73,9 +74,11 @@ class Hands:
         *,
         incarnations: Sequence[int],
         numbers: Sequence[int],
+        progress: Sequence[Standing],
         **_: Any,
     ):
         self.config, self.spec = config, spec
+        self.progress, self.told = list(progress), list[Report]()
         self.numbers, self.incarnations = numbers, list(incarnations)
         self.rings = [Ring.create(schema_of(spec), ROOM) for _ in numbers]
         self.written = [0] * len(numbers)
@@ -102,8 +105,13 @@ class Hands:
 
     def roam(self) -> None: ...
 
+    def tell(self, standing: Standing) -> None:
+        """An actor says how far its environments have come."""
+        self.told.append(Report(0, (), 0.5, 0, progress=standing))
+
     def news(self) -> list[Report]:
-        return []
+        told, self.told = self.told, []
+        return told
 
     def allow(self, go: bool, epsilons: list[float]) -> None:
         self.allowed.append((go, epsilons))

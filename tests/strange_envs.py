@@ -38,6 +38,27 @@ class Wander(gym.Env[Any, Any]):
         return self.place, float(self.place[0] > 0), ended, self.steps >= 100, {}
 
 
+class Maturing(Wander):
+    """Begins further out with every episode: how many it has begun is its progress."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.begun = self.place + np.float32(self.begun % 50), self.begun + 1
+        return self.place, {}
+
+    def export_progress(self) -> dict[str, Any]:
+        return {"begun": self.begun}
+
+    def restore_progress(self, state: dict[str, Any]) -> None:
+        self.begun = state["begun"]
+
+
 class Staged(Wander):
     """Stops for ever at one stage of a run, having made the file `reached`.
 

@@ -83,6 +83,7 @@ class Actor:
         self.incarnation = incarnation
         self.version, self.since_pull = 0, 0
         self.cuts = 0  # times all episodes were cut for a checkpoint
+        self.progress: list[Any] | None = None  # of the environments, when they were cut last
         self.score = np.zeros(envs.num)
         self.t = np.zeros(envs.num, dtype=np.int64)
         self.episode = np.zeros(envs.num, dtype=np.int64)
@@ -291,16 +292,19 @@ class Actor:
             self._rows(who, _pick(self.view.obs, who), End.TRUNCATED, best=best, extras=facing)
         self._new_episodes(who)
         self.cuts += 1
+        self.progress = self.envs.export_progress()
         self._begin(self.envs.reset(self._env_seed()))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Returns JSON-ready numbers and arrays. `numbers["envs"]` is None where they were cut."""
+        exported = self.envs.export_state()
         numbers = {
             "rng": seeding.state_of(self.rng),
             "version": self.version,
             "since_pull": self.since_pull,
             "cuts": self.cuts,
-            "envs": self.envs.export_state(),
+            "envs": exported,
+            "progress": self.progress if exported is None else None,
             "score": self.score.tolist(),
             "t": self.t.tolist(),
             "episode": self.episode.tolist(),
@@ -326,6 +330,9 @@ class Actor:
         self._reload({k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
         if self.company is not None:
             self.company.hear({k[5:]: v for k, v in arrays.items() if k.startswith("said.")})
+        self.progress = numbers.get("progress")
+        if self.progress is not None:  # in an exported state it is already
+            self.envs.restore_progress(self.progress)
         self._begin(
             self.envs.reset(self._env_seed())
             if exported is None

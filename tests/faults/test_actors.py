@@ -12,6 +12,7 @@ import pytest
 import lineage
 from eventually import eventually
 from inline import begin, finish, inline
+from pupils import ALL, PUPILS, grown
 from rookery.event import Ask, Collected, Evaluated, Event, Learned, Logged, Turned, Warned
 from rookery.loops.driver import Driver
 from rookery.manage import checkpoint
@@ -184,6 +185,31 @@ def test_one_that_was_stopped_for_too_long_is_replaced_and_what_it_does_later_is
     (complaint,) = story.complaints
     assert re.match(r"actor 0 was lost \(has not moved for \d+ s \(actor.env_step", complaint)
     assert story.incarnations == [1, 0]
+
+
+@pytest.mark.usefixtures("inline")
+def test_one_that_is_killed_is_replaced_by_one_that_goes_on_with_its_lessons(tmp_path):
+    """The first episode of one that begins anew would tell of the first lesson alone."""
+    told: list[Any] = []
+
+    def note(driver: Driver) -> bool:
+        told.append(driver.parts.crew.progress.of(1))
+        return True
+
+    def told_more(driver: Driver) -> bool:
+        return driver.parts.crew.progress.of(1) is not told[0]
+
+    story = Story(grown, send(SIGKILL, 1), played((1, 1)), note, told_more)
+
+    with begin(tmp_path, PUPILS) as driver:
+        finish(driver, story.look)
+
+    (killed,) = [i for i, event in enumerate(story.events) if isinstance(event, Warned)]
+    assert re.fullmatch(DIED, story.complaints[0])
+    assert driver.parts.crew.incarnations == [0, 1]
+    collected = [event for event in story.events[killed:] if isinstance(event, Collected)]
+    episodes = [episode for event in collected for episode in event.ended]
+    assert {episode.info["curriculum/agents"] for episode in episodes} == {ALL}
 
 
 @pytest.mark.usefixtures("inline")

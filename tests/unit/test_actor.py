@@ -48,7 +48,7 @@ from rookery.replay.pool import Pool
 from rookery.replay.sampler import FLOOR
 from rookery.seeding import Role
 from rookery.types import Batch
-from strange_envs import Wander
+from strange_envs import Maturing, Wander
 
 SHORT = (
     Life((1.0, 2.0, 4.0), TERMINATED, {"is_success": True}),
@@ -477,6 +477,41 @@ def test_a_restored_actor_goes_on_bit_for_bit(
     assert ended[0] == ended[1]
     assert (copy.version, copy.since_pull) == (12, original.since_pull)
     assert numbers["envs"] is None or maker is not SAVED["cut"]
+
+
+def test_one_that_was_cut_goes_on_with_the_progress_its_environments_had_made(
+    open_actors: list[Actor],
+) -> None:
+    """The episodes after the cut begin where that many before it have led to."""
+    one, other = (make(EnvConfig(), 3, factory=Maturing) for _ in range(2))
+    open_actors += [
+        original := actor(one, trained(0, one)),
+        copy := actor(other, trained(0, other)),
+    ]
+    assert len(original.collect(600, 0.5).ended) > 3
+    original.cut()
+
+    numbers, arrays = original.state()
+    copy.restore(json.loads(json.dumps(numbers)), arrays)
+    begin = original.ring.committed
+    for player in (original, copy):
+        player.collect(90, 0.5)
+
+    assert numbers["envs"] is None
+    assert one.export_progress() == other.export_progress()
+    assert written(original.ring)[begin:] == written(copy.ring)
+
+
+def test_a_state_from_before_there_was_progress_is_one_too(open_actors: list[Actor]) -> None:
+    envs = make(EnvConfig(), 2, factory=Maturing)
+    open_actors.append(one := actor(envs, trained(0, envs)))
+    one.cut()
+    numbers, arrays = one.state()
+    del numbers["progress"]
+
+    one.restore(numbers, arrays)
+
+    assert one.t.tolist() == [0, 0]
 
 
 class TestExploring:

@@ -1,6 +1,7 @@
 """What is decided about actors that fail, tried on some that only pretend to play."""
 
 import errno
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops import crew as crew_module
 from rookery.loops.crew import NAP_S, SOON_S, Crew, rungs
 from rookery.loops.player import Cut, Done, Play, Report, Restore, Roam, Save, Saved, Setup
+from rookery.loops.progress import Standing
 from rookery.manage.patience import Patience
 from rookery.replay.ring import Ring
 
@@ -116,8 +118,16 @@ def make(world: World) -> Iterator[Callable[..., Crew]]:
     board = Board({"w": np.zeros(1)})
     made: list[Crew] = []
 
-    def build(incarnations: Sequence[int] = (), **changes: Any) -> Crew:
-        crew = Crew(settings(**changes), flat_spec(), board_fd=board.fd, incarnations=incarnations)
+    def build(
+        incarnations: Sequence[int] = (), progress: Sequence[Any] = (), **changes: Any
+    ) -> Crew:
+        crew = Crew(
+            settings(**changes),
+            flat_spec(),
+            board_fd=board.fd,
+            incarnations=incarnations,
+            progress=progress,
+        )
         made.append(crew)
         return crew
 
@@ -632,6 +642,50 @@ class TestRoaming:
 
         assert crew.restarts > 20
         assert crew.seats[0].strikes == 1
+
+
+class TestProgress:
+    def tell(self, crew: Crew, host: Pretender, envs: list[Any]) -> None:
+        standing = Standing(host.setup.actor, envs)
+        host.answers.append(Report(0, (), 0.0, 1, progress=standing))
+        crew.news()
+
+    def test_the_next_incarnation_begins_with_the_newest(self, make: Any, world: World) -> None:
+        crew = make(run__mode="async")
+        crew.roam()
+        for lesson in (1, 2):
+            self.tell(crew, world.hosts[1], [{"lesson": lesson}])
+        self.tell(crew, world.hosts[0], [{"lesson": 7}])
+        world.hosts[1].die()
+        crew.news()
+
+        assert [host.setup.progress for host in world.of(1)] == [None, [{"lesson": 2}]]
+
+    def test_what_an_actor_told_before_it_died_counts(self, make: Any, world: World) -> None:
+        crew = make(run__mode="async")
+        crew.roam()
+        host = world.hosts[1]
+        host.answers.append(Report(0, (), 0.0, 1, progress=Standing(1, [{"lesson": 3}])))
+        host.die()
+        crew.news()
+
+        assert world.of(1)[-1].setup.progress == [{"lesson": 3}]
+
+    def test_a_run_that_goes_on_begins_with_what_was_saved(self, make: Any, world: World) -> None:
+        saved = json.loads(json.dumps([Standing(0, [{"lesson": 4}]), Standing(1, [{"lesson": 5}])]))
+
+        crew = make(run__mode="async", progress=saved)
+
+        assert [host.setup.progress for host in world.hosts] == [[{"lesson": 4}], [{"lesson": 5}]]
+        assert json.loads(json.dumps(crew.progress.state())) == saved
+
+    def test_in_sync_the_next_incarnation_begins_anew(self, make: Any, world: World) -> None:
+        crew = make()
+        play(crew)
+        world.hosts[1].die()
+        play(crew)
+
+        assert [host.setup.progress for host in world.hosts] == [None] * 3
 
 
 class TestClosing:

@@ -236,6 +236,95 @@ def test_a_state_of_other_environments_is_refused():
         three.restore_state(state | {"version": 99})
 
 
+class Growing(gym.Wrapper):
+    """Counts its episodes, and says so as its progress."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.episodes = 0
+
+    def reset(self, **options):
+        self.episodes += 1
+        return self.env.reset(**options)
+
+    def export_progress(self):
+        return {"episodes": self.episodes}
+
+    def restore_progress(self, state):
+        self.episodes = state["episodes"]
+
+
+def growing(num, kind=lambda: Growing(toy.Echo())):
+    return make(EnvConfig(), num, factory=kind)
+
+
+class TestProgress:
+    def test_it_is_that_of_every_environment_in_their_order(self):
+        envs, copy = growing(3), growing(3)
+        envs.restore_progress([{"episodes": n} for n in (4, 5, 6)])
+
+        copy.restore_progress(json.loads(json.dumps(envs.export_progress())))
+        copy.reset(0)
+
+        assert copy.export_progress() == [{"episodes": n} for n in (5, 6, 7)]
+
+    @pytest.mark.parametrize(
+        ("num", "begun"),
+        [(1, [4]), (2, [4, 5]), (5, [4, 5, 4, 5, 4])],
+        ids=["fewer", "same", "more"],
+    )
+    def test_environments_that_are_more_than_before_take_turns_at_the_others(self, num, begun):
+        envs = growing(num)
+
+        envs.restore_progress([{"episodes": 4}, {"episodes": 5}])
+
+        assert [one["episodes"] for one in envs.export_progress()] == begun
+
+    def test_a_wrapper_around_the_one_that_makes_progress_hides_nothing(self):
+        envs = growing(2, lambda: Mute(Growing(toy.Echo())))
+        envs.reset(0)
+
+        assert envs.export_state() is None
+        assert envs.export_progress() == [{"episodes": 1}] * 2
+
+    def test_without_the_methods_there_is_none_and_none_is_taken(self):
+        envs = growing(2, toy.Echo)
+        envs.restore_progress([{"episodes": 4}])
+
+        assert envs.export_progress() is None
+
+    def test_who_has_none_now_says_so_and_is_told_nothing(self):
+        class Mixed(Growing):
+            def export_progress(self):
+                return None
+
+            def restore_progress(self, state):
+                raise AssertionError("there was nothing to tell")
+
+        kinds = iter([Growing, Mixed] * 2 + [Mixed] * 2)
+        envs, same, none = (growing(2, lambda: next(kinds)(toy.Echo())) for _ in range(3))
+
+        assert envs.export_progress() == [{"episodes": 0}, None]
+        same.restore_progress(envs.export_progress())
+        assert none.export_progress() is None
+
+    def test_what_is_not_json_is_refused_with_what_to_do(self):
+        class Arrays(Growing):
+            def export_progress(self):
+                return {"lessons": np.zeros(3)}
+
+        with pytest.raises(EnvError, match=r"export_progress.*tolist"):
+            growing(1, lambda: Arrays(toy.Echo())).export_progress()
+
+    def test_one_that_cannot_be_taken_up_names_the_environment(self):
+        class Picky(Growing):
+            def restore_progress(self, state):
+                raise KeyError("lessons")
+
+        with pytest.raises(EnvError, match=r"restore_progress raised KeyError"):
+            growing(1, lambda: Picky(toy.Echo())).restore_progress([{}])
+
+
 VALUES = [
     None,
     3,

@@ -13,6 +13,7 @@ from rookery.engines.interface import Failed
 from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.loops import fleet as module
 from rookery.loops.fleet import UNLIMITED, Fleet
+from rookery.loops.progress import Standing
 from rookery.loops.station import Pull, Restore, Roam, Save, Tend
 
 BROKEN = Failed("host-0: ImportError: no module named toy; install it on that host", "trace", True)
@@ -487,3 +488,37 @@ class TestSaving:
 
         assert [berth.incarnations for berth in fleet.berths] == [(4, 6), (5,)]
         assert fleet.incarnations == [4, 5, 6]
+
+
+class TestProgress:
+    def test_a_station_that_takes_anothers_place_gets_what_its_actors_have_told(self, harbour):
+        fleet = roaming(harbour, actors=3)
+        for number, lesson in ((0, 3), (1, 4), (0, 5), (2, 6)):
+            harbour.pier(number % 2).hands.tell(Standing(number, [{"lesson": lesson}]))
+            tended(fleet)
+        replaced(harbour, fleet, 0)
+
+        assert harbour.pier(0).hands.progress == [
+            Standing(0, [{"lesson": 5}]),
+            Standing(2, [{"lesson": 6}]),
+        ]
+        assert harbour.pier(1).hands.progress == []  # that one was there from the beginning
+        assert fleet.progress.state() == [
+            Standing(0, [{"lesson": 5}]),
+            Standing(1, [{"lesson": 4}]),
+            Standing(2, [{"lesson": 6}]),
+        ]
+
+    def test_a_run_that_goes_on_hands_out_what_was_saved(self, harbour):
+        fleet = Fleet(
+            settings(mode=Mode.ASYNC, actors=3),
+            VECTOR,
+            cluster=harbour,  # type: ignore[arg-type]
+            weights=dict(WEIGHTS),
+            version=1,
+            progress=[[0, ["a"]], [1, ["b"]], [2, ["c"]]],
+        )
+        fleet.look()
+
+        assert [standing.envs for standing in harbour.pier(0).hands.progress] == [["a"], ["c"]]
+        assert [standing.envs for standing in harbour.pier(1).hands.progress] == [["b"]]

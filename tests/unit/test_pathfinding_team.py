@@ -140,6 +140,46 @@ def test_a_curriculum_goes_on_when_a_lesson_is_mastered():
     assert set(env.curriculum.lessons) == {(1, 4), (1, 6), (2, 4)}
 
 
+def mastered():
+    """Returns an environment that has opened all lessons but the last."""
+    env = Team(curriculum=LESSONS)
+    for lesson in [(1, 4)] * 2:
+        env.curriculum.record(lesson, success=True)
+    env.curriculum.advance()
+    return env
+
+
+def test_a_new_environment_goes_on_with_the_lessons_of_another():
+    env, other = mastered(), Team(curriculum=LESSONS)
+
+    other.restore_progress(json.loads(json.dumps(env.export_progress())))
+
+    assert other.export_progress() == env.export_progress()
+    drawn = set()
+    for seed in range(30):
+        other.reset(seed=seed)
+        drawn.add(other.lesson)
+    assert drawn == {(1, 4), (1, 6), (2, 4)}
+
+
+def test_progress_has_nothing_of_an_episode():
+    env = mastered()
+    before = env.export_progress()
+
+    env.reset(seed=0)
+    env.step([0, 0])
+
+    assert env.export_progress() == before
+
+
+def test_without_a_curriculum_there_is_no_progress():
+    env = Team(**SMALL)
+
+    env.restore_progress(mastered().export_progress())  # it was taken away since
+
+    assert env.export_progress() is None
+
+
 @pytest.mark.parametrize(
     "kwargs", [SMALL, {"curriculum": LESSONS, "steps": 9}], ids=["fixed", "curriculum"]
 )

@@ -1,5 +1,6 @@
 """The player: how its news travel, and what it says where a GPU has no memory left for it."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,10 @@ from rookery.config.schema import Config
 from rookery.errors import ConfigError
 from rookery.event import Episode
 from rookery.loops import player
-from rookery.loops.player import Ended, Packed, Report
+from rookery.loops.player import PROGRESS_S, Ended, Packed, Play, Player, Report, Roam
+from rookery.loops.progress import Standing
 from rookery.loops.wiring import wire
+from strange_envs import Maturing, Wander
 
 PLAYED = (
     Episode(0.1 + 0.2, 22, {}),
@@ -119,3 +122,86 @@ class TestEnded:
 
     def test_in_one_process_nothing_is_packed(self) -> None:
         assert Ended(PLAYED) == PLAYED
+
+
+class TestProgress:
+    @pytest.fixture(autouse=True)
+    def _clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda seconds: None)
+        monkeypatch.setattr(player, "time", clock)
+
+    @pytest.fixture
+    def opened(self) -> Iterator[Any]:
+        """Returns the one player of a run in this process."""
+        made = []
+
+        def build(factory: Any, **options: Any) -> Player:
+            changes = {
+                "run.mode": "async",
+                "run.engine": "inline",
+                "env.check": False,
+                "env.kwargs": {},
+                "actor.envs": 2,
+                "actor.chunk": 400,
+            }
+            made.append(wire(load("corridor", changes=changes), factory=factory, **options))
+            role = made[-1].crew.seats[0].host.role
+            role.actor.ring.control(True, 0.5)
+            return role
+
+        yield build
+        for parts in made:
+            parts.close()
+
+    def reported(self, one: Player) -> Report:
+        """Plays a chunk, and returns what is said of it."""
+        self.now += 2 * player.NEWS_S
+        one.actor.ring.consume(one.actor.ring.committed)
+        report = one.roam()
+        assert report is not None
+        return report
+
+    def test_a_roaming_actor_tells_of_it_after_an_episode_and_once_in_a_while(
+        self, opened: Any
+    ) -> None:
+        one = opened(Maturing)
+        assert one.do(Roam()).progress is None  # nothing has ended yet
+
+        first = self.reported(one).progress
+        soon = self.reported(one)
+        self.now += PROGRESS_S
+        later = self.reported(one).progress
+
+        assert first.actor == 0
+        assert soon.ended
+        assert soon.progress is None
+        assert len(first.envs) == 2
+        assert all(b["begun"] > a["begun"] > 1 for a, b in zip(first.envs, later.envs, strict=True))
+
+    def test_where_nothing_has_ended_since_nothing_is_told(self, opened: Any) -> None:
+        one = opened(Maturing)
+        one.do(Roam())
+        self.reported(one)
+        one.actor.ring.control(False, 0.5)
+        self.now += PROGRESS_S
+
+        assert self.reported(one).progress is None
+
+    def test_environments_that_make_none_are_silent(self, opened: Any) -> None:
+        one = opened(Wander)
+        one.do(Roam())
+
+        report = self.reported(one)
+
+        assert report.ended
+        assert report.progress is None
+
+    def test_one_that_plays_what_it_is_told_to_is_silent(self, opened: Any) -> None:
+        assert opened(Maturing).do(Play(400, None, 0.5)).progress is None
+
+    def test_its_environments_begin_with_what_there_is(self, opened: Any) -> None:
+        one = opened(Maturing, progress=[Standing(0, [{"begun": 20}, {"begun": 30}])])
+
+        assert one.actor.envs.export_progress() == [{"begun": 21}, {"begun": 31}]
+        assert (one.actor.view.obs[:, 0] > 10).all()  # the first episodes knew of it

@@ -8,6 +8,12 @@ An environment, or a wrapper, joins in by defining
 for the variables of its own; gymnasium's `np_random` is kept here. Others take part when their
 exact class is in `MEMORY`, which names the attributes that make them what they are. Anything else,
 and what exports None, cannot be saved, and `export` says so with None.
+
+What outlasts episodes, such as the lessons of a curriculum, an environment or a wrapper may also
+give by itself, for whoever plays on with new episodes:
+
+    def export_progress(self) -> dict | None:    # JSON; None: there is none
+    def restore_progress(self, state: dict) -> None:     # before a reset
 """
 
 import base64
@@ -87,6 +93,12 @@ def restore(vector: VectorEnv[Any, Any, Any], saved: list[dict[str, Any]]) -> No
         _restore(layer, one)
 
 
+def growing(vector: VectorEnv[Any, Any, Any]) -> list[Layer]:
+    """Returns the layers that make progress, in their order."""
+    methods = ("export_progress", "restore_progress")
+    return [layer for layer in _layers(vector) if _has(layer, *methods)]
+
+
 def pack(value: Any) -> Any:
     """Turns arrays, numpy scalars and tuples into JSON that `unpack` gives back bit for bit."""
     if isinstance(value, np.ndarray | np.generic):
@@ -108,6 +120,17 @@ def unpack(value: Any) -> Any:
     return flat[0] if value["shape"] is None else flat.reshape(value["shape"]).copy()
 
 
+def asked(layer: Layer, call: str) -> Any:
+    """Returns what a layer exports; anything but JSON is a `Fault`."""
+    try:
+        own = getattr(layer, call)()
+        json.dumps(own)
+    except Exception as error:  # a user's code: whatever it raises gets a name
+        advice = "it must return JSON: numbers, strings, lists and dicts; use array.tolist()"
+        raise Fault(f"{raised(call, error)}; {advice}") from error
+    return own
+
+
 def _layers(vector: VectorEnv[Any, Any, Any]) -> Iterator[Layer]:
     yield vector
     for env in vector.envs if isinstance(vector, SyncVectorEnv) else ():
@@ -125,7 +148,11 @@ def _exportable(layer: Layer) -> bool:
 
 
 def _speaks(layer: Layer) -> bool:
-    return all(callable(getattr(layer, name, None)) for name in ("export_state", "restore_state"))
+    return _has(layer, "export_state", "restore_state")
+
+
+def _has(layer: Layer, *methods: str) -> bool:
+    return all(callable(getattr(layer, name, None)) for name in methods)
 
 
 def _rng(layer: Layer) -> np.random.Generator | None:
@@ -139,7 +166,7 @@ def _rng(layer: Layer) -> np.random.Generator | None:
 
 def _export(layer: Layer) -> dict[str, Any]:
     rng = _rng(layer)
-    own = _asked(layer) if _speaks(layer) else None
+    own = asked(layer, "export_state") if _speaks(layer) else None
     names = () if _speaks(layer) else MEMORY[type(layer)]
     return {
         "class": type(layer).__name__,
@@ -147,16 +174,6 @@ def _export(layer: Layer) -> dict[str, Any]:
         "attributes": {name: pack(getattr(layer, name)) for name in names},
         "rng": None if rng is None else seeding.state_of(rng),
     }
-
-
-def _asked(layer: Layer) -> Any:
-    try:
-        own = layer.export_state()
-        json.dumps(own)
-    except Exception as error:  # a user's code: whatever it raises gets a name
-        advice = "it must return JSON: numbers, strings, lists and dicts; use array.tolist()"
-        raise Fault(f"{raised('export_state', error)}; {advice}") from error
-    return own
 
 
 def _restore(layer: Layer, saved: dict[str, Any]) -> None:

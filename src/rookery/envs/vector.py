@@ -11,7 +11,8 @@ Whatever reaches the caller has the shape, the type and the finite values its sp
 anything else is an `EnvError` that names the environment, its step and the value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -75,6 +76,7 @@ class Envs:
                 f"env.frame_stack is {frame_stack}, and {name} is a game, in which a seat sees one "
                 "observation at a time; set env.frame_stack=1, or stack frames in the game itself"
             )
+        self._growing = states.growing(vector)  # layers that make progress
         self._calls = 0  # of step
         self._obs: Obs | None = None
         self._size()
@@ -182,6 +184,28 @@ class Envs:
         self._ended = np.array(state["ended"], dtype=np.bool_)
         self._obs = self.spec.pack({k: states.unpack(v) for k, v in state["obs"].items()})
         return self._obs
+
+    def export_progress(self) -> list[Any] | None:
+        """Returns JSON-ready data of what outlasts episodes, of each layer that has some."""
+        try:
+            told = [states.asked(layer, "export_progress") for layer in self._growing]
+        except Fault as fault:
+            raise self._error(fault) from fault.__cause__
+        return None if all(one is None for one in told) else told
+
+    def restore_progress(self, progress: Sequence[Any]) -> None:
+        """Has layers go on from what `export_progress` gave; it counts from the next reset on.
+
+        Where there are more layers now than then, they take turns.
+        """
+        for layer, one in zip(self._growing, cycle(progress), strict=False):
+            if one is None:
+                continue
+            try:
+                layer.restore_progress(one)
+            except Exception as error:  # a user's code: whatever it raises gets a name
+                what = raised("restore_progress", error)
+                raise EnvError(f"{self.name}: {what}") from error
 
     @property
     def pictures(self) -> bool:

@@ -6,8 +6,9 @@
 
 An actor that dies, raises or falls silent is killed, reaped and replaced by its next incarnation,
 after a pause that doubles with every loss in a row. The next one gets a ring of its own, so what
-the last one may still do touches nothing; its open episodes end where they were. Too many losses
-in a row, without a chunk played in between, end the run, with the actor's own traceback.
+the last one may still do touches nothing; its open episodes end where they were. In async its
+environments begin with the progress that the last one told of. Too many losses in a row, without a
+chunk played in between, end the run, with the actor's own traceback.
 
 Two things only end a run that has actors in this process: one that hangs there, because nobody can
 be put in its place, and in single mode one that raises, because there is nobody else.
@@ -17,7 +18,7 @@ import contextlib
 import errno
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ from rookery.loops.player import (
     Saved,
     Setup,
 )
+from rookery.loops.progress import Progress
 from rookery.loops.warden import Warden
 from rookery.manage.patience import Patience, back_off_s
 from rookery.manage.watchdog import Hung, Watchdog
@@ -122,17 +124,20 @@ class Crew:
         envs: Envs | None = None,
         incarnations: Sequence[int] = (),
         numbers: Sequence[int] | None = None,
+        progress: Iterable[Sequence[Any]] = (),
         memory: int = 0,
         gallery: Gallery | None = None,
     ):
         """`numbers` are those of the actors in the run, where this crew is not all of them.
 
+        `progress` is what their environments begin with: standings, as `Progress` takes them.
         `memory` is what the policy remembers of an environment; an oracle's callers must know.
         """
         self.config, self.spec, self._factory, self._board_fd = config, spec, factory, board_fd
         self._start_role = ENGINES[config.engine]
         self._envs = envs  # the first inline actor takes them
         self._gallery = gallery  # where the opponents' snapshots are
+        self.progress = Progress(progress)  # in async
         self.restarts = 0
         self._complaints: list[str] = []
         self._allowed: tuple[bool, Sequence[float]] | None = None
@@ -218,6 +223,7 @@ class Crew:
             envs,
             self._line(seat, fd) if central else None,
             self._gallery,
+            self.progress.of(seat.number),
         )
         with self._here(seat):
             seat.host = self._start_role(
@@ -394,6 +400,8 @@ class Crew:
             seat.heard = seat.proven = True
             seat.order, seat.patience = None, Patience()  # that was a sign of life
             seat.answers.append(message)
+            if isinstance(message, Report) and message.progress is not None:
+                self.progress.take(message.progress)
             if isinstance(seat.host, Inline):
                 return  # one turn for everybody
             timeout_s = 0.0

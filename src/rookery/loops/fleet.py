@@ -12,7 +12,7 @@ is counted as lost. What the old one may still do reaches nobody: its calls are 
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from rookery.errors import CheckpointError, ConfigError, LostError, noted
 from rookery.loops.berth import Berth, shifted
 from rookery.loops.crew import Dealt, rungs
 from rookery.loops.player import Report
+from rookery.loops.progress import Progress
 from rookery.loops.station import (
     Badge,
     Brought,
@@ -85,11 +86,13 @@ class Fleet:
         factory: Any = None,
         incarnations: Sequence[int] = (),
         badge: Badge | None = None,
+        progress: Iterable[Sequence[Any]] = (),
     ):
         self.config, self.spec, self.cluster = config, spec, cluster
         self._factory, self._badge = factory, badge
         self._weights, self._version = weights, version
         self._parcel: Any = None  # of that version
+        self.progress = Progress(progress)  # in async
         self.restarts = self.lost_rows = self.acknowledged_rows = 0
         self.recall: Callable[[int], Restore | None] = lambda place: None  # from a checkpoint
         self._complaints: list[str] = []
@@ -153,6 +156,7 @@ class Fleet:
             weights=self._weights,
             place=berth.place,
             badge=self._badge,
+            progress=tuple(self.progress.share(berth.actors)),
         )
         berth.version, berth.placed = self._version, time.monotonic()
         berth.host = self.cluster.start(
@@ -388,6 +392,9 @@ class Fleet:
         if self._roams:
             behind_s = time.monotonic() - brought.clock
             self._reports += [shifted(report, behind_s) for report in brought.reports]
+        for report in brought.reports:
+            if report.progress is not None:
+                self.progress.take(report.progress)
         self._complaints += [f"{berth.where}: {complaint}" for complaint in brought.complaints]
 
     def _waits_for_room(self, berth: Berth, host: Host) -> bool:

@@ -175,12 +175,14 @@ def session(config: Config, request: Request) -> "Iterator[Driver | Hosted]":
             "device": str(pick_device(config.learner.device)),
         }
 
+        crew = found.state()["crew"] if found else {}
         parts = wire(
             config,
             factory=request.factory,
             run_dir=run_dir,
             weights=weights,
-            incarnations=found.state()["crew"]["incarnations"] if found else (),
+            incarnations=crew.get("incarnations", ()),
+            progress=crew.get("progress", ()),
             approve=lambda spec, learner: _approve(config, run_dir, about, spec, learner),
         )
         stack.callback(_close, parts)

@@ -5,6 +5,7 @@ waits where the limiter holds it up or its ring is full, and says now and then h
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +24,7 @@ from rookery.event import Activity, Counters, Episode, Traced
 from rookery.learner import pick_device
 from rookery.loops.caller import Caller, Line
 from rookery.loops.company import Company, seat
+from rookery.loops.progress import Standing
 from rookery.nets.arrays import arrays_of
 from rookery.replay.ring import Ring
 from rookery.report.trace import Trace
@@ -33,6 +35,7 @@ from rookery.types import Array, EnvSpec, Floats
 NAP_S, LONG_NAP_S = 0.0005, 0.004  # between two looks at a closed gate: the longer, the longer
 NEWS_S = 0.05  # between two reports while roaming
 TRACE_S = 0.5  # between two traces
+PROGRESS_S = 1.0  # between two standings
 
 
 class Setup(NamedTuple):
@@ -47,6 +50,7 @@ class Setup(NamedTuple):
     envs: Envs | None = None  # made already: only where it lives in the process that made them
     line: Line | None = None  # to the oracle
     gallery: Gallery | None = None  # where the opponents' snapshots are
+    progress: list[Any] | None = None  # that its environments begin with
 
 
 class Play(NamedTuple):
@@ -119,6 +123,7 @@ class Report(NamedTuple):
     version: int  # of the weights that played last
     left: int = 0  # episodes that did not fit into the ring any more
     traced: Traced | None = None
+    progress: Standing | None = None  # while roaming, now and then
 
 
 class Done(NamedTuple):
@@ -150,6 +155,7 @@ class Player:
         self.trace = Trace(f"actor-{setup.actor}")
         self._played, self._ended, self._nap_s = 0, list[Episode](), NAP_S
         self._told = self._traced_at = self._idle_since = time.monotonic()
+        self._grown, self._stood_at = False, -math.inf  # has an episode ended since?
         self._orders: dict[type, Callable[[Any], Any]] = {
             Play: self._play,
             Roam: self._roam,
@@ -160,6 +166,8 @@ class Player:
 
     def _begin(self, envs: Envs) -> None:
         setup, config = self.setup, self.setup.config
+        if setup.progress is not None:
+            envs.restore_progress(setup.progress)
         ring = Ring.from_fd(setup.ring_fd)
         algorithm = self._algorithm(envs.spec, ring)
         self.actor = Actor(
@@ -263,6 +271,7 @@ class Player:
             epsilon,
             self.actor.version,
             traced=self._traced(),
+            progress=self._standing(),
         )
         self._played, self._ended, self._told = 0, [], time.monotonic()
         return report
@@ -273,6 +282,15 @@ class Player:
             return None
         self._traced_at = time.monotonic()
         return self.trace.take(Counters())
+
+    def _standing(self) -> Standing | None:
+        """How far the environments have come, now and then: it may be large."""
+        self._grown = self._grown or bool(self._ended)
+        if not self._grown or time.monotonic() - self._stood_at < PROGRESS_S:
+            return None
+        self._grown, self._stood_at = False, time.monotonic()
+        envs = self.actor.envs.export_progress()
+        return None if envs is None else Standing(self.setup.actor, envs)
 
     def _cut(self, order: Cut) -> Done:
         self.actor.cut()

@@ -142,11 +142,13 @@ def _saved(parts: Parts, saver: Saver) -> list[int]:
 def _crew_state(parts: Parts) -> tuple[Dealt, bool]:
     """Returns the actors' state, and whether a run could go on from it exactly.
 
-    In async they play on meanwhile: they begin anew, as their next incarnations.
+    In async they play on meanwhile: they begin anew, as their next incarnations, but for what
+    their environments have told of their progress.
     """
     if parts.config.run.mode is Mode.ASYNC:
         following = [incarnation + 1 for incarnation in parts.crew.incarnations]
-        return Dealt({"incarnations": following}, {}, exact=False), False
+        told = parts.crew.progress.state()
+        return Dealt({"incarnations": following, "progress": told}, {}, exact=False), False
     dealt = parts.crew.save()
     if dealt.exact:
         return dealt, True

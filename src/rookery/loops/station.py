@@ -26,6 +26,7 @@ from rookery.board import Board
 from rookery.config.schema import ClusterConfig, Config, Engine
 from rookery.loops.crew import Crew, Dealt
 from rookery.loops.player import Report
+from rookery.loops.progress import Standing
 from rookery.loops.shard import build_shard
 from rookery.replay.kept import Extent, Kept, Stretch
 from rookery.replay.pool import Drained, Found, Pool
@@ -58,6 +59,7 @@ class Setup(NamedTuple):
     weights: dict[str, Array]
     place: int = 0  # of the station, among those of its run
     badge: Badge | None = None  # where the run shares
+    progress: tuple[Standing, ...] = ()  # of its actors' environments
 
 
 class Facts(NamedTuple):
@@ -231,6 +233,7 @@ class Station:
                 factory=setup.factory,
                 incarnations=setup.incarnations,
                 numbers=setup.actors,
+                progress=setup.progress,
             )
             stack.callback(self.crew.close)
             self.member = self._join(setup)

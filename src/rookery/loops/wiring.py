@@ -135,12 +135,14 @@ def wire(
     run_dir: Path | None = None,
     weights: dict[str, Array] | None = None,
     incarnations: Sequence[int] = (),
+    progress: Sequence[Sequence[Any]] = (),
     approve: Callable[[EnvSpec, Learner], None] | None = None,
 ) -> Parts:
     """Builds every role.
 
     `weights` are loaded into all of them (`--init-from`). `incarnations` are those of the actors,
-    where a run goes on. `approve` may refuse what would not fit, before it takes its memory.
+    where a run goes on; `progress` is that of their environments, where it is not with the actors.
+    `approve` may refuse what would not fit, before it takes its memory.
     """
     device = pick_device(config.learner.device)
     torch.set_num_threads(config.learner.threads)
@@ -173,6 +175,7 @@ def wire(
             factory=factory,
             run_dir=run_dir,
             incarnations=incarnations,
+            progress=progress,
         )
         stack.pop_all()  # the first actor closes what it plays
     random = config.randomness
@@ -304,11 +307,18 @@ def _shared(
     factory: Factory | None,
     run_dir: Path | None,
     incarnations: Sequence[int],
+    progress: Sequence[Sequence[Any]],
 ) -> tuple[Board, "Crew | Fleet", "Pool | Shards | Depot", Blend | None]:
     """Builds what has processes or shared memory. Where one cannot be, those before it go."""
     if config.engine is Engine.RAY:
         return _afar(
-            config, spec, learner, factory=factory, run_dir=run_dir, incarnations=incarnations
+            config,
+            spec,
+            learner,
+            factory=factory,
+            run_dir=run_dir,
+            incarnations=incarnations,
+            progress=progress,
         )
     with contextlib.ExitStack() as stack:
         said = {} if opponents is None else opponents.announcement()
@@ -323,6 +333,7 @@ def _shared(
             factory=factory,
             envs=envs,
             incarnations=incarnations,
+            progress=progress,
             memory=learner.algorithm.memory,
         )
         stack.callback(crew.close)
@@ -353,6 +364,7 @@ def _afar(
     factory: Factory | None,
     run_dir: Path | None,
     incarnations: Sequence[int],
+    progress: Sequence[Sequence[Any]],
 ) -> tuple[Board, "Fleet", "Depot | Pool", Blend | None]:
     """Builds what lives on a cluster."""
     from rookery.loops.depot import Bulletin, Depot
@@ -375,6 +387,7 @@ def _afar(
             version=version,
             factory=factory,
             incarnations=incarnations,
+            progress=progress,
             badge=Badge(_run_id(config, run_dir), secrets.token_hex(8)) if shares else None,
         )
         board.fleet = fleet

@@ -123,6 +123,13 @@ class Team(gym.Env[Observed, Array]):
             worlds.steps[0] = self._measures.steps = state["steps"]
             self._measures.settled[:] = state["settled"]
 
+    def export_progress(self) -> dict[str, Any] | None:
+        return None if self.curriculum is None else self.curriculum.state()
+
+    def restore_progress(self, state: dict[str, Any]) -> None:
+        if self.curriculum is not None:
+            self.curriculum.restore(state)
+
     def _refuse_other_shapes(self, state: dict[str, Any]) -> None:
         """Refuses an episode that this environment could not go on from to the next one."""
         agents, size = len(state["reward"]), self.largest.size
