@@ -10,6 +10,7 @@ from experience import IMAGE, VECTOR, Move, columns, feed, play
 from rookery.replay import fold
 from rookery.replay.fold import Chains
 from rookery.replay.ring import Ring, row_bytes, schema_of
+from rookery.types import EnvSpec
 
 RUN, DIE, TERMINATE, TRUNCATE = Move.RUN, Move.DIE, Move.TERMINATE, Move.TRUNCATE
 GAMMA = 0.9
@@ -196,3 +197,35 @@ def test_two_folds_of_one_ring_may_differ_in_n_and_gamma(ring: Ring) -> None:
 
     assert (one.reward[0], one.discount[0], one.last[0]) == (1.0, 0.5, 1)
     assert (three.reward[0], three.discount[0], three.last[0]) == (3.0, 1.0, 3)
+
+
+@pytest.mark.parametrize("spec", [VECTOR, IMAGE], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("sequence", [0, 3])
+def test_no_rows_are_an_empty_batch_of_the_shapes_that_any_other_has(
+    spec: EnvSpec, sequence: int
+) -> None:
+    """On a cluster a shard may be asked for none of a batch."""
+    with closing(Ring.create(schema_of(spec), 64)) as ring:
+        feed(
+            ring,
+            Chains(2, 2, window=3, stride=1, capacity=64),
+            spec,
+            play((0, 0, RUN) for _ in range(8)),
+        )
+        none, two = (
+            fold.gather(
+                ring,
+                spec,
+                np.arange(count),
+                np.ones(count, np.float32),
+                n_step=1,
+                gamma=GAMMA,
+                sequence=sequence,
+                oldest=0,
+            )
+            for count in (0, 2)
+        )
+
+    assert none.obs.shape == (0, *two.obs.shape[1:])
+    assert none.action.shape == (0, *two.action.shape[1:])
+    assert none.reward.shape == (0, *two.reward.shape[1:])

@@ -185,7 +185,7 @@ def _stretches(
     leaves = spec.unpack(observations(ring, spec, walked.ravel(), oldest))
     return Batch(
         obs=spec.pack(
-            {name: leaf.reshape(rows.size, -1, *leaf.shape[1:]) for name, leaf in leaves.items()}
+            {name: leaf.reshape(*walked.shape, *leaf.shape[1:]) for name, leaf in leaves.items()}
         ),  # [B, T + 1, *obs]
         action=take(ring, "action", steps).reshape(*shape, *spec.action.shape),
         reward=take(ring, "reward", steps).reshape(shape) * mask,
@@ -229,12 +229,14 @@ def errors(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Floats:
 
 def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Any:
     """Gathers the observations a policy saw at `rows`, frame stacks rebuilt. Leaves [B, *leaf]."""
-    if spec.frame_stack > 1:
-        rows = stacks(ring, rows, spec.frame_stack, oldest)  # [B, S]
+    count, depth = rows.size, spec.frame_stack
+    if depth > 1:
+        rows = stacks(ring, rows, depth, oldest)  # [B, S]
     leaves = {}
     for leaf in spec.obs:
         raw = take(ring, obs_column(leaf.name), rows.ravel())  # [B * S, *leaf]
-        leaves[leaf.name] = raw.reshape(rows.shape[0], -1, *leaf.shape[1:])
+        first, *rest = leaf.shape or (1,)
+        leaves[leaf.name] = raw.reshape(count, depth * first, *rest)
     return spec.pack(leaves)
 
 
