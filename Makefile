@@ -41,15 +41,14 @@ train: $(USER_READY)
 
 setup: $(DEV_READY)
 
-# Faults and whole runs look at what is left in shared memory: beside others each of them has a
-# /dev/shm of its own, for which one must be root. What takes longest comes first.
-APART := $(shell [ "$$(id -u)" = 0 ] && echo $(WORKERS) || echo 0)
-TOGETHER := --dist loadfile --no-loadscope-reorder
-TESTS := tests/faults tests/integration tests/learning tests/property tests/unit
+# Faults and whole runs look at the machine's processes and memory: nothing else may run beside them.
+ALONE := tests/integration tests/faults
+TOGETHER := tests/unit tests/property tests/learning
 
 test: $(DEV_READY)
 ifeq ($(PYTEST_ARGS),)
-	$(BIN)/python -m pytest --numprocesses $(APART) $(TOGETHER) $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(TOGETHER)
+	$(BIN)/python -m pytest $(ALONE)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif

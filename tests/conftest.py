@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from apart import set_apart
 from running import Nursery, nothing_new, shared
 from zygote import SUPPORTED, Zygote
 
@@ -17,11 +16,6 @@ settings.load_profile("rookery")
 
 # Where Ray writes down the address of a cluster; it takes for granted that somebody has made it.
 Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray").mkdir(exist_ok=True)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # one of several that run tests
-        set_apart()
 
 
 @pytest.fixture(scope="session")
