@@ -137,8 +137,8 @@ def test_a_shard_that_is_killed_gets_back_what_was_saved_and_the_rest_is_counted
     a, _, _ = cluster
     run = Watched(a, a)
     run.until(both_play, UP_S)
-    run.save()
     run.order("note")
+    run.save()
     run.grows("acknowledged_rows", 2_000)
     run.order("kill 0")
     run.grows("learner_steps", 200)
@@ -155,7 +155,7 @@ def test_a_shard_that_is_killed_gets_back_what_was_saved_and_the_rest_is_counted
     assert kill["leaves_least"] >= 0.0
     assert kill["leaves_sum"] == pytest.approx(kill["spread"])
     assert report["shards"][0]["incarnations"] == [[0, 0], [0, 1]]
-    assert [noted["missing"] for noted in report["noted"]] == [0, 0]  # saved before they were noted
+    assert [noted["missing"] for noted in report["noted"]] == [0, 0]  # noted, then saved
 
 
 LOSSY = {"req_failure_prob": 4, "resp_failure_prob": 3, "in_flight_failure_prob": 3}
