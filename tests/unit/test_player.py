@@ -11,7 +11,7 @@ import torch
 
 from rookery.config.load import load
 from rookery.config.schema import Config
-from rookery.errors import ConfigError
+from rookery.errors import ConfigError, EnvError
 from rookery.event import Episode
 from rookery.loops import player
 from rookery.loops.player import PROGRESS_S, Ended, Packed, Play, Player, Report, Roam
@@ -205,3 +205,11 @@ class TestProgress:
 
         assert one.actor.envs.export_progress() == [{"begun": 21}, {"begun": 31}]
         assert (one.actor.view.obs[:, 0] > 10).all()  # the first episodes knew of it
+
+    def test_what_cannot_be_told_is_a_fault_before_anything_is_played(self, opened: Any) -> None:
+        class Secretive(Maturing):
+            def export_progress(self) -> dict[str, Any]:
+                return {"begun": object()}
+
+        with pytest.raises(EnvError, match=r"export_progress raised TypeError.* must return JSON"):
+            opened(Secretive)

@@ -183,6 +183,7 @@ class Player:
             values=config.wants_values,
             company=self._company(envs, algorithm),
         )
+        envs.export_progress()  # one that cannot be told is a fault before anything is played
         self._pull()
 
     def _algorithm(self, spec: EnvSpec, ring: Ring) -> Algorithm:
