@@ -1,13 +1,16 @@
 # make          says what there is to make
 # make train    makes .venv with what a user needs, and trains CartPole in front of your eyes
 # make setup    makes .venv with everything that tests, checks and benchmarks need
-# make test     runs the tests              PYTEST_ARGS='tests/unit -x' chooses
+# make test     runs the tests a change needs first     PYTEST_ARGS='tests/unit -x' chooses
+# make test-all runs all tests: those of clusters, of faults and the slow ones too
 # make gpu      runs the tests of what only a GPU does, on a machine that has one
+# make without-applications  runs checks and unit tests in trees without path finding or the games
 # make check    format, lint, types, layers
 # make format   mends what can be mended: format and lint
-# make bench    compares with the peers     BENCH='replay learn' chooses
+# make bench    runs every benchmark, with peers     BENCH='replay learn' chooses
 # make study    returns of one, two and eight actors at equal env steps; of runs that share; of games; of clients
 # make shelf    the table of algorithms and tasks, beside SB3 with its zoo's settings (hours on 2 cores)
+# make proof    compares the weights with those of another commit     PROOF_ARGS='--cases dqn,ppo' chooses
 # make soak     private memory of a run with eight actors over ten minutes
 # make clean    removes build products and caches; .venv and runs stay
 
@@ -15,6 +18,7 @@ PYTHON ?= python3
 SCENARIO ?= cartpole
 BENCH ?= replay collect learn async weights train checkpoint start share pathfinding selfplay server
 PYTEST_ARGS ?=
+PROOF_ARGS ?=
 WORKERS ?= 2
 
 VENV := .venv
@@ -29,7 +33,7 @@ VENV_MADE := $(VENV)/.made
 USER_READY := $(VENV)/.user
 DEV_READY := $(VENV)/.dev
 
-.PHONY: help train setup test gpu check format bench study shelf soak clean
+.PHONY: help train setup test test-all gpu check format bench study shelf proof soak clean
 .NOTPARALLEL: # two pips in one .venv tread on each other
 .DEFAULT_GOAL := help
 
@@ -41,20 +45,32 @@ train: $(USER_READY)
 
 setup: $(DEV_READY)
 
-# Faults and whole runs look at the machine's processes and memory: nothing else may run beside them.
-ALONE := tests/integration tests/faults
+# Whole runs look at what is in /dev/shm: beside others each test process has one of its own. Where
+# that cannot be, they come after the rest and nothing runs beside them.
 TOGETHER := tests/unit tests/property tests/learning
+PYTEST := $(BIN)/python -m pytest
+SPREAD := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# run-tests WHICH,FOLDERS: those of TOGETHER and of these folders.
+run-tests = $(BIN)/python tests/support/compile_kernels.py; if $(BIN)/python tests/support/private_shm.py; \
+	then set -ex; $(PYTEST) $(1) $(SPREAD) $(TOGETHER) $(2); \
+	else set -ex; $(PYTEST) $(1) $(SPREAD) $(TOGETHER); $(PYTEST) $(1) $(2); fi
 
 test: $(DEV_READY)
 ifeq ($(PYTEST_ARGS),)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(TOGETHER)
-	$(BIN)/python -m pytest $(ALONE)
+	@$(call run-tests,-m 'not cluster and (learning or not slow)',tests/integration)
 else
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 endif
+
+test-all: $(DEV_READY)
+	@$(call run-tests,,tests/integration tests/faults)
 
 gpu: $(DEV_READY)
 	$(BIN)/python -m pytest tests/gpu
+
+.PHONY: without-applications
+without-applications: $(DEV_READY)
+	$(BIN)/python tests/support/without_application.py --workers $(WORKERS)
 
 check: $(DEV_READY)
 	$(BIN)/ruff format --check .
@@ -67,7 +83,7 @@ format: $(DEV_READY)
 	$(BIN)/ruff format .
 
 bench: $(DEV_READY)
-	set -e; for bench in $(BENCH); do $(BIN)/rookery bench $$bench --peers; done
+	set -e; for bench in $(BENCH); do $(BIN)/python -m benchmarks $$bench --peers; done
 
 study: $(DEV_READY)
 	$(BIN)/python benchmarks/study/rookery_actors.py cartpole
@@ -81,6 +97,9 @@ study: $(DEV_READY)
 
 shelf: $(DEV_READY)
 	$(BIN)/python benchmarks/shelf/rookery_shelf.py --out runs/shelf
+
+proof: $(DEV_READY)
+	$(BIN)/python -m benchmarks.proof --jobs $(WORKERS) --out runs/proof.md $(PROOF_ARGS)
 
 soak: $(DEV_READY)
 	$(BIN)/python benchmarks/soak/rookery_memory.py

@@ -15,7 +15,7 @@ from rookery import (
     ParameterServer,
     ReplayBufferPool,
 )
-from rookery.envs.toy import Corridor
+from rookery.envs.toy.basic import Corridor
 
 
 def corridor() -> Corridor:
@@ -26,7 +26,7 @@ def new_agent(algorithm: str, width: int) -> DistributedAgent:
     settings = {
         "net.hidden": [width],
         "actor.epsilon_steps": 3_000,
-        "replay.warmup": 200,
+        "replay.learning_starts": 200,
         "algo.gamma": 0.9,
     }
     return DistributedAgent(algorithm, update_frequency=1, env=corridor, settings=settings)

@@ -18,7 +18,7 @@ for event in rookery.events("corridor", seed=0, overrides=overrides):
     if isinstance(event, Started):
         print(f"{event.run_dir} on {event.about['device']}; {event.about['estimate']}")
     elif isinstance(event, Learned) and event.counters.learner_steps % 100 == 0:
-        losses.append(event.facts.metrics["loss"].item())  # a tensor: .item() waits for the device
+        losses.append(event.result.metrics["loss"].item())  # a tensor: .item() waits for the device
     elif isinstance(event, Logged):
         print(f"{event.counters}  return {event.metrics.get('rollout/ep_rew_mean', 0.0):.2f}")
     elif isinstance(event, Evaluated):

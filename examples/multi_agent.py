@@ -1,4 +1,4 @@
-"""Several agents, one network: everybody plays with it, and it learns from everybody's rows.
+"""Several agents, one network: all agents act with it, and it learns from the rows of all.
 
 Any environment of PettingZoo's will do whose agents have the same spaces, by turns or at once:
 
@@ -19,7 +19,7 @@ ROUNDS = 10
 
 
 class Channels(ParallelEnv):
-    """Three stations choose a channel at once, ten times; who is alone on one gets through."""
+    """Three senders choose a channel at once, ten times; a sender alone on its channel succeeds."""
 
     def __init__(self):
         self.metadata = {"name": "channels"}
@@ -27,7 +27,7 @@ class Channels(ParallelEnv):
         self.agents: list[str] = []
 
     def observation_space(self, agent: str):
-        return spaces.Discrete(3)  # which station it is: one network plays them all
+        return spaces.Discrete(3)  # index of the sender: one network acts for all
 
     def action_space(self, agent: str):
         return spaces.Discrete(3)
@@ -54,12 +54,12 @@ run = rookery.train(
     env=Channels,
     seed=0,
     overrides=[
-        "actor={envs: 12, chunk: 48, epsilon_steps: 3000}",  # 12: four worlds of three stations
+        "actor={envs: 12, chunk: 48, epsilon_steps: 3000}",  # 12: four of three senders
         "net.hidden=[32]",
         "run.env_steps=6000",
         "eval={period: 1500, episodes: 3, target: 9.5}",
-        "replay={capacity: 5000, warmup: 500, samples_per_insert: 8}",
+        "replay={capacity: 5000, learning_starts: 500, samples_per_insert: 8}",
         "algo.gamma=0.5",
     ],
 )
-print(f"{run.run_dir}: best score {run.answer['best_score']:.1f} of {ROUNDS} for each station")
+print(f"{run.run_dir}: best score {run.answer['best_score']:.1f} of {ROUNDS} for each sender")

@@ -45,7 +45,7 @@ run = rookery.train(
         "run.env_steps=3000",
         "eval.period=1000",
         "eval.target=45",
-        "replay={capacity: 10000, warmup: 500, samples_per_insert: 16}",
+        "replay={capacity: 10000, learning_starts: 500, samples_per_insert: 16}",
         "actor.epsilon_steps=2000",
     ],
 )

@@ -17,24 +17,24 @@ from torch import nn
 from torch.nn import functional as F
 
 import rookery
-from rookery.algos.interface import Acted, Algorithm, Loss
+from rookery.algorithms.algorithm import Acted, Algorithm, Loss
 from rookery.config.algorithms import AlgoConfig
-from rookery.nets.ask import Ask
-from rookery.nets.build import build
-from rookery.nets.follow import Follower
+from rookery.networks.forward import FastForward
+from rookery.networks.mlp import build
+from rookery.networks.target_network import TargetNetwork
 from rookery.types import Batch, Obs
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftQConfig(AlgoConfig):
-    """Its settings, beside the name, gamma and n_step that every algorithm has."""
+    """Settings of soft Q-learning, besides the name, gamma and n_step of every algorithm."""
 
     temperature: float = 0.02  # how random the policy is
-    tau: float = 0.05  # how fast the target network follows
+    tau: float = 0.05  # share by which the target network moves at each step
 
     @property
     def explores(self) -> bool:
-        return True  # its policy is random by itself: no epsilon is needed
+        return True  # the policy is stochastic: no epsilon is needed
 
 
 class SoftQ(Algorithm):
@@ -45,24 +45,24 @@ class SoftQ(Algorithm):
     def __init__(self, config: SoftQConfig, net: Any, env: Any, spec: Any):
         self.config, self.choices = config, spec.action.n
         self.acting = build(net, spec, self.choices, normalize=env.normalize_obs)
-        self.target = Follower(self.acting)
+        self.target = TargetNetwork(self.acting)
         self.networks = nn.ModuleDict({"q": self.acting, "target": self.target.network})
-        self._ask = Ask(self.acting)
+        self._forward = FastForward(self.acting)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {"q": list(self.acting.parameters())}
 
     def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
-        heat = self.config.temperature
+        alpha = self.config.temperature
         with torch.no_grad():
-            value = heat * torch.logsumexp(self.target.network(batch.next_obs) / heat, 1)
-            wanted = batch.reward + batch.discount * value  # discount is 0 after an end
+            value = alpha * torch.logsumexp(self.target.network(batch.next_obs) / alpha, 1)
+            target = batch.reward + batch.discount * value  # discount is 0 after termination
         q = self.acting(batch.obs).gather(1, batch.action[:, None]).squeeze(1)
-        loss = F.smooth_l1_loss(q, wanted, reduction="none") @ batch.weight / len(q)
-        yield Loss("q", loss, wanted - q.detach(), {"q_mean": q.detach().mean()})
+        loss = F.smooth_l1_loss(q, target, reduction="none") @ batch.weight / len(q)
+        yield Loss("q", loss, target - q.detach(), {"q_mean": q.detach().mean()})
 
-    def settle(self, step: int) -> None:
-        self.target.settle(step, tau=self.config.tau)
+    def update_targets(self, step: int) -> None:
+        self.target.update(step, tau=self.config.tau)
 
     def act(
         self,
@@ -73,9 +73,9 @@ class SoftQ(Algorithm):
         noise: bool = True,
         **_: Any,
     ) -> Acted:
-        scores = self._ask(obs) / self.config.temperature
+        scores = self._forward(obs) / self.config.temperature
         if noise:
-            scores = scores - np.log(-np.log(rng.random(scores.shape)))  # a softmax
+            scores = scores - np.log(-np.log(rng.random(scores.shape)))  # samples the softmax
         action = scores.argmax(1)
         random = rng.random(len(action)) < epsilon
         action[random] = rng.integers(self.choices, size=int(random.sum()))

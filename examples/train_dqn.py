@@ -30,7 +30,7 @@ agent = rookery.train_dqn(
     warmup=500,
     epsilon_decay=0.9,
     target=195.0,
-    max_seconds=60.0,
+    max_seconds=30.0,
     callback=progress,
     settings={
         "env.reward_scale": 0.1,

@@ -8,8 +8,21 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from running import Nursery, nothing_new, shared
-from zygote import SUPPORTED, Zygote
+from fork_server import SUPPORTED, ForkServer
+from run_processes import CommandForker, nothing_new, shared, warm
+from xdist_groups import (
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_configure_node,
+    pytest_xdist_make_scheduler,
+)
+
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_configure_node",
+    "pytest_xdist_make_scheduler",
+]
 
 settings.register_profile("rookery", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("rookery")
@@ -19,24 +32,25 @@ Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray").mkdir(exist_ok=True)
 
 
 @pytest.fixture(scope="session")
-def _nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def _forker() -> Iterator[CommandForker]:
+    forker = warm()
+    yield forker
+    forker.close()
+    warm.cache_clear()
 
 
 @pytest.fixture
-def nursery(_nursery: Nursery) -> Iterator[Nursery]:
+def forker(_forker: CommandForker) -> Iterator[CommandForker]:
     """Starts `rookery` commands; nothing of them outlives the test, or is left in /dev/shm."""
     before = shared()
-    yield _nursery
-    _nursery.end_all()
+    yield _forker
+    _forker.end_all()
     assert nothing_new(before)
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote | None]:
-    made = Zygote.fresh() if SUPPORTED else None
+def fork_server() -> Iterator[ForkServer | None]:
+    made = ForkServer.fresh() if SUPPORTED else None
     yield made
     if made is not None:
         made.close()

@@ -19,9 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from rookery.checkpoints import checkpoint
+from rookery.checkpoints.saver import CHECKPOINTS
 from rookery.event import Collected, Event
-from rookery.manage import checkpoint
-from rookery.manage.saver import CHECKPOINTS
 
 FLOATS = 1764  # 84 x 84 bytes
 ROWS = 565_000

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 
 import rookery
+from rookery.checkpoints import checkpoint
+from rookery.checkpoints.saver import CHECKPOINTS
 from rookery.config.schema import (
     ActorConfig,
     CheckpointConfig,
@@ -29,9 +31,7 @@ from rookery.config.schema import (
     ReportConfig,
     RunConfig,
 )
-from rookery.event import Ask, Collected, Event, Turned
-from rookery.manage import checkpoint
-from rookery.manage.saver import CHECKPOINTS
+from rookery.event import Ask, Collected, Event, IterationEnded
 
 ROWS = 1_000_000
 MARKS = (1_500_000, 2_200_000)  # env steps; of a segment, 64 MiB, nearly all is unsaved at each
@@ -47,7 +47,7 @@ class Watch:
         self._turned, self._asked = 0.0, False
 
     def __call__(self, event: Event) -> Ask | None:
-        if isinstance(event, Turned):
+        if isinstance(event, IterationEnded):
             self._turned = time.perf_counter()
         if not isinstance(event, Collected):
             return None
@@ -65,7 +65,7 @@ def settings(seed: int) -> Config:
     return Config(
         run=RunConfig(seed=seed, env_steps=NEVER),
         env=EnvConfig(id="Flood-v0", imports=("flood",)),
-        replay=ReplayConfig(capacity=ROWS, draw=Draw.PRIORITIZED, samples_per_insert=0.1),
+        replay=ReplayConfig(capacity=ROWS, sampling=Draw.PRIORITIZED, samples_per_insert=0.1),
         net=NetConfig(hidden=(64, 64)),
         actor=ActorConfig(envs=256, chunk=1024),
         eval=EvalConfig(period=NEVER),

@@ -7,8 +7,8 @@ both sides; the network is asked all the same. Steps that only reset an environm
 from collections.abc import Callable
 
 from rookery.config.schema import ActorConfig, Config, NetConfig, RunConfig
-from rookery.loops.hops import play
-from rookery.loops.wiring import wire
+from rookery.training import steps
+from rookery.training.build import build_parts
 
 ENVS, TURNS = 64, 16  # environments, and their steps in a chunk
 FOR_EVER = 10**12  # env steps
@@ -17,11 +17,11 @@ FOR_EVER = 10**12  # env steps
 def collect(seed: int) -> Callable[[], int]:
     actor = ActorConfig(envs=ENVS, chunk=ENVS * TURNS, epsilon=1.0, epsilon_end=1.0)
     run, net = RunConfig(seed=seed, env_steps=FOR_EVER), NetConfig(hidden=(64, 64))
-    parts = wire(Config(run=run, net=net, actor=actor))
+    parts = build_parts(Config(run=run, net=net, actor=actor))
 
     def work() -> int:
         before = parts.counters.env_steps
-        play(parts)
+        steps.collect(parts)
         return parts.counters.env_steps - before
 
     return work

@@ -12,6 +12,8 @@ import argparse
 import json
 import time
 
+from rookery.actors.actor_group import epsilons_of
+from rookery.actors.local_group import LocalActors
 from rookery.config.schema import (
     ActorConfig,
     Config,
@@ -21,9 +23,8 @@ from rookery.config.schema import (
     ReplayConfig,
     RunConfig,
 )
-from rookery.loops.asynchronous import NEWS_S
-from rookery.loops.crew import Crew, rungs
-from rookery.loops.wiring import Parts, wire
+from rookery.training.asynchronous import REPORTS_S
+from rookery.training.build import Parts, build_parts
 
 ENVS, TURNS = 64, 16  # environments of an actor, and their steps in a chunk
 FOR_EVER = 10**12  # env steps
@@ -37,7 +38,7 @@ def crew(
     envs: int = ENVS,
     chunk: int = ENVS * TURNS,
 ) -> Parts:
-    return wire(
+    return build_parts(
         Config(
             run=RunConfig(seed=seed, env_steps=FOR_EVER, mode=Mode.ASYNC, engine=engine),
             net=NetConfig(hidden=(64, 64)),
@@ -52,18 +53,18 @@ def gather(parts: Parts, seconds: float) -> tuple[int, int]:
     steps = episodes = 0
     began = heard = time.perf_counter()
     while (now := time.perf_counter()) - began < seconds:
-        parts.crew.wait(0.01)
-        steps += parts.pool.drain().steps
-        if now - heard > NEWS_S:
+        parts.actors.wait(0.01)
+        steps += parts.replay.insert().steps
+        if now - heard > REPORTS_S:
             heard = now
-            episodes += sum(len(report.ended) for report in parts.crew.news())
+            episodes += sum(len(report.ended) for report in parts.actors.reports())
     return steps, episodes
 
 
 def start(parts: Parts) -> None:
     """Waits until every actor has brought rows."""
-    parts.crew.roam()
-    parts.crew.allow(True, rungs(1.0, parts.config))
+    parts.actors.start()
+    parts.actors.allow(True, epsilons_of(1.0, parts.config))
     deadline = time.perf_counter() + START_S
     while not all_play(parts):
         gather(parts, 0.1)
@@ -72,9 +73,9 @@ def start(parts: Parts) -> None:
 
 
 def all_play(parts: Parts) -> bool:
-    if isinstance(parts.crew, Crew):
-        return all(ring.consumed for ring in parts.crew.rings)
-    return all(berth.acknowledged.committed for berth in parts.crew.berths)
+    if isinstance(parts.actors, LocalActors):
+        return all(ring.consumed for ring in parts.actors.rings)
+    return all(berth.acknowledged.committed for berth in parts.actors.handles)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Rookery's learner, in the parts and with the step of the single loop.
 
-A step is draw, loss, backward, optimiser, rerank, and publishing when due. The floor has the same
-network, loss, clipping and optimiser and gets its batches for nothing.
+A step is sample, loss, backward, optimiser, update priorities, and publishing when due. The floor
+has the same network, loss, clipping and optimiser and gets its batches for nothing.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from rookery.config.schema import (
     ReplayConfig,
     RunConfig,
 )
-from rookery.loops.hops import learn, play
-from rookery.loops.wiring import wire
+from rookery.training.build import build_parts
+from rookery.training.steps import collect, learn
 
 ROWS = 20_000  # in replay before the first step
 
@@ -29,13 +29,13 @@ def double(seed: int) -> Callable[[], int]:
 
 def full(seed: int) -> Callable[[], int]:
     """Double dueling DQN, prioritised draws with weights, gradients clipped at 10."""
-    algo, replay = DqnConfig(dueling=True), ReplayConfig(draw=Draw.PRIORITIZED)
+    algo, replay = DqnConfig(dueling=True), ReplayConfig(sampling=Draw.PRIORITIZED)
     return work(seed, algo, replay, LearnerConfig(max_grad_norm=10.0))
 
 
 def sac(seed: int) -> Callable[[], int]:
     """SAC, batches of 256, uniform draws, no clipping."""
-    replay, learner = ReplayConfig(batch=256), LearnerConfig(max_grad_norm=None)
+    replay, learner = ReplayConfig(batch_size=256), LearnerConfig(max_grad_norm=None)
     return work(seed, SacConfig(), replay, learner, EnvConfig(id="Pendulum-v1"))
 
 
@@ -47,9 +47,11 @@ def work(
     env: EnvConfig | None = None,
 ) -> Callable[[], int]:
     run, net, env = RunConfig(seed=seed), NetConfig(hidden=(256, 256)), env or EnvConfig()
-    parts = wire(Config(run=run, env=env, algo=algo, net=net, replay=replay, learner=learner))
+    parts = build_parts(
+        Config(run=run, env=env, algo=algo, net=net, replay=replay, learner=learner)
+    )
     while parts.counters.env_steps < ROWS:
-        play(parts)
+        collect(parts)
 
     def step() -> int:
         learn(parts)

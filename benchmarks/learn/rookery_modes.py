@@ -24,9 +24,9 @@ from rookery.config.schema import (
     RunConfig,
 )
 from rookery.event import Learned
-from rookery.loops import LOOPS
-from rookery.loops.hops import learn, play
-from rookery.loops.wiring import Parts, wire
+from rookery.training import LOOPS
+from rookery.training.build import Parts, build_parts
+from rookery.training.steps import collect, learn
 
 FOR_EVER = 10**12  # env steps
 ROWS = 20_000  # in replay before the first step
@@ -34,14 +34,16 @@ WARMUP_S = 1.0
 
 
 def build(mode: Mode, actors: int, seed: int, samples_per_insert: float) -> Parts:
-    return wire(
+    return build_parts(
         Config(
             run=RunConfig(seed=seed, env_steps=FOR_EVER, mode=mode),
             algo=DqnConfig(dueling=True),
             net=NetConfig(hidden=(256, 256)),
             actor=ActorConfig(num=actors, envs=8, chunk=64),
             replay=ReplayConfig(
-                draw=Draw.PRIORITIZED, warmup=ROWS, samples_per_insert=samples_per_insert
+                sampling=Draw.PRIORITIZED,
+                learning_starts=ROWS,
+                samples_per_insert=samples_per_insert,
             ),
         )
     )
@@ -49,7 +51,7 @@ def build(mode: Mode, actors: int, seed: int, samples_per_insert: float) -> Part
 
 def alone(parts: Parts) -> Iterator[object]:
     while parts.counters.env_steps < ROWS:
-        play(parts)
+        collect(parts)
     while True:
         yield learn(parts)
 

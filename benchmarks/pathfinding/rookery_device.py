@@ -8,68 +8,69 @@ from collections.abc import Callable
 
 import torch
 
-from rookery.algos import build_algorithm
-from rookery.algos.team import Team
+from rookery.algorithms import build_algorithm
 from rookery.config.load import load
 from rookery.config.schema import Config
 from rookery.envs.make import make
-from rookery.envs.pathfinding.rules import Rules
-from rookery.learner import Recorded, pick_device
-from rookery.loops.arena import Arena, choose_precision
+from rookery.learner.captured_learner import CapturedLearner
+from rookery.networks.device import pick_device
+from rookery.pathfinding.team_actor import TeamActor, choose_precision
+from rookery.pathfinding.team_dqn import TeamDQN
+from rookery.pathfinding.world.rules import WorldRules
 
 AGENTS, SIZE = 32, 40
 STRETCH = 16  # steps
-FEW = {"device.agents": 128, "device.rows": 64, "replay.batch": 128}  # where there is no GPU
+FEW = {"device.agents": 128, "device.rows": 64, "replay.batch_size": 128}  # where there is no GPU
 
 
 def env(seed: int) -> Callable[[], int]:
-    """Worlds step and show what is seen; actions are drawn ahead, and nobody is asked."""
-    arena = _arena(_config(), seed)
-    actions = torch.randint(5, (STRETCH, arena.count, AGENTS), device=arena.device)
+    """Steps worlds and computes views; actions are drawn ahead, without a network."""
+    actor = _actor(_config(), seed)
+    actions = torch.randint(5, (STRETCH, actor.count, AGENTS), device=actor.device)
 
     def work() -> int:
         for action in actions:
-            arena.worlds.step(action)
-            arena.worlds.views()
-        return _done(arena, STRETCH)
+            actor.worlds.step(action)
+            actor.worlds.views()
+        return _done(actor, STRETCH)
 
     return work
 
 
 def act(seed: int) -> Callable[[], int]:
-    """Everything that playing is: views, network, talk, steps, new cases, rows on the tape."""
-    arena = _arena(_config(), seed)
-    epsilon = torch.full((arena.count,), 0.1, device=arena.device)
+    """Plays: views, network, communication, steps, new cases, rows in replay."""
+    actor = _actor(_config(), seed)
+    epsilon = torch.full((actor.count,), 0.1, device=actor.device)
 
     def work() -> int:
-        arena.play(STRETCH, epsilon)
-        return _done(arena, STRETCH)
+        actor.play(STRETCH, epsilon)
+        return _done(actor, STRETCH)
 
     return work
 
 
 def learn(seed: int) -> Callable[[], int]:
-    """Draws, learns from every agent and step of a batch, reranks."""
+    """Samples, learns from every agent and step of a batch, updates priorities."""
     config = _config()
-    arena = _arena(config, seed)
-    arena.play(3 * STRETCH, torch.full((arena.count,), 0.1, device=arena.device))
-    learner = Recorded(arena.algorithm, config.learner, config.env, arena.device)
+    actor = _actor(config, seed)
+    actor.play(3 * STRETCH, torch.full((actor.count,), 0.1, device=actor.device))
+    learner = CapturedLearner(actor.algorithm, config.learner, config.env, actor.device)
 
     def work() -> int:
-        batch, picks = arena.draw(config.replay.batch // AGENTS, beta=0.4)
-        arena.rerank(picks, learner.learn(batch).td_error)
-        _wait(arena)
-        return config.replay.batch * config.algo.learned
+        batch, picks = actor.sample(config.replay.batch_size // AGENTS, beta=0.4)
+        actor.update_priorities(picks, learner.learn(batch).td_error)
+        _wait(actor)
+        return config.replay.batch_size * config.algo.learned
 
     return work
 
 
 def _config() -> Config:
     few = FEW if pick_device("auto").type == "cpu" else {}
-    return load("pathfinding", changes={"algo.teacher": "none", **few})  # learning costs more so
+    return load("pathfinding", changes={"algo.teacher": "none", **few})  # the more expensive loss
 
 
-def _arena(config: Config, seed: int) -> Arena:
+def _actor(config: Config, seed: int) -> TeamActor:
     choose_precision()
     envs = make(config.env, 1)
     envs.close()
@@ -77,14 +78,14 @@ def _arena(config: Config, seed: int) -> Arena:
     rng = torch.Generator(device)
     rng.manual_seed(seed)
     algorithm = build_algorithm(config, envs.spec)
-    assert isinstance(algorithm, Team)
+    assert isinstance(algorithm, TeamDQN)
     algorithm.networks.to(device)
-    return Arena(
+    return TeamActor(
         algorithm,
         AGENTS,
         worlds=config.device.agents // AGENTS,
         width=SIZE,
-        rules=Rules(),
+        rules=WorldRules(),
         density=None,
         rows=config.device.rows,
         replay=config.replay,
@@ -93,11 +94,11 @@ def _arena(config: Config, seed: int) -> Arena:
     )
 
 
-def _done(arena: Arena, steps: int) -> int:
-    _wait(arena)
-    return steps * arena.count * arena.agents
+def _done(actor: TeamActor, steps: int) -> int:
+    _wait(actor)
+    return steps * actor.count * actor.agents
 
 
-def _wait(arena: Arena) -> None:
-    if arena.device.type == "cuda":
+def _wait(actor: TeamActor) -> None:
+    if actor.device.type == "cuda":
         torch.cuda.synchronize()

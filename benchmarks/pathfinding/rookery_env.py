@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rookery.envs.pathfinding.cases import Cases, generate
-from rookery.envs.pathfinding.rules import Rules
-from rookery.envs.pathfinding.views import planes
-from rookery.envs.pathfinding.worlds import Worlds
+from rookery.pathfinding.world.cases import Cases, generate
+from rookery.pathfinding.world.rules import WorldRules
+from rookery.pathfinding.world.views import planes
+from rookery.pathfinding.world.worlds import Worlds
 
 WORLDS, AGENTS, SIZE = 16, 32, 40
-EPISODE = Rules().steps
+EPISODE = WorldRules().steps
 TURN = EPISODE // WORLDS  # steps between two new cases
 
 

@@ -12,19 +12,21 @@ import numpy as np
 import rows
 from rookery.config.algorithms import DqnConfig
 from rookery.config.schema import Draw, ReplayConfig
-from rookery.replay.pool import Pool
+from rookery.replay.buffer import LocalReplay
 from rookery.replay.ring import Ring, schema_of
-from rookery.types import ActionSpec, End, EnvSpec, Kind, Leaf
+from rookery.types import ActionSpec, End, EnvSpec, Leaf, LeafKind
 
-SPEC = EnvSpec(name="rows", obs=(Leaf("", (8,), "float32", Kind.VECTOR),), action=ActionSpec(n=4))
+SPEC = EnvSpec(
+    name="rows", obs=(Leaf("", (8,), "float32", LeafKind.VECTOR),), action=ActionSpec(n=4)
+)
 
 
-def pool(seed: int, draw: Draw, *, transport: int, envs: int) -> Pool:
+def pool(seed: int, draw: Draw, *, transport: int, envs: int) -> LocalReplay:
     """Returns an empty replay with one actor's transport ring of `transport` rows."""
-    config = ReplayConfig(capacity=rows.CAPACITY, draw=draw, alpha=rows.ALPHA)
+    config = ReplayConfig(capacity=rows.CAPACITY, sampling=draw, alpha=rows.ALPHA)
     ring = Ring.create(schema_of(SPEC), transport)
     rng = np.random.default_rng(seed)
-    return Pool(SPEC, config, DqnConfig(), rng=rng, transports=[ring], envs=envs)
+    return LocalReplay(SPEC, config, DqnConfig(), rng=rng, transports=[ring], envs=envs)
 
 
 def columns(given: rows.Rows, envs: int) -> dict[str, np.ndarray]:
@@ -43,13 +45,15 @@ def draw(seed: int) -> Callable[[], int]:
     rng = np.random.default_rng(seed)
     replay = pool(seed, Draw.PRIORITIZED, transport=rows.FILLED, envs=1)
     replay.transports[0].append(columns(rows.make(rows.FILLED, rng), envs=1))
-    replay.drain()
-    replay.rerank(np.arange(rows.FILLED), rng.exponential(size=rows.FILLED).astype(np.float32))
+    replay.insert()
+    replay.update_priorities(
+        np.arange(rows.FILLED), rng.exponential(size=rows.FILLED).astype(np.float32)
+    )
     fresh = itertools.cycle(rows.errors(rng))
 
     def work() -> int:
-        batch = replay.draw(rows.BATCH, beta=rows.BETA)
-        replay.rerank(batch.rows, next(fresh))
+        batch = replay.sample(rows.BATCH, beta=rows.BETA)
+        replay.update_priorities(batch.rows, next(fresh))
         return 1
 
     return work
@@ -62,7 +66,7 @@ def append(seed: int) -> Callable[[], int]:
 
     def work() -> int:
         transport.put(rows.CHUNK, given)  # as actors do
-        replay.drain()
+        replay.insert()
         return rows.CHUNK
 
     return work

@@ -18,9 +18,9 @@ from typing import Any
 
 from rookery.config.load import load
 from rookery.event import Collected, Counters
-from rookery.loops.asynchronous import asynchronous
-from rookery.loops.hops import keep_snapshot
-from rookery.loops.wiring import Parts, wire
+from rookery.training.asynchronous import asynchronous
+from rookery.training.build import Parts, build_parts
+from rookery.training.steps import keep_snapshot
 
 BATCH = 64
 ROWS = 68  # of a game: what one seat chooses from its beginning to its end
@@ -37,8 +37,8 @@ SETTINGS: dict[str, Any] = {
     "algo.dueling": True,
     "net.hidden": [256, 256],
     "replay.capacity": 100_000,
-    "replay.warmup": 1_000,
-    "replay.batch": BATCH,
+    "replay.learning_starts": 1_000,
+    "replay.batch_size": BATCH,
     "replay.samples_per_insert": BATCH / ROWS,
     "actor.envs": 256,
     "actor.chunk": 1_024,
@@ -75,7 +75,7 @@ def main() -> None:
     if not args.learn:
         changes |= {"replay.samples_per_insert": 1e-6}
     with tempfile.TemporaryDirectory() as folder:
-        parts = wire(load(changes=SETTINGS | changes), run_dir=Path(folder))
+        parts = build_parts(load(changes=SETTINGS | changes), run_dir=Path(folder))
         with closing(parts):
             assert parts.opponents is not None, "the settings name some"
             for _ in range(SNAPSHOTS):  # somebody to play against from the start

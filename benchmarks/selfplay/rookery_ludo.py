@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rookery.envs.games.ludo import Ludo
+from rookery.games.ludo import Ludo
 
 TABLES = 256
 MINUTE = 60  # what is timed is per second

@@ -3,9 +3,10 @@
     python benchmarks/server/rookery_service.py --clients 4 --seconds 4 [--tls]
 
 The model is 10 MB of float32 in ten arrays. Each client is a process that pushes an update of all
-of it and pulls all of it, in turns; every message is signed and hashed on both sides, every update
-is checked, and each four are averaged and applied. Four clients and the server share this machine.
-The last line on stdout is `{"value": MB/s of pushes and pulls together, "pushes", "pulls", ...}`.
+of it and pulls all of it, in turns; every message has a key, every body is hashed on both sides,
+every update is checked, and each four are averaged and applied. Four clients and the server share
+this machine. The last line on stdout is
+`{"value": MB/s of pushes and pulls together, "pushes", "pulls", ...}`.
 """
 
 import argparse
@@ -19,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rookery.server.client import RemoteParameterServer
-from rookery.server.parameters import ParameterServer
+from rookery.server.http.remote_server import RemoteParameterServer
+from rookery.server.parameter_server import ParameterServer
 
 MB = 1e6
 LAYERS, WIDTH = 10, 250_000  # 10 MB of float32

@@ -3,7 +3,7 @@
     python benchmarks/server/socket_copy.py --clients 4 --seconds 4
 
 Each client is a process that sends 10 MB and gets 10 MB, in turns, over TCP on loopback; a thread
-for each of them receives into one buffer and sends another. Nothing is signed, hashed, checked or
+for each of them receives into one buffer and sends another. Nothing is hashed, checked or
 applied. The last line on stdout is `{"value": MB/s of both directions together}`.
 """
 

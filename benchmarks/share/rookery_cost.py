@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from stable_baselines3 import SAC
 
+from rookery.sb3.shared_buffer import DistributedReplayBuffer
 from rookery.sharing.registry import Registry, create_distributed_registry
-from rookery.sharing.sb3 import DistributedReplayBuffer
 
 BATCH, RATIO, PEERS = 256, 0.2, 3
 ROUNDS = {"draw": 60, "train": 16}

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from gymnasium import spaces
 
+from rookery.sb3.shared_buffer import DistributedReplayBuffer
 from rookery.sharing.registry import create_distributed_registry
-from rookery.sharing.sb3 import DistributedReplayBuffer
 
 BUFFERS, ROWS, BATCH, OBS = 4, 2_500, 256, 8
 

@@ -27,9 +27,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from tasks import ROWS
 
-from rookery.cli.arguments import seeds
 from rookery.config.load import load
-from rookery.report.stats import estimate, iqms, pooled, redraw
+from rookery.report.statistics.bootstrap import estimate, iqms, pooled, redraw
+from rookery.terminal.arguments import seeds
 
 HERE = Path(__file__).parent
 OURS, ASYNC, SB3 = "rookery", "rookery async", "sb3"

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from rookery.config.load import load
-from rookery.loops.launch import Request, session
+from rookery.training.launch import RunRequest, session
 
 CAPACITY = 50_000
 
@@ -67,8 +67,8 @@ def soak(args: argparse.Namespace, run_dir: str) -> dict[str, object]:
         },
     )
     samples: list[tuple[float, float]] = []
-    with session(config, Request()) as driver:
-        replay_mb = os.fstat(driver.parts.pool.ring.fd).st_size / 2**20
+    with session(config, RunRequest()) as driver:
+        replay_mb = os.fstat(driver.parts.replay.ring.fd).st_size / 2**20
         began = time.monotonic()
         due, shared = args.settle * 60, 0.0
         for _ in driver.events():

@@ -17,17 +17,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from rookery.algos import build_algorithm
-from rookery.cli.arguments import seeds
+from rookery.algorithms import build_algorithm
 from rookery.config.load import load
 from rookery.config.schema import Config
 from rookery.envs.make import make
-from rookery.evaluator import Evaluator
-from rookery.event import Turned
-from rookery.loops.sync import sync
-from rookery.loops.wiring import Parts, wire
-from rookery.nets.arrays import load_arrays
-from rookery.report.stats import bootstrap_ci, iqm
+from rookery.evaluation.evaluator import Evaluator
+from rookery.event import IterationEnded
+from rookery.networks.named_arrays import load_arrays
+from rookery.report.statistics.bootstrap import bootstrap_ci, iqm
+from rookery.terminal.arguments import seeds
+from rookery.training.build import Parts, build_parts
+from rookery.training.sync import sync
 
 ENVS, MARKS, EPISODES = 16, 4, 20
 
@@ -71,14 +71,14 @@ def config(scenario: str, arm: Arm, seed: int, env_steps: int) -> Config:
 
 def curve(chosen: Config) -> Iterator[float]:
     """Yields the greedy mean return at each mark."""
-    parts = wire(chosen)
+    parts = build_parts(chosen)
     judge = Evaluator(
         lambda num: make(chosen.env, num), build_algorithm(chosen, parts.spec), episodes=EPISODES
     )
     period, passed = chosen.run.env_steps // MARKS, 0
     try:
         for event in sync(parts):
-            if isinstance(event, Turned) and parts.counters.env_steps // period > passed:
+            if isinstance(event, IterationEnded) and parts.counters.env_steps // period > passed:
                 passed += 1
                 yield score(judge, parts, passed)
                 if passed == MARKS:

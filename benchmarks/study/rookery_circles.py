@@ -21,12 +21,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from rookery_selfplay import Job, ladder, train
 
-from rookery.cli.arguments import seeds
 from rookery.config.load import load_run
-from rookery.loops.ladder import games_of
-from rookery.loops.snapshot import Seats, taken
-from rookery.report.stats import bootstrap_ci
+from rookery.report.statistics.bootstrap import bootstrap_ci
 from rookery.selfplay.match import table
+from rookery.selfplay.snapshot_ladder import games_of
+from rookery.selfplay.snapshot_players import PlayerFactory, taken
+from rookery.terminal.arguments import seeds
 from rookery.types import Floats
 
 ARMS = {
@@ -42,7 +42,7 @@ SETTINGS = (
     f"selfplay={{learn_from_both_seats: true, snapshot_period: 150, keep: {SNAPSHOTS}}}",
     "algo={gamma: 0.9, n_step: 1}",
     "net.hidden=[32]",
-    "replay={capacity: 2000, warmup: 500, batch: 64, samples_per_insert: 4.0}",
+    "replay={capacity: 2000, learning_starts: 500, batch_size: 64, samples_per_insert: 4.0}",
     "actor={envs: 16, chunk: 64, pull_period: 64, epsilon: 0.2, epsilon_end: 0.2}",
     "learner={lr: 0.003, publish_period: 50}",
 )
@@ -85,7 +85,7 @@ def in_order(answer: dict[str, Any]) -> Floats:
 def meeting(jobs: Sequence[Job], out: Path, games: int) -> Floats:
     """Lets the newest snapshots of all runs play each other: [K, K], nan on the diagonal."""
     config = load_run(out / jobs[0].name)
-    seats, tables = Seats(config), games_of(config)(games)
+    seats, tables = PlayerFactory(config), games_of(config)(games)
     newest = {job.name: seats.player(taken(out / job.name)[-1].read()) for job in jobs}
     share: Floats = table(tables, newest, games, np.random.default_rng(0)).share
     tables.close()

@@ -25,17 +25,17 @@ import numpy as np
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from rookery.algos import build_algorithm
-from rookery.cli.arguments import seeds
-from rookery.components.join import RoundPupil, Update
+from rookery.algorithms import build_algorithm
 from rookery.config.load import load
 from rookery.config.schema import Config
 from rookery.envs.make import make
-from rookery.evaluator import Evaluator
-from rookery.loops.notice import Notice, Sharing, portable, settings_of
-from rookery.nets.arrays import arrays_of, load_arrays
+from rookery.evaluation.evaluator import Evaluator
+from rookery.networks.named_arrays import arrays_of, load_arrays
+from rookery.server.advertised_settings import Notice, Sharing, portable, settings_of
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.parameters import Parameters
+from rookery.server.parameter_server import Parameters
+from rookery.server.run_client import RoundPupil, Update
+from rookery.terminal.arguments import seeds
 from rookery.types import Array
 
 SCENARIO = "ppo-cartpole"

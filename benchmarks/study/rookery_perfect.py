@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.cli.arguments import seeds
 from rookery.config.load import load_run
-from rookery.envs.games.interface import MASK, OBSERVATION
-from rookery.envs.games.scripted import outcome, worths
-from rookery.envs.games.tictactoe import TicTacToe
-from rookery.loops.snapshot import Seats, saved
+from rookery.envs.turn_based.game import MASK, OBSERVATION
+from rookery.games.scripted_players import outcome, worths
+from rookery.games.tictactoe import TicTacToe
+from rookery.selfplay.snapshot_players import PlayerFactory, saved
+from rookery.terminal.arguments import seeds
 from rookery.types import Array
 
 ASKED = 100  # times: what is tied is drawn
@@ -59,7 +59,7 @@ def positions() -> dict[str, Array]:
 
 
 def verdict(run_dir: Path, seen: dict[str, Array], rng: np.random.Generator) -> Verdict:
-    player = Seats(load_run(run_dir)).player(saved(run_dir, "latest").read())
+    player = PlayerFactory(load_run(run_dir)).player(saved(run_dir, "latest").read())
     value, worth = outcome(seen), np.sign(worths(seen))
     lost = missed = np.zeros(len(value), dtype=np.bool_)
     for _ in range(ASKED):

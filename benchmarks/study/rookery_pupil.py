@@ -19,16 +19,16 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rookery.algos import build_algorithm
+from rookery.algorithms import build_algorithm
 from rookery.config.load import RUN_FILE, dump, load
-from rookery.config.schema import Backend, Config, SharingConfig
+from rookery.config.schema import BackendName, Config, SharingConfig
 from rookery.envs.make import make
-from rookery.evaluator import Evaluator
-from rookery.event import Counters, Evaluated, Reason, Stopped, Turned
-from rookery.loops.sync import sync
-from rookery.loops.wiring import wire
-from rookery.nets.arrays import load_arrays
-from rookery.report.jsonl import Jsonl
+from rookery.evaluation.evaluator import Evaluator
+from rookery.event import Counters, Evaluated, IterationEnded, Reason, Stopped
+from rookery.networks.named_arrays import load_arrays
+from rookery.report.trackers.jsonl import Jsonl
+from rookery.training.build import build_parts
+from rookery.training.sync import sync
 
 PERTURBED_EPISODES = 50
 
@@ -80,8 +80,6 @@ ARMS = {
     "uniform 0.2": ("uniform", 0.2),
     "weighted 0.2": ("weighted", 0.2),
     "newest 0.2": ("newest", 0.2),
-    "adaptive 0.2": ("adaptive", 0.2),
-    "guarded 0.2": ("self_heavy", 0.2),
 }
 
 
@@ -108,7 +106,6 @@ def config_of(job: dict[str, Any]) -> Config:
         "sharing.pool": job["pool"],
         "sharing.strategy": strategy,
         "sharing.cross_sample_ratio": ratio,
-        "sharing.guard": job["arm"].startswith("guarded"),
         "env.check": False,
     }
     return load(task.scenario, changes=changes | ({"run.engine": "inline"} if native else {}))
@@ -116,7 +113,7 @@ def config_of(job: dict[str, Any]) -> Config:
 
 def learn_dqn(config: Config, task: Task) -> Iterator[Mark | Exam]:
     """A run of our own."""
-    parts = wire(config, run_dir=Path(f"{config.name}-{config.run.seed}"))
+    parts = build_parts(config, run_dir=Path(f"{config.name}-{config.run.seed}"))
     judge = Evaluator(
         lambda num: make(config.env, num),
         build_algorithm(config, parts.spec),
@@ -124,7 +121,7 @@ def learn_dqn(config: Config, task: Task) -> Iterator[Mark | Exam]:
     )
     passed = 0
     for event in sync(parts):
-        if not isinstance(event, Turned):
+        if not isinstance(event, IterationEnded):
             continue
         if parts.counters.env_steps // config.eval.period > passed:
             passed += 1
@@ -139,7 +136,7 @@ def learn_dqn(config: Config, task: Task) -> Iterator[Mark | Exam]:
         episodes=PERTURBED_EPISODES,
     )
     score = float(np.mean(exam.run(seed=config.run.seed).returns))
-    sharing = parts.member.stats() if parts.member else {}
+    sharing = parts.peers.stats() if parts.peers else {}
     for part in (exam, judge, parts):
         part.close()
     yield Exam(score, sharing)
@@ -150,7 +147,7 @@ def learn_sb3(config: Config, task: Task) -> Iterator[Mark | Exam]:
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    from rookery.loops.sb3 import build, lent
+    from rookery.sb3.models import build, pooled_replay
 
     def scores(make_one: Callable[[], Any], episodes: int, seed: int) -> tuple[float, ...]:
         envs = DummyVecEnv([make_one] * min(10, episodes))
@@ -162,7 +159,7 @@ def learn_sb3(config: Config, task: Task) -> Iterator[Mark | Exam]:
         return tuple(float(score) for score in found[0])
 
     envs = DummyVecEnv([lambda: gym.make(config.env.id)])
-    with lent(config, f"{config.name}-{config.run.seed}") as replay:
+    with pooled_replay(config, f"{config.name}-{config.run.seed}") as replay:
         model: Any = build(
             config,
             envs,
@@ -190,7 +187,7 @@ def perturbed(config: Config, task: Task) -> Callable[[], Any]:
     return one
 
 
-LEARN = {Backend.ROOKERY: learn_dqn, Backend.SB3: learn_sb3}
+LEARN = {BackendName.ROOKERY: learn_dqn, BackendName.SB3: learn_sb3}
 
 
 def study(job: dict[str, Any]) -> None:

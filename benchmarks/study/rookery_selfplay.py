@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.cli.arguments import seeds
+from rookery.terminal.arguments import seeds
 
 ARMS = {"pfsp": "{latest: 0.3, prioritized: 0.7}", "newest": "{latest: 1.0}"}
 SETTINGS = (

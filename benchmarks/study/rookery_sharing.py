@@ -24,11 +24,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from rookery_pupil import ARMS, TASKS
 
-from rookery.cli.arguments import seeds
-from rookery.report.curve import curve, marks
-from rookery.report.plots import Goal, curves, looks
-from rookery.report.runs import Metric, Run, load
-from rookery.report.stats import (
+from rookery.report.charts.curve_plots import Goal, curves, looks
+from rookery.report.statistics.bootstrap import (
     Estimate,
     Statistic,
     deviations,
@@ -39,12 +36,14 @@ from rookery.report.stats import (
     pooled,
     redraw,
 )
+from rookery.report.statistics.learning_curve import curve, marks
+from rookery.report.statistics.run_records import Metric, RunRecord, load
 from rookery.sharing.registry import create_distributed_registry, shared_directory
+from rookery.terminal.arguments import seeds
 
 GROUP = 4
 REPS = 5_000
-DRAWN = ("local_only", "self_heavy 0.2", "self_heavy 0.5", "adaptive 0.2")
-NATIVE = ("adaptive", "guarded")  # arms that SB3's SAC cannot have: it tells a buffer nothing
+DRAWN = ("local_only", "self_heavy 0.2", "self_heavy 0.5")
 
 
 class Quad(NamedTuple):
@@ -57,13 +56,7 @@ class Quad(NamedTuple):
 
 def quads(tasks: list[str], arms: list[str], chosen: list[int]) -> list[Quad]:
     groups = [tuple(chosen[at : at + GROUP]) for at in range(0, len(chosen), GROUP)]
-    return [
-        Quad(task, arm, group)
-        for task in tasks
-        for group in groups
-        for arm in arms
-        if not (TASKS[task].scenario == "sac" and arm.startswith(NATIVE))
-    ]
+    return [Quad(task, arm, group) for task in tasks for group in groups for arm in arms]
 
 
 class Pupils:
@@ -153,8 +146,8 @@ def report(folders: list[Path], svg: Path | None) -> dict[str, Any]:
     return answer
 
 
-def _drawn(task: str, runs: list[Run]) -> str:
-    """Draws the arms that say most: alone, the default, half of each batch, and adaptive."""
+def _drawn(task: str, runs: list[RunRecord]) -> str:
+    """Draws the arms that say most: alone, the default, and half of each batch."""
     arms = [arm for arm in DRAWN if any(run.group == arm for run in runs)]
     at, rng = marks(runs), np.random.default_rng(0)
     found = {}
@@ -167,7 +160,7 @@ def _drawn(task: str, runs: list[Run]) -> str:
     return curves(found, looks(arms), title=title, up="mean return, IQM", goal=goal)
 
 
-def _row(runs: list[Run], everybody: list[Run]) -> dict[str, Any] | None:
+def _row(runs: list[RunRecord], everybody: list[RunRecord]) -> dict[str, Any] | None:
     if not runs:
         return None
     rng = np.random.default_rng(0)
@@ -190,7 +183,7 @@ def _row(runs: list[Run], everybody: list[Run]) -> dict[str, Any] | None:
     }
 
 
-def _reach(runs: list[Run]) -> Any:
+def _reach(runs: list[RunRecord]) -> Any:
     """Env steps to the first mark at the target; a run that never got there counts as its end."""
     found = []
     for run in runs:
@@ -210,7 +203,7 @@ def _said(found: Estimate) -> list[float]:
     return [found.value, found.low, found.high]
 
 
-def _print(task: str, rows: dict[str, Any], run: Run) -> None:
+def _print(task: str, rows: dict[str, Any], run: RunRecord) -> None:
     print(f"\n{task}: {run.task}, {run.budget} env steps, target {run.target}")
     heads = [
         "arm",

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rookery.cli.arguments import seeds
 from rookery.config.load import load_run
-from rookery.loops.ladder import anchors, games_of
-from rookery.loops.snapshot import Seats, saved
-from rookery.selfplay.match import Outcome, play
+from rookery.selfplay.match import MatchResult, play
+from rookery.selfplay.snapshot_ladder import anchors, games_of
+from rookery.selfplay.snapshot_players import PlayerFactory, saved
+from rookery.terminal.arguments import seeds
 
 TABLES = 128
 
@@ -33,10 +33,10 @@ def train(scenario: str, seed: int, out: Path, changes: list[str]) -> Path:
     return run_dir
 
 
-def outcomes(run_dir: Path, games: int) -> dict[str, Outcome]:
+def outcomes(run_dir: Path, games: int) -> dict[str, MatchResult]:
     """Plays matches of the best model against everybody who is always there."""
     config = load_run(run_dir)
-    player = Seats(config).player(saved(run_dir, "best").read())
+    player = PlayerFactory(config).player(saved(run_dir, "best").read())
     return {
         name: play(
             games_of(config)(TABLES), (player, other), count=games, rng=np.random.default_rng(7)

@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 
-from rookery.board import Board
+from rookery.learner.weight_store import WeightStore
 
 LAYERS = {f"layer{k}": np.zeros((256, 256), dtype=np.float32) for k in range(4)}
 PAUSE_S = 0.002  # between two publications, so that each finds the reader polling
@@ -24,7 +24,7 @@ PAUSE_S = 0.002  # between two publications, so that each finds the reader polli
 
 def read(fd: int) -> None:
     """Answers every new version with its number and the time at which the copy was verified."""
-    board, version, parent = Board(LAYERS, fd=fd), 0, os.getppid()
+    board, version, parent = WeightStore(LAYERS, fd=fd), 0, os.getppid()
     while os.getppid() == parent:  # nobody may be left polling after a killed parent
         if (weights := board.latest(version)) is None:
             continue
@@ -34,7 +34,7 @@ def read(fd: int) -> None:
         print(version, seen_ns, flush=True)
 
 
-def publish(board: Board, reader: "subprocess.Popen[str]", version: int) -> float:
+def publish(board: WeightStore, reader: "subprocess.Popen[str]", version: int) -> float:
     """Returns the milliseconds that one version took to arrive."""
     arrays = {name: np.full_like(array, version) for name, array in LAYERS.items()}
     time.sleep(PAUSE_S)
@@ -47,7 +47,7 @@ def publish(board: Board, reader: "subprocess.Popen[str]", version: int) -> floa
 
 
 def measure(seconds: float) -> list[float]:
-    board = Board(LAYERS)
+    board = WeightStore(LAYERS)
     command = [sys.executable, __file__, "--reader", str(board.fd)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, pass_fds=(board.fd,)

@@ -19,7 +19,7 @@ STORE_BYTES=$((2 << 30)) # of each host's object store; df -h /dev/shm must have
 PORT=$((20000 + SLURM_JOB_ID % 10000))
 WORKER_PORT=$((40000 + SLURM_JOB_ID % 100 * 200))
 
-# The token: for this job alone, readable by nobody else, gone with the job.
+# The token of this job: readable by its user only, and removed at the end.
 umask 077
 secrets=$(mktemp --directory "$HOME/.rookery-job-$SLURM_JOB_ID-XXXXXX")
 python -c 'import secrets; print(secrets.token_hex(32), end="")' >"$secrets/token"
@@ -54,7 +54,7 @@ for ((second = 0; second < 120; second++)); do
 done
 ray status --address="$address" >/dev/null || { echo "no Ray head at $address" >&2; exit 3; }
 
-# Nobody waits for the others: hosts may join while the run is on its way.
+# Hosts do not wait for each other: they may join while the run trains.
 if ((SLURM_JOB_NUM_NODES > 1)); then
     srun --overlap --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks-per-node=1 --exclude="$head" \
         ray start --address="$address" "${node[@]}" &

@@ -1,54 +1,54 @@
-"""Rookery: many actors, one learner, and runs that learn from each other.
+"""Rookery: reinforcement learning with many actors, one learner, and shared replay buffers.
 
     run = rookery.train("cartpole", seed=3)
     policy = rookery.load(run.run_dir)
 
-The public names are imported when they are first used, so that `import rookery` costs nothing.
+The public names are imported when they are first used, so that `import rookery` is fast.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from rookery.version import __version__
 
 _HOME = {
-    "Actor": "rookery.actor",
+    "Actor": "rookery.actors.actor",
     "Ask": "rookery.event",
-    "AsyncAgent": "rookery.components.agent",
-    "AsyncMainLoop": "rookery.components.asynchronous",
-    "Board": "rookery.board",
+    "AsyncAgent": "rookery.components.agents",
+    "AsyncMainLoop": "rookery.components.async_loop",
     "Config": "rookery.config.schema",
-    "DistributedAgent": "rookery.components.agent",
+    "DistributedAgent": "rookery.components.agents",
     "DistributedEnvironment": "rookery.components.environment",
-    "DistributedMainLoop": "rookery.components.cluster",
-    "DistributedReplayBuffer": "rookery.sharing.sb3",
-    "DqnAgent": "rookery.loops.agent",
+    "DistributedMainLoop": "rookery.components.cluster_loop",
+    "DistributedReplayBuffer": "rookery.sb3.shared_buffer",
+    "DqnAgent": "rookery.api.dqn_agent",
     "FederatedParameterServer": "rookery.server.federated",
-    "InferencePolicy": "rookery.loops.rollout",
-    "Learner": "rookery.learner",
+    "InferencePolicy": "rookery.actors.policy",
+    "Learner": "rookery.learner.learner",
     "Limiter": "rookery.replay.limiter",
-    "MainLoop": "rookery.components.mainloop",
-    "MultiAgentLearner": "rookery.components.agent",
-    "ParameterServer": "rookery.server.parameters",
-    "Policy": "rookery.loops.front",
-    "Pool": "rookery.replay.pool",
-    "PrioritizedDQN": "rookery.sharing.prioritized",
-    "PrioritizedDistributedReplayBuffer": "rookery.sharing.prioritized",
-    "PrioritizedReplayBuffer": "rookery.components.buffers",
-    "PrioritizedSAC": "rookery.sharing.prioritized",
-    "PrioritizedTD3": "rookery.sharing.prioritized",
+    "LocalReplay": "rookery.replay.buffer",
+    "MainLoop": "rookery.components.main_loop",
+    "MultiAgentLearner": "rookery.components.agents",
+    "ParameterServer": "rookery.server.parameter_server",
+    "Policy": "rookery.actors.policy",
+    "PrioritizedDQN": "rookery.sb3.prioritized",
+    "PrioritizedDistributedReplayBuffer": "rookery.sb3.prioritized",
+    "PrioritizedReplayBuffer": "rookery.components.replay_buffers",
+    "PrioritizedSAC": "rookery.sb3.prioritized",
+    "PrioritizedTD3": "rookery.sb3.prioritized",
     "Registry": "rookery.sharing.registry",
-    "ReplayBuffer": "rookery.components.buffers",
-    "ReplayBufferPool": "rookery.components.buffers",
+    "ReplayBuffer": "rookery.components.replay_buffers",
+    "ReplayBufferPool": "rookery.components.replay_buffers",
     "RookeryError": "rookery.errors",
-    "Run": "rookery.loops.front",
-    "Trajectory": "rookery.loops.trajectory",
+    "Run": "rookery.api.runs",
+    "Trajectory": "rookery.api.trajectories",
+    "WeightStore": "rookery.learner.weight_store",
     "create_distributed_registry": "rookery.sharing.registry",
-    "events": "rookery.loops.front",
-    "load": "rookery.loops.front",
-    "rollout_worker": "rookery.loops.rollout",
-    "train": "rookery.loops.front",
-    "train_dqn": "rookery.loops.cycles",
+    "events": "rookery.api.runs",
+    "load": "rookery.api.runs",
+    "rollout_worker": "rookery.api.rollout_worker",
+    "train": "rookery.api.runs",
+    "train_dqn": "rookery.api.train_dqn",
 }
 _EXTRAS = {"stable_baselines3": "sb3"}  # module → the extra that brings it
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
     "Ask",
     "AsyncAgent",
     "AsyncMainLoop",
-    "Board",
     "Config",
     "DistributedAgent",
     "DistributedEnvironment",
@@ -67,11 +66,11 @@ __all__ = [
     "InferencePolicy",
     "Learner",
     "Limiter",
+    "LocalReplay",
     "MainLoop",
     "MultiAgentLearner",
     "ParameterServer",
     "Policy",
-    "Pool",
     "PrioritizedDQN",
     "PrioritizedDistributedReplayBuffer",
     "PrioritizedReplayBuffer",
@@ -83,6 +82,7 @@ __all__ = [
     "RookeryError",
     "Run",
     "Trajectory",
+    "WeightStore",
     "__version__",
     "create_distributed_registry",
     "events",
@@ -93,35 +93,40 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from rookery.actor import Actor
-    from rookery.board import Board
-    from rookery.components.agent import AsyncAgent, DistributedAgent, MultiAgentLearner
-    from rookery.components.asynchronous import AsyncMainLoop
-    from rookery.components.buffers import PrioritizedReplayBuffer, ReplayBuffer, ReplayBufferPool
-    from rookery.components.cluster import DistributedMainLoop
+    from rookery.actors.actor import Actor
+    from rookery.actors.policy import InferencePolicy, Policy
+    from rookery.api.dqn_agent import DqnAgent
+    from rookery.api.rollout_worker import rollout_worker
+    from rookery.api.runs import Run, events, load, train
+    from rookery.api.train_dqn import train_dqn
+    from rookery.api.trajectories import Trajectory
+    from rookery.components.agents import AsyncAgent, DistributedAgent, MultiAgentLearner
+    from rookery.components.async_loop import AsyncMainLoop
+    from rookery.components.cluster_loop import DistributedMainLoop
     from rookery.components.environment import DistributedEnvironment
-    from rookery.components.mainloop import MainLoop
+    from rookery.components.main_loop import MainLoop
+    from rookery.components.replay_buffers import (
+        PrioritizedReplayBuffer,
+        ReplayBuffer,
+        ReplayBufferPool,
+    )
     from rookery.config.schema import Config
     from rookery.errors import RookeryError
     from rookery.event import Ask
-    from rookery.learner import Learner
-    from rookery.loops.agent import DqnAgent
-    from rookery.loops.cycles import train_dqn
-    from rookery.loops.front import Policy, Run, events, load, train
-    from rookery.loops.rollout import InferencePolicy, rollout_worker
-    from rookery.loops.trajectory import Trajectory
+    from rookery.learner.learner import Learner
+    from rookery.learner.weight_store import WeightStore
+    from rookery.replay.buffer import LocalReplay
     from rookery.replay.limiter import Limiter
-    from rookery.replay.pool import Pool
-    from rookery.server.federated import FederatedParameterServer
-    from rookery.server.parameters import ParameterServer
-    from rookery.sharing.prioritized import (
+    from rookery.sb3.prioritized import (
         PrioritizedDistributedReplayBuffer,
         PrioritizedDQN,
         PrioritizedSAC,
         PrioritizedTD3,
     )
+    from rookery.sb3.shared_buffer import DistributedReplayBuffer
+    from rookery.server.federated import FederatedParameterServer
+    from rookery.server.parameter_server import ParameterServer
     from rookery.sharing.registry import Registry, create_distributed_registry
-    from rookery.sharing.sb3 import DistributedReplayBuffer
 
 
 def __getattr__(name: str) -> Any:

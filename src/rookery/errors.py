@@ -1,65 +1,68 @@
-"""What can go wrong, as a tree.
+"""Exceptions of the library.
 
 RookeryError
-├── ConfigError       the run cannot start as asked                 → exit 2
-├── EnvError          the environment broke its contract            → exit 3
-├── ProtocolError     our own order of calls was broken
+├── ConfigError       invalid settings: the run cannot start        → exit 2
+├── EnvError          an environment raised or violated its API     → exit 3
+├── ProtocolError     code called an interface against its rules
 │   ├── EmptyReplayError
 │   ├── ClosedError
-│   └── RegistryError  a pool was used that is stopped or gone
-├── LostError         something a run needs is gone                 → exit 3
+│   └── RegistryError  a pool of shared replay buffers was used after its stop
+├── LostError         a process or device that a run needs is gone  → exit 3
 │   └── EvaluatorLostError
-├── StalledError      nothing arrived within its deadline           → exit 3
+├── StalledError      expected data missed its deadline             → exit 3
 ├── CheckpointError   cannot save or restore                        → exit 3
-└── RefusedError      a server does not take an update, or a client an answer
-    └── BudgetError   one more round would pass the privacy budget
+└── RefusedError      a parameter server or its client refused a message
+    └── BudgetError   one more round would exceed the privacy budget
 
-A message has three parts: what was given, what is allowed, what to do.
+An error message has three parts: what was given, what is allowed, what to do.
 """
 
 
 class RookeryError(Exception):
-    """Every error this library raises on purpose."""
+    """Base class of all errors that this library raises."""
 
     exit_code = 3
 
 
 class ConfigError(RookeryError, ValueError):
-    """The run cannot start as asked."""
+    """The settings or arguments are invalid, so the run cannot start."""
 
     exit_code = 2
 
 
 class EnvError(RookeryError):
-    """An environment returned something its own spaces or the Gymnasium API forbid."""
+    """An environment raised an exception, or violated its spaces or the API of environments."""
 
 
 class ProtocolError(RookeryError, RuntimeError):
-    """Our own order of calls was broken."""
+    """Code called an interface against its rules: in a wrong order, or with a forbidden value.
+
+    An example of the latter is a policy's action that the action mask forbids.
+    """
 
 
 class EmptyReplayError(ProtocolError):
-    """A batch was asked of a replay that holds no complete row."""
+    """A batch was sampled from a replay buffer that holds no complete transition yet."""
 
 
 class ClosedError(ProtocolError):
-    """A ring, board or connection was used after it had been closed."""
+    """A replay ring buffer, weight store or connection was used after it had been closed."""
 
 
 class RegistryError(ProtocolError):
-    """A pool of shared buffers was used that has been stopped, or is gone."""
+    """The registry of a pool of shared replay buffers was used after it had been stopped."""
 
 
 class LostError(RookeryError):
-    """Something a run needs is gone for good."""
+    """A process, host or device that a run needs has died or cannot be reached."""
 
 
 class EvaluatorLostError(LostError):
-    """The evaluator died more often in a row than it may be restarted."""
+    """The evaluation process crashed more times in a row than it may be restarted."""
 
 
 class StalledError(RookeryError, TimeoutError):
-    """Nothing arrived within its deadline."""
+    """Data that one process expects from another did not arrive before the deadline."""
 
 
 class CheckpointError(RookeryError):
@@ -67,10 +70,13 @@ class CheckpointError(RookeryError):
 
 
 class RefusedError(RookeryError):
-    """An update or a message that is not taken; `code` says why, in one word for programs."""
+    """A parameter server refused a client's message, or a client refused the server's answer.
+
+    `code` is the reason as one machine-readable word.
+    """
 
     def __init__(self, message: str, code: str):
-        super().__init__(message, code)  # both, so that a copy can be made of it
+        super().__init__(message, code)  # both, so that it can be copied and pickled
         self.code = code
 
     def __str__(self) -> str:
@@ -78,14 +84,17 @@ class RefusedError(RookeryError):
 
 
 class BudgetError(RefusedError):
-    """One more round would tell more about a client than was promised."""
+    """One more federated round would exceed the budget of differential privacy."""
 
     def __init__(self, message: str, code: str = "budget"):
         super().__init__(message, code)
 
 
 def noted(error: RookeryError, its_traceback: str) -> RookeryError:
-    """Gives an error the traceback of the process in which it began."""
+    """Adds the traceback text of another process to an error raised there; returns the error.
+
+    An empty text adds nothing.
+    """
     if its_traceback:
         error.add_note(its_traceback)
     return error

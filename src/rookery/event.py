@@ -1,8 +1,7 @@
-"""What happens in a run. A run is an iterator of these; everything else consumes them.
+"""Events of a run. A run is an iterator of events; loggers, callbacks and tests consume them.
 
-The loop yields `Learned`, `Turned` and `Collected`; the driver adds the rest. `env_steps`,
-`learner_steps`
-and `episodes` are three separate counters in every event that has them.
+The training loop yields `Learned`, `IterationEnded` and `Collected`; the run adds the others.
+`env_steps`, `learner_steps` and `episodes` are three separate counters.
 """
 
 from collections.abc import Mapping
@@ -10,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from rookery.types import Learned as LearnedFacts
+from rookery.types import LearnResult
 
 
 class Reason(StrEnum):
-    """Why a run stopped."""
+    """Reasons for which a run stopped."""
 
     TARGET = "target"
     ENV_STEPS = "env_steps"
@@ -27,27 +26,27 @@ class Reason(StrEnum):
 
 
 class Ask(StrEnum):
-    """What a callback may return."""
+    """Requests that a callback may return: stop the run, or save a checkpoint."""
 
     STOP = "stop"
     CHECKPOINT = "checkpoint"
 
 
 class Activity(StrEnum):
-    """What a process does with its time."""
+    """What an actor, learner or evaluation process spends its time on, for timeline charts."""
 
-    PLAY = "play"  # steps environments
-    WAIT = "wait"  # for the limiter, or for rows
-    WRITE = "write"  # puts rows into a transport ring
-    DRAIN = "drain"  # takes rows over into replay
+    PLAY = "play"  # an actor steps environments
+    WAIT = "wait"  # for the rate limiter, or for rows
+    WRITE = "write"  # an actor writes rows to its transport ring
+    DRAIN = "drain"  # the learner moves rows from transport rings to replay
     LEARN = "learn"
     PUBLISH = "publish"
-    EVALUATE = "evaluate"  # judges a snapshot; where training is traced: waits for that
-    SAVE = "save"  # training stands still for a checkpoint
+    EVALUATE = "evaluate"  # evaluates a snapshot; in training processes: waits for that
+    SAVE = "save"  # training waits for a checkpoint
 
 
 class Span(NamedTuple):
-    """One stretch of one activity, in seconds of CLOCK_MONOTONIC: the same in every process."""
+    """One activity of a process, from `began` to `ended` in seconds of CLOCK_MONOTONIC."""
 
     activity: Activity
     began: float
@@ -56,7 +55,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Counters:
-    """How far a run is."""
+    """How far a run has come: its numbers of env steps, learner steps and finished episodes."""
 
     env_steps: int = 0
     learner_steps: int = 0
@@ -64,61 +63,73 @@ class Counters:
 
 
 class Episode(NamedTuple):
-    """One finished episode of training. A tuple: many quick actors end 100,000 in a second."""
+    """One finished training episode.
+
+    It is a tuple, which is fast to make, since actors may finish 100,000 episodes a second.
+    """
 
     score: float  # undiscounted, unscaled, unclipped return
     length: int
-    info: Mapping[str, float] = {}  # chosen info keys, `is_success` too
+    info: Mapping[str, float] = {}  # selected info keys, and `is_success`
 
 
 @dataclass(frozen=True)
 class Started:
-    """The run folder is made and the roles are up."""
+    """The first event of a run: the run folder exists and all worker processes have started."""
 
     run_dir: str
     counters: Counters
     resumed: bool
-    about: dict[str, Any]  # scenario, seed, device, estimate of memory: for the console
+    about: dict[str, Any]  # scenario, seed, device, memory estimate: for the console
 
 
 @dataclass(frozen=True)
 class Collected:
-    """An actor's chunk has been played and drained into replay."""
+    """Steps of an actor have been moved into the replay buffer.
+
+    They are one chunk: the steps that an actor plays between two messages to the learner process.
+    """
 
     counters: Counters
-    ended: tuple[Episode, ...]
+    ended: tuple[Episode, ...]  # finished episodes
     epsilon: float
-    version: int  # of the weights that played
+    version: int  # of the acting weights
 
 
 @dataclass(frozen=True)
 class Learned:
-    """One learner step has been taken."""
+    """The learner has taken one gradient step."""
 
     counters: Counters
-    facts: LearnedFacts
+    result: LearnResult
 
 
 @dataclass(frozen=True)
-class Turned:
-    """A turn is over: everything learned that may be, and the next chunk not begun."""
+class IterationEnded:
+    """One iteration of the training loop (collect, then learn) is over.
+
+    The run logs, evaluates, saves checkpoints and stops only at these points.
+    """
 
     counters: Counters
 
 
 @dataclass(frozen=True)
 class Logged:
-    """A log mark: everything worth writing down, under SB3's metric names."""
+    """Metrics have been computed for the loggers, under the names that Stable-Baselines3 uses."""
 
     counters: Counters
-    wall_s: float  # since the run began, earlier sessions included
+    wall_s: float  # since the run began, with earlier sessions
     metrics: dict[str, float]
-    limit: str = ""  # what limits the run, in a sentence; empty: not known yet
+    limit: str = ""  # the run's bottleneck, in a sentence; empty: not known yet
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The evaluator played greedily with the snapshot taken at `counters.env_steps`."""
+    """The evaluation process has evaluated a copy of the weights.
+
+    `counters` are those of the time when the weights were copied.
+    """
 
     counters: Counters
     version: int
@@ -126,9 +137,9 @@ class Evaluated:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     success_rate: float | None
-    best: bool  # the best score of this run so far
-    passed: bool  # reached the target
-    elo: float | None = None  # in a game against opponents; random play has 0
+    best: bool  # the score is the run's best so far
+    passed: bool  # the score reached the target
+    elo: float | None = None  # in games against opponents; random play has 0
     elo_deviation: float | None = None  # standard error
 
     @property
@@ -138,16 +149,16 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint stands on disk."""
+    """A checkpoint has been written to disk."""
 
     counters: Counters
     path: str
-    stall_s: float  # how long training waited for it
+    stall_s: float  # seconds that training waited for it
 
 
 @dataclass(frozen=True)
 class Warned:
-    """Something went wrong that does not stop the run: a sink, a checkpoint, the evaluator."""
+    """A logger, a checkpoint, an actor or the evaluation has failed, and the run continues."""
 
     counters: Counters
     kind: str  # counted as faults/<kind>
@@ -156,31 +167,40 @@ class Warned:
 
 @dataclass(frozen=True)
 class Traced:
-    """What one process did between two of its marks."""
+    """The activities of one process since its previous `Traced` event, for timeline charts."""
 
     counters: Counters
     process: str  # actor-0, learner, ...
     began: float  # CLOCK_MONOTONIC, like the spans
     ended: float
-    spans: tuple[Span, ...]  # in order; the first ones, where there was no room for all
-    totals: dict[str, float]  # activity → seconds, those of dropped spans too
-    amounts: dict[str, float]  # activity → rows, batches or versions it handled
-    dropped: int  # spans there was no room for
+    spans: tuple[Span, ...]  # in order; only the first ones where the buffer was full
+    totals: dict[str, float]  # activity → seconds, with those of dropped spans
+    amounts: dict[str, float]  # activity → number of rows, batches or versions
+    dropped: int  # spans beyond the buffer's size
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """The last event of every run that ended by itself or by request."""
+    """The last event of a run that ended without an error."""
 
     counters: Counters
     reason: Reason
     wall_s: float
-    train_s: float  # from the first env step, waiting for evaluations excluded
+    train_s: float  # since the first env step, without waits for evaluations
     best_score: float | None
     solved: bool
     weights_sha256: str
 
 
 Event: TypeAlias = (
-    Started | Collected | Learned | Turned | Logged | Evaluated | Saved | Warned | Traced | Stopped
+    Started
+    | Collected
+    | Learned
+    | IterationEnded
+    | Logged
+    | Evaluated
+    | Saved
+    | Warned
+    | Traced
+    | Stopped
 )

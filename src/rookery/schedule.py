@@ -1,11 +1,21 @@
-"""Schedules: a value that changes over the course of a run."""
+"""Schedules of settings that change during a run, such as learning rate and epsilon."""
 
 import math
 from collections.abc import Callable
+from enum import StrEnum
 
-from rookery.config.schema import Decay
+LEAST = 1e-8  # stands for 0 at the ends of an exponential decay
 
-LEAST = 1e-8  # an exponential decay to 0 ends here, and one from 0 stays there
+
+class Decay(StrEnum):
+    """Curves by which a scheduled value goes from its first to its last value."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+    COSINE = "cosine"
+    STEP = "step"
+
 
 SHAPES: dict[Decay, Callable[[float, float, float], float]] = {
     Decay.CONSTANT: lambda first, last, share: first,
@@ -21,7 +31,7 @@ SHAPES: dict[Decay, Callable[[float, float, float], float]] = {
 
 
 class Schedule:
-    """Goes from `first` to `last` as a share goes from 0 to 1."""
+    """A value, such as the learning rate, that changes from `first` to `last` during a run."""
 
     def __init__(self, first: float, last: float, decay: Decay):
         self.first, self.last, self.decay = first, last, decay
@@ -31,7 +41,10 @@ class Schedule:
         return self.decay is Decay.CONSTANT
 
     def at(self, share: float) -> float:
-        """Returns the value once `share` of the way is over; beyond 1 it stays."""
+        """Returns the value after a fraction `share` (0 to 1) of the schedule's duration.
+
+        From `share` = 1 on, the value is `last`. A constant schedule always has the value `first`.
+        """
         share = min(max(share, 0.0), 1.0)
         if share >= 1.0 and not self.constant:
             return self.last

@@ -1,9 +1,10 @@
-"""Randomness: every role owns a generator that is a function of the run's seed alone.
+"""Random number generators of a run: each use of random numbers (`Role`) has its own generator.
 
     rng = seeding.generator(seed, Role.ACTOR, index=2, incarnation=0)
 
-No module touches a global generator. A generator's state is plain JSON, so it travels in
-checkpoints without pickling.
+A generator is determined by the run's seed, the role, the number of the process and of its
+restarts. No module uses a global generator. A generator's state is plain JSON, so checkpoints store
+it without pickling.
 """
 
 from enum import IntEnum
@@ -15,7 +16,10 @@ from rookery.types import Floats
 
 
 class Role(IntEnum):
-    """Who draws. The numbers are part of the checkpoint format: add, never renumber."""
+    """Uses of random numbers in a run, such as acting or sampling; each has its own generator.
+
+    The values of the members are stored in checkpoints and must not change.
+    """
 
     WEIGHTS = 0
     ACTOR = 1
@@ -30,44 +34,56 @@ class Role(IntEnum):
 def sequence(
     seed: int, role: Role, *, index: int = 0, incarnation: int = 0
 ) -> np.random.SeedSequence:
-    """Returns the one seed sequence of this role in this run."""
+    """Returns the numpy seed sequence for one use of random numbers (`role`) in a run.
+
+    `index` is the number of the process, `incarnation` counts its restarts.
+    """
     return np.random.SeedSequence(seed, spawn_key=(int(role), index, incarnation))
 
 
 def generator(
     seed: int, role: Role, *, index: int = 0, incarnation: int = 0
 ) -> np.random.Generator:
-    """Returns a fresh generator for this role."""
+    """Returns a new random generator for one use of random numbers (`role`) in a run.
+
+    `index` is the number of the process, `incarnation` counts its restarts.
+    """
     return np.random.Generator(
         np.random.PCG64(sequence(seed, role, index=index, incarnation=incarnation))
     )
 
 
 def following(numbers: Floats) -> np.random.Generator:
-    """Returns a generator that is a function of random numbers somebody else has drawn."""
+    """Returns a new random generator whose seed is the array `numbers`.
+
+    The numbers were drawn by another generator; equal numbers give equal generators.
+    """
     words = np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint32)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 def reseed(rng: np.random.Generator, number: int) -> None:
-    """Makes a PCG64 generator a function of a 64-bit number: quicker by far than a new one."""
+    """Seeds an existing PCG64 generator with a 64-bit number, in place.
+
+    This is much faster than making a new generator.
+    """
     inside = {"state": number << 64 | number, "inc": 1}
     rng.bit_generator.state = dict(rng.bit_generator.state, state=inside, has_uint32=0)
 
 
 def integer(seed: int, role: Role, *, index: int = 0, incarnation: int = 0) -> int:
-    """Returns a 31-bit seed for libraries that want an int."""
+    """Returns a 31-bit seed for one use of random numbers, for libraries that take an int."""
     words = sequence(seed, role, index=index, incarnation=incarnation).generate_state(1)
     return int(words[0]) & 0x7FFFFFFF
 
 
 def state_of(rng: np.random.Generator) -> dict[str, Any]:
-    """Returns the generator's state as JSON-ready data."""
+    """Returns a random generator's state as JSON-serializable data."""
     return dict(rng.bit_generator.state)
 
 
 def with_state(state: dict[str, Any]) -> np.random.Generator:
-    """Returns a generator that goes on exactly where `state_of` looked."""
+    """Returns a new random generator with a state that `state_of` returned."""
     rng = np.random.Generator(np.random.PCG64())
     rng.bit_generator.state = state
     return rng

@@ -1,73 +1,93 @@
-"""The types that data takes on its way: step → transition → batch → learned → weights.
+"""Data types of the whole library: specs of environments, stored rows, batches, weights.
 
-Axes, the same in the whole library: B batch, T time, E environments, A actions.
-An observation is one array, or a dict of arrays when the space is a Dict; both are `Obs`.
+Axes, the same in the whole library: B batch, T time, E environments, A actions. An observation is
+one array, or a dict of arrays for a Dict space; both are `Obs`. A row is one stored step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Never, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-Rows: TypeAlias = npt.NDArray[np.int64]  # global row numbers, which only grow
+Rows: TypeAlias = npt.NDArray[np.int64]  # row numbers, which increase over the whole run
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Array: TypeAlias = npt.NDArray[Any]
 Obs: TypeAlias = Array | dict[str, Array]  # [E, *leaf] each
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+JsonObject: TypeAlias = Mapping[str, Json]
+Arrays: TypeAlias = Mapping[str, Array]
+# JSON data that was read from a checkpoint: only the class that wrote it knows its keys.
+SavedState: TypeAlias = Mapping[str, Any]
+Slots: TypeAlias = "slice[int, int, int] | Rows"  # indices of rows in a ring
+
+ObsT = TypeVar("ObsT", covariant=True)
+ValueT = TypeVar("ValueT", covariant=True)
+AbsentT = TypeVar("AbsentT", covariant=True)
 
 
 class End(IntEnum):
-    """What a row is. Only a RUNNING row has an action; the other two hold a final observation."""
+    """Kinds of stored rows: a step of an episode, or the final observation of an episode.
+
+    A RUNNING row is a step, with its action. A TERMINATED or TRUNCATED row follows the last step
+    and holds the final observation.
+    """
 
     RUNNING = 0
     TERMINATED = 1
     TRUNCATED = 2
 
 
-class Kind(StrEnum):
-    """How a stored observation leaf is turned into network input."""
+class LeafKind(StrEnum):
+    """Kinds of observation arrays, which differ in their conversion to network input."""
 
     VECTOR = "vector"  # floats, as they are
     IMAGE = "image"  # uint8 [C, H, W], divided by 255
     DISCRETE = "discrete"  # ints [k], one-hot with `sizes` classes each
     BINARY = "binary"  # 0/1 [k]
-    CODES = "codes"  # ints that an algorithm can read; others take them for floats
-    MASK = "mask"  # 0/1 [n]: which of n actions are allowed; no network input at all
+    CODES = "codes"  # ints that some algorithms decode; others use them as floats
+    MASK = "mask"  # 0/1 [n]: which of n actions are allowed; not a network input
 
 
-MASK = "action_mask"  # the part of an observation that says which actions are allowed
-OBSERVATION = "observation"  # and what is seen beside it, where that has no other name
+MASK = "action_mask"  # leaf of an observation: which actions are allowed
+OBSERVATION = "observation"  # name of the other leaf, where the observation has no Dict
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One stored part of an observation."""
+    """Spec of one array of a stored observation.
+
+    An observation has one array, or, for a Dict space, an array for each entry.
+    """
 
     name: str  # "" when the observation is not a Dict
     shape: tuple[int, ...]  # as stored, one environment, one frame
     dtype: str
-    kind: Kind
+    kind: LeafKind
     sizes: tuple[int, ...] = ()  # DISCRETE only: number of classes for each entry
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What an agent may do: one choice (`n`), several at once (`sizes`), a motion (`low`/`high`).
+    """An action space: discrete (`n`), multi-discrete (`sizes`) or continuous (`low`, `high`).
 
-    Choices are stored from 0 (the environment may start elsewhere); motions are stored in [-1, 1]
-    and rescaled at the environment's door.
+    Discrete actions are stored from 0, even if the environment's numbers start elsewhere.
+    Continuous actions are stored in [-1, 1] and rescaled before the environment's `step`.
     """
 
-    n: int = 0  # one choice of n
-    start: int = 0  # of the one choice, in the environment
-    shape: tuple[int, ...] = ()  # as stored; (k,) for k choices at once
+    n: int = 0  # discrete: number of actions
+    start: int = 0  # discrete: the environment's first action
+    shape: tuple[int, ...] = ()  # as stored; (k,) for k discrete actions at once
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    sizes: tuple[int, ...] = ()  # k choices at once: number of options for each
+    sizes: tuple[int, ...] = ()  # multi-discrete: number of options of each action
 
     @property
     def discrete(self) -> bool:
@@ -81,80 +101,101 @@ class ActionSpec:
     def continuous(self) -> bool:
         return not (self.discrete or self.several)
 
-    @property
+    @cached_property  # read for every batch
     def dtype(self) -> str:
         return "float32" if self.continuous else "int64"
 
 
-AHEAD = "ahead"  # the extra in which actors say what they expect where a rollout ends
-ADVANTAGE, RETURN = "advantage", "return"  # extras that are estimated once a rollout is there
+AHEAD = "ahead"  # extra column: the actor's value estimate of the state after a rollout
+ADVANTAGE, RETURN = "advantage", "return"  # extra columns, computed when a rollout is complete
 
 
 @dataclass(frozen=True)
 class Extra:
-    """A column that actors write for their own algorithm, beside the action."""
+    """Spec of an extra value that is stored with each step in replay, such as a value estimate."""
 
     name: str
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
-    each: bool = True  # drawn for each step of a sequence; False: for its first step alone
-    own: bool = False  # means nothing to another run's networks: they find zeros
+    each: bool = True  # sampled for each step of a sequence; False: for its first step only
+    own: bool = False  # useless to other runs' networks: they get zeros
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Everything a network, a ring or a peer must know of an environment."""
+    """Observation and action spaces of an environment, in the form in which replay stores them."""
 
     name: str
     obs: tuple[Leaf, ...]
     action: ActionSpec
     frame_stack: int = 1
-    extras: tuple[Extra, ...] = ()  # what the algorithm's actors write as well
+    extras: tuple[Extra, ...] = ()  # further columns that the algorithm's actors write
 
-    @property
+    @cached_property  # read for every batch
     def is_dict(self) -> bool:
         return self.obs[0].name != ""
 
-    @cached_property  # asked at every step
+    @cached_property  # read at every step
     def masked(self) -> bool:
-        """Does the observation say, in its leaf `MASK`, which actions are allowed?"""
-        return any(leaf.kind is Kind.MASK for leaf in self.obs)
+        """Whether observations have an action mask, in the entry `action_mask`."""
+        return any(leaf.kind is LeafKind.MASK for leaf in self.obs)
 
     def pack(self, leaves: Mapping[str, Any]) -> Any:
-        """Gives leaves keyed by name the shape users know: an array, or a dict of arrays."""
+        """Converts a dict of arrays to an observation.
+
+        For a Dict space that is the dict, for any other space its only array.
+        """
         return dict(leaves) if self.is_dict else leaves[""]
 
     def unpack(self, obs: Any) -> dict[str, Any]:
-        """The inverse of `pack`."""
+        """Converts an observation to a dict of arrays by name; a single array gets the name ""."""
         return obs if self.is_dict else {"": obs}
 
 
-class Batch(NamedTuple):
-    """B transitions; `discount` already says whether, and how far, to bootstrap.
+class Batch(NamedTuple, Generic[ObsT, ValueT, AbsentT]):
+    """A batch of B transitions with n-step returns.
 
-    For sequences every field but `weight` and `rows` has a time axis: [B, T, ...].
+    The learning target is reward + discount * value(next_obs); `discount` is 0 after termination.
+    In a batch of sequences, every field except `weight` and `rows` has a time axis: [B, T, ...].
+
+    The aliases `ArrayBatch`, `TensorBatch` and `DeviceBatch` give the types of the fields. A field
+    that the algorithm does not use holds a value of the type `AbsentT` instead, such as None.
     """
 
-    obs: Any  # Tensor [B, *obs] or dict of them
-    action: Any  # [B] int64 or [B, *action] float32 in [-1, 1]
-    reward: Any  # [B] n-step sum
-    discount: Any  # [B] gamma**n, 0 after termination
-    next_obs: Any  # like obs
-    weight: Any  # [B] importance weights, the largest is 1
-    rows: Rows  # [B] for `Pool.rerank`
-    mask: Any = None  # [B, T] sequences only: 0 after the episode's end
-    extras: Any = None  # name → [B, ...], or [B, T, ...]: what the actors wrote for the algorithm
+    obs: ObsT
+    action: ValueT  # [B] int64 or [B, *action] float32 in [-1, 1]
+    reward: ValueT  # [B] n-step sum
+    discount: ValueT | AbsentT  # [B] gamma**n, 0 after termination
+    next_obs: ObsT | AbsentT  # like obs
+    weight: ValueT  # [B] importance weights, the largest is 1
+    rows: Rows  # [B] for `Replay.update_priorities`
+    # [B, T] sequences only: 0 after the episode's end
+    mask: ValueT | AbsentT = None  # type: ignore[assignment]
+    # name → [B, ...] or [B, T, ...]: extra columns
+    extras: dict[str, ValueT] | AbsentT = None  # type: ignore[assignment]
 
 
-class Learned(NamedTuple):
-    """What one learner step found out. Tensors stay on their device: nobody waits for them here."""
+# As replay on a host samples it, with None in place of absent fields.
+ArrayBatch: TypeAlias = Batch[Obs, Array, None]
+# As an algorithm gets it: its settings decide which fields there are, and it reads no others.
+TensorBatch: TypeAlias = "Batch[Tensor | dict[str, Tensor], Tensor, Never]"
+# As replay on a device samples it: a tuple of tensors that only its algorithm reads, as `obs`.
+DeviceBatch: TypeAlias = "Batch[tuple[object, ...], None, Tensor | None]"
+SampledBatch: TypeAlias = "ArrayBatch | DeviceBatch"
 
-    td_error: Any  # [B], detached
-    metrics: dict[str, Any]  # name → scalar tensor, detached
+
+class LearnResult(NamedTuple):
+    """The result of one learner step: TD errors and metrics.
+
+    Both may be tensors on the GPU, since copying them to the CPU would wait for the GPU.
+    """
+
+    td_error: "Array | Tensor | None"  # [B], detached; None: the step was skipped
+    metrics: "Mapping[str, Tensor | float]"  # name → scalar, a tensor detached
 
 
 class Weights(NamedTuple):
-    """A published version of the networks."""
+    """One published version of the network weights that actors use."""
 
     version: int
     arrays: dict[str, Array]

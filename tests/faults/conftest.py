@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zygote import warm_children
+from fork_server import warm_children
 
 __all__ = ["warm_children"]  # a fixture
 

@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-import lineage
+import row_lineage as lineage
+from curriculum_runs import ALL, CURRICULUM_RUN, grown
 from eventually import eventually
-from inline import begin, finish, inline
-from pupils import ALL, PUPILS, grown
-from rookery.event import Ask, Collected, Evaluated, Event, Learned, Logged, Turned, Warned
-from rookery.loops.driver import Driver
-from rookery.manage import checkpoint
-from running import SMALL, Nursery, named, nothing_new, record, settled, shared, words
+from inline_runs import begin, finish, inline
+from rookery.checkpoints import checkpoint
+from rookery.event import Ask, Collected, Evaluated, Event, IterationEnded, Learned, Logged, Warned
+from rookery.training.run import TrainingRun
+from run_processes import SMALL, CommandForker, named, nothing_new, record, settled, shared, words
 
 __all__ = ["inline"]  # a fixture
 
 # A learner that takes its time keeps replay from being overwritten while a process starts.
-CREW: dict[str, Any] = {
+TWO_ACTORS: dict[str, Any] = {
     "run.mode": "async",
     "actor.num": 2,
     "run.env_steps": 10_000_000,
     "replay.capacity": 100_000,
-    "replay.batch": 16,
-    "replay.warmup": 100,
+    "replay.batch_size": 16,
+    "replay.learning_starts": 100,
     "replay.samples_per_insert": 16.0,
     "checkpoint.period": 10_000_000,
     "eval.period": 10_000_000,
@@ -38,13 +38,13 @@ SYNC = {"run.mode": "sync"}
 
 def moody(mood: str, at: int, where: str = "actors") -> dict[str, Any]:
     return {
-        "env.id": "strange_envs:Moody",
+        "env.id": "misbehaving_envs:Moody",
         "env.kwargs": {"mood": mood, "at": at, "where": where},
     }
 
 
 def zombies() -> list[str]:
-    """Returns our children that nobody has asked about."""
+    """Returns the child processes that have not been waited for."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -68,26 +68,26 @@ def _nothing_left() -> Iterator[None]:
 class Story:
     """Does one thing after another to a run, each once its time has come, then ends it."""
 
-    def __init__(self, *chapters: Callable[[Driver], bool]):
+    def __init__(self, *chapters: Callable[[TrainingRun], bool]):
         self._chapters, self.events = list(chapters), list[Event]()
         self.rows: dict[tuple[int, int], int] = {}  # by actor and incarnation
         self.incarnations: list[int] = []
 
-    def look(self, driver: Driver, event: Event) -> None:
+    def look(self, training_run: TrainingRun, event: Event) -> None:
         self.events.append(event)
-        if isinstance(event, Turned) and self._chapters and self._chapters[0](driver):
+        if isinstance(event, IterationEnded) and self._chapters and self._chapters[0](training_run):
             self._chapters.pop(0)
         if not self._chapters:
-            driver._asked.add(Ask.STOP)
+            training_run._asked.add(Ask.STOP)
 
     def run(self, run_dir: Path, settings: dict[str, Any]) -> "Story":
-        with begin(run_dir, CREW | settings) as driver:
-            answer = finish(driver, self.look)
+        with begin(run_dir, TWO_ACTORS | settings) as training_run:
+            answer = finish(training_run, self.look)
             assert answer["reason"] == "callback"
-            crew, ring = driver.parts.crew, driver.parts.pool.ring
+            local_actors, ring = training_run.parts.actors, training_run.parts.replay.ring
             lineage.check(ring)
-            self.rows, self.incarnations = lineage.counts(ring), crew.incarnations
-            assert driver.parts.limiter.stored == driver.parts.counters.env_steps
+            self.rows, self.incarnations = lineage.counts(ring), local_actors.incarnations
+            assert training_run.parts.limiter.stored == training_run.parts.counters.env_steps
         return self
 
     @property
@@ -97,23 +97,23 @@ class Story:
         return [event.message for event in warned]
 
 
-def played(*lives: tuple[int, int]) -> Callable[[Driver], bool]:
+def played(*lives: tuple[int, int]) -> Callable[[TrainingRun], bool]:
     """Waits for rows of these (actor, incarnation)."""
-    return lambda driver: lineage.counts(driver.parts.pool.ring).keys() >= set(lives)
+    return lambda training_run: lineage.counts(training_run.parts.replay.ring).keys() >= set(lives)
 
 
-def send(number: int, *actors: int) -> Callable[[Driver], bool]:
-    def chapter(driver: Driver) -> bool:
+def send(number: int, *actors: int) -> Callable[[TrainingRun], bool]:
+    def chapter(training_run: TrainingRun) -> bool:
         for actor in actors:
-            os.kill(driver.parts.crew.pids[f"actor-{actor}"], number)
+            os.kill(training_run.parts.actors.pids[f"actor-{actor}"], number)
         return True
 
     return chapter
 
 
-def manage_too(driver: Driver) -> bool:
-    assert driver.manager.pid is not None
-    os.kill(driver.manager.pid, SIGKILL)
+def manage_too(training_run: TrainingRun) -> bool:
+    assert training_run.evaluation_client.pid is not None
+    os.kill(training_run.evaluation_client.pid, SIGKILL)
     return True
 
 
@@ -148,7 +148,7 @@ def test_in_async_one_actor_is_killed_then_all_and_the_evaluator_and_each_is_rep
         manage_too,
         send(SIGKILL, 0, 1),
         played((0, 1), (1, 2)),
-        lambda driver: "evaluator" in driver.faults,
+        lambda training_run: "evaluator" in training_run.faults,
     )
 
     story.run(tmp_path, {})
@@ -167,13 +167,13 @@ def test_one_that_was_stopped_for_too_long_is_replaced_and_what_it_does_later_is
 ):
     stopped: list[int] = []
 
-    def stop(driver: Driver) -> bool:
-        stopped.append(driver.parts.crew.pids["actor-0"])
+    def stop(training_run: TrainingRun) -> bool:
+        stopped.append(training_run.parts.actors.pids["actor-0"])
         os.kill(stopped[0], SIGSTOP)
         return True
 
-    def wake(driver: Driver) -> bool:
-        """It was killed before its successor was started: there is nobody to wake."""
+    def wake(training_run: TrainingRun) -> bool:
+        """It was killed before its successor was started: there is no process to wake."""
         with pytest.raises(ProcessLookupError):
             os.kill(stopped[0], SIGCONT)
         return True
@@ -188,25 +188,25 @@ def test_one_that_was_stopped_for_too_long_is_replaced_and_what_it_does_later_is
 
 
 @pytest.mark.usefixtures("inline")
-def test_one_that_is_killed_is_replaced_by_one_that_goes_on_with_its_lessons(tmp_path):
-    """The first episode of one that begins anew would tell of the first lesson alone."""
+def test_a_killed_actor_is_replaced_by_one_that_continues_its_curriculum(tmp_path):
+    """The first episode of an actor without progress would be one of the first task."""
     told: list[Any] = []
 
-    def note(driver: Driver) -> bool:
-        told.append(driver.parts.crew.progress.of(1))
+    def note(training_run: TrainingRun) -> bool:
+        told.append(training_run.parts.actors.progress.of(1))
         return True
 
-    def told_more(driver: Driver) -> bool:
-        return driver.parts.crew.progress.of(1) is not told[0]
+    def told_more(training_run: TrainingRun) -> bool:
+        return training_run.parts.actors.progress.of(1) is not told[0]
 
     story = Story(grown, send(SIGKILL, 1), played((1, 1)), note, told_more)
 
-    with begin(tmp_path, PUPILS) as driver:
-        finish(driver, story.look)
+    with begin(tmp_path, CURRICULUM_RUN) as training_run:
+        finish(training_run, story.look)
 
     (killed,) = [i for i, event in enumerate(story.events) if isinstance(event, Warned)]
     assert re.fullmatch(DIED, story.complaints[0])
-    assert driver.parts.crew.incarnations == [0, 1]
+    assert training_run.parts.actors.incarnations == [0, 1]
     collected = [event for event in story.events[killed:] if isinstance(event, Collected)]
     episodes = [episode for event in collected for episode in event.ended]
     assert {episode.info["curriculum/agents"] for episode in episodes} == {ALL}
@@ -216,7 +216,8 @@ def test_one_that_is_killed_is_replaced_by_one_that_goes_on_with_its_lessons(tmp
 def test_an_environment_that_hangs_is_replaced_while_the_others_play_on(tmp_path):
     story = Story(played((0, 1)))
 
-    story.run(tmp_path, moody("hang", 60, where="first actor") | {"actor.env_step_timeout_s": 3.0})
+    quick = {"actor.env_step_timeout_s": 3.0, "replay.samples_per_insert": 1.0}
+    story.run(tmp_path, moody("hang", 60, where="first actor") | quick)
 
     (complaint,) = story.complaints
     assert "has not moved" in complaint
@@ -226,11 +227,13 @@ def test_an_environment_that_hangs_is_replaced_while_the_others_play_on(tmp_path
 @pytest.mark.usefixtures("inline")
 def test_an_environment_that_raises_every_few_steps_is_made_anew_each_time(tmp_path):
     """Each life brings 8 x 99 rows or a few more, and none of them is lost."""
-    story = Story(lambda driver: len(story.complaints) == 2)
+    story = Story(lambda training_run: len(story.complaints) == 2)
 
     story.run(tmp_path, moody("raise", 100, where="first actor"))
 
-    first = "actor 0 was lost (EnvError: strange_envs:Moody, environment 0, step 100: step raised "
+    first = (
+        "actor 0 was lost (EnvError: misbehaving_envs:Moody, environment 0, step 100: step raised "
+    )
     assert len(story.complaints) == 2
     assert all(line.startswith(first) for line in story.complaints)
     assert all("RuntimeError: the motor is on fire" in line for line in story.complaints)
@@ -240,12 +243,12 @@ def test_an_environment_that_raises_every_few_steps_is_made_anew_each_time(tmp_p
 
 @pytest.mark.usefixtures("inline")
 def test_a_slow_actor_does_not_slow_the_others(tmp_path):
-    """It sleeps for 5 ms in every env step: in its time the other one plays hundreds."""
-    story = Story(played((0, 0), (1, 0)), lambda driver: driver.parts.counters.env_steps > 4_000)
-
-    story.run(
-        tmp_path, moody("dawdle", 0, where="first actor") | {"replay.samples_per_insert": 1.0}
+    """It sleeps for 25 ms in every env step: in its time the other one plays hundreds."""
+    story = Story(
+        played((0, 0), (1, 0)), lambda training_run: training_run.parts.counters.env_steps > 4_000
     )
+
+    story.run(tmp_path, moody("crawl", 0, where="first actor") | {"replay.samples_per_insert": 1.0})
 
     assert story.rows[1, 0] > 10 * story.rows[0, 0]
     assert story.complaints == []
@@ -254,54 +257,56 @@ def test_a_slow_actor_does_not_slow_the_others(tmp_path):
 def test_what_a_slow_actor_brings_too_late_is_counted_and_not_drawn(tmp_path):
     """One that plays whole chunks with old weights, beside a learner that publishes often."""
     old = {"replay.max_policy_lag": 3, "learner.publish_min_interval_s": 0.0}
-    with begin(tmp_path, CREW | moody("dawdle", 0, where="first actor") | old) as driver:
-        pool = driver.parts.pool
+    with begin(
+        tmp_path, TWO_ACTORS | moody("dawdle", 0, where="first actor") | old
+    ) as training_run:
+        pool = training_run.parts.replay
         actors = pool.ring.columns["actor"]
 
-        def look(driver, event):
+        def look(training_run, event):
             slow_and_late = (actors[pool._late == 1] == 0).sum() >= 50
             quick_and_drawn = actors[pool.chains.closed == 1].any()
-            if isinstance(event, Turned) and slow_and_late and quick_and_drawn:
-                driver._asked.add(Ask.STOP)
+            if isinstance(event, IterationEnded) and slow_and_late and quick_and_drawn:
+                training_run._asked.add(Ask.STOP)
 
-        finish(driver, look)
+        finish(training_run, look)
         assert pool.stale >= 50
         assert not (pool._late & pool.chains.closed).any()
 
 
 def test_an_evaluator_that_is_slow_or_killed_does_not_touch_training(tmp_path):
-    """It judges the newest weights when it can; nobody waits for it while there is training."""
-    story = Story(lambda driver: driver.parts.counters.env_steps > 3_000)
+    """It evaluates the newest weights when it can; training does not wait for it."""
+    story = Story(lambda training_run: training_run.parts.counters.env_steps > 3_000)
     paused_s, at_news = 0.0, [0]
 
-    def look(driver: Driver, event: Event) -> None:
+    def look(training_run: TrainingRun, event: Event) -> None:
         nonlocal paused_s
-        story.look(driver, event)
+        story.look(training_run, event)
         if isinstance(event, Collected):
-            paused_s = driver.paused_s
+            paused_s = training_run.paused_s
         if isinstance(event, Evaluated):
             assert event.counters.env_steps >= at_news[-1], "not the newest weights"
-            at_news.append(driver.parts.counters.env_steps)
+            at_news.append(training_run.parts.counters.env_steps)
             if len(at_news) == 2:
-                assert driver.manager.pid is not None
-                os.kill(driver.manager.pid, SIGKILL)
+                assert training_run.evaluation_client.pid is not None
+                os.kill(training_run.evaluation_client.pid, SIGKILL)
 
     slow = moody("dawdle", 0, where="judge") | {"eval.period": 64, "eval.episodes": 2}
-    with begin(tmp_path, CREW | slow) as driver:
-        answer = finish(driver, look)
+    with begin(tmp_path, TWO_ACTORS | slow) as training_run:
+        answer = finish(training_run, look)
 
-    judged = [event for event in story.events if isinstance(event, Evaluated)]
-    assert 2 <= len(judged) < 3_000 // 64
-    assert [e.version for e in judged] == sorted({e.version for e in judged})
-    assert judged[-1].counters.env_steps == answer["env_steps"]
+    evaluations = [event for event in story.events if isinstance(event, Evaluated)]
+    assert 2 <= len(evaluations) < 3_000 // 64
+    assert [e.version for e in evaluations] == sorted({e.version for e in evaluations})
+    assert evaluations[-1].counters.env_steps == answer["env_steps"]
     assert paused_s < 0.5
     assert [e.kind for e in story.events if isinstance(e, Warned)] == ["evaluator"]
 
 
-def train(nursery: Nursery, cwd: Path, settings: dict[str, Any]) -> Any:
+def train(forker: CommandForker, cwd: Path, settings: dict[str, Any]) -> Any:
     changes = SMALL | {"report.log_period": 64} | settings
     argv = ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(changes)]
-    return nursery.start(argv, cwd)
+    return forker.start(argv, cwd)
 
 
 def kwargs(**values: Any) -> dict[str, Any]:
@@ -309,25 +314,25 @@ def kwargs(**values: Any) -> dict[str, Any]:
     return {"env.kwargs": "{" + inside + "}"}
 
 
-def test_an_environment_that_always_raises_ends_the_run_with_its_own_traceback(nursery, tmp_path):
+def test_an_environment_that_always_raises_ends_the_run_with_its_own_traceback(forker, tmp_path):
     settings = {
-        "env.id": "strange_envs:Moody",
+        "env.id": "misbehaving_envs:Moody",
         "run.mode": "async",
         "actor.num": 2,
         "actor.max_restarts": 1,
     }
-    run = train(nursery, tmp_path, settings | kwargs(mood="raise", at=1, where="actors"))
+    run = train(forker, tmp_path, settings | kwargs(mood="raise", at=1, where="actors"))
 
     assert run.wait() == 3, run.said
     *_, last = run.stderr.read_text().splitlines()
-    assert re.match(r"rookery: error: actor \d of strange_envs:Moody \(seed 0, inc", last)
+    assert re.match(r"rookery: error: actor \d of misbehaving_envs:Moody \(seed 0, inc", last)
     assert "was lost 2 times in a row" in last
-    assert "mend the environment, or raise actor.max_restarts (1)" in last
+    assert "correct the environment, or raise actor.max_restarts (1)" in last
     assert 'raise RuntimeError("the motor is on fire")' in run.said  # a line of its traceback
     assert settled(run.pid)
 
 
-def test_where_actors_live_in_the_training_process_one_that_hangs_ends_the_run(nursery, tmp_path):
+def test_where_actors_live_in_the_training_process_one_that_hangs_ends_the_run(forker, tmp_path):
     """In a sleep, in compiled code that never returns, and in the first of two inline actors."""
     runs = {}
     for name, stage, mode in (
@@ -337,25 +342,25 @@ def test_where_actors_live_in_the_training_process_one_that_hangs_ends_the_run(n
     ):
         (tmp_path / name).mkdir()
         reached = tmp_path / name / "reached"
-        settings = {"env.id": "strange_envs:Staged", "actor.env_step_timeout_s": 1.0} | mode
+        settings = {"env.id": "misbehaving_envs:Staged", "actor.env_step_timeout_s": 1.0} | mode
         staged = kwargs(reached=f"'{reached}'", at=stage)
-        runs[name] = train(nursery, tmp_path / name, settings | staged)
+        runs[name] = train(forker, tmp_path / name, settings | staged)
 
     for run in runs.values():
         assert run.wait() == 3, run.said
         *_, last = run.stderr.read_text().splitlines()
-        assert re.match(r"rookery: error: strange_envs:Staged has not answered for \d+ s", last)
+        assert re.match(r"rookery: error: misbehaving_envs:Staged has not answered for \d+ s", last)
         assert "(actor.env_step_timeout_s is 1)" in last
-        assert re.search(r"strange_envs.py, line \d+\)$", last)
+        assert re.search(r"misbehaving_envs.py, line \d+\)$", last)
         assert settled(run.pid)
 
 
 def test_when_the_training_process_is_killed_no_actor_is_left_and_the_run_can_go_on(
-    nursery, tmp_path
+    forker, tmp_path
 ):
     """One of them is stopped, and cannot notice anything by itself."""
     before, run_dir = shared(), tmp_path / "run"
-    run = train(nursery, tmp_path, {"run.mode": "async", "actor.num": 2, "run.env_steps": 10**7})
+    run = train(forker, tmp_path, {"run.mode": "async", "actor.num": 2, "run.env_steps": 10**7})
     assert eventually(lambda: bool(checkpoint.folders(run_dir / "checkpoints")), 60.0), run.said
     actors = [named(run.pid, f"rookery-actor-{i}") for i in range(2)]
     assert None not in actors
@@ -369,7 +374,7 @@ def test_when_the_training_process_is_killed_no_actor_is_left_and_the_run_can_go
     found = checkpoint.newest(run_dir / "checkpoints").found
     assert found is not None
     more = ["--env-steps", str(found.env_steps + 2_000)]
-    again = nursery.start(["train", "--resume", "run", "--json", "--quiet", *more], tmp_path)
+    again = forker.start(["train", "--resume", "run", "--json", "--quiet", *more], tmp_path)
     assert again.wait() == 0, again.said
     logged = record(run_dir, "logged")
     steps = [entry["env_steps"] for entry in logged]

@@ -7,56 +7,58 @@ import numpy as np
 import pytest
 
 from eventually import eventually
-from inline import begin, finish, inline, resume
+from inline_runs import begin, finish, inline, resume
+from rookery.checkpoints import checkpoint
 from rookery.errors import EnvError, LostError
 from rookery.event import Event, Learned, Logged
-from rookery.loops.driver import Driver
-from rookery.manage import checkpoint
-from running import SMALL, Nursery, record, words
+from rookery.training.run import TrainingRun
+from run_processes import SMALL, CommandForker, record, words
 
 __all__ = ["inline"]  # a fixture
 
 
 def moody(mood: str, at: int = 60) -> dict[str, Any]:
-    return {"env.id": "strange_envs:Moody", "env.kwargs": {"mood": mood, "at": at}}
+    return {"env.id": "misbehaving_envs:Moody", "env.kwargs": {"mood": mood, "at": at}}
 
 
 @pytest.mark.usefixtures("inline")
 def test_an_environment_that_raises_is_named_with_its_step_and_the_line(tmp_path):
-    with pytest.raises(EnvError) as raised, begin(tmp_path, moody("raise")) as driver:
-        finish(driver)
+    with pytest.raises(EnvError) as raised, begin(tmp_path, moody("raise")) as training_run:
+        finish(training_run)
 
     message = str(raised.value)
-    assert message.startswith("strange_envs:Moody, environment 0, step 60: step raised")
+    assert message.startswith("misbehaving_envs:Moody, environment 0, step 60: step raised")
     assert "RuntimeError: the motor is on fire" in message
-    assert "strange_envs.py, line " in message
+    assert "misbehaving_envs.py, line " in message
     assert raised.value.exit_code == 3
 
 
 @pytest.mark.usefixtures("inline")
 def test_a_value_that_is_not_finite_is_named_and_never_stored(tmp_path):
-    with begin(tmp_path, moody("nan")) as driver:
+    with begin(tmp_path, moody("nan")) as training_run:
         with pytest.raises(EnvError) as raised:
-            finish(driver)
-        parts = driver.parts
-        stored = [ring.columns["obs"].copy() for ring in (parts.pool.ring, parts.crew.rings[0])]
-        rows = parts.pool.ring.committed
+            finish(training_run)
+        parts = training_run.parts
+        stored = [ring.columns["obs"].copy() for ring in (parts.replay.ring, parts.actors.rings[0])]
+        rows = parts.replay.ring.committed
 
-    assert "strange_envs:Moody, environment 0, step 60: observation[0] is nan" in str(raised.value)
+    assert "misbehaving_envs:Moody, environment 0, step 60: observation[0] is nan" in str(
+        raised.value
+    )
     assert rows > 300
     assert all(np.isfinite(column).all() for column in stored)
 
 
 @pytest.mark.usefixtures("inline")
 def test_what_was_saved_before_an_environment_broke_is_there_to_go_on_from(tmp_path):
-    with pytest.raises(EnvError), begin(tmp_path, moody("raise")) as driver:
-        finish(driver)
+    with pytest.raises(EnvError), begin(tmp_path, moody("raise")) as training_run:
+        finish(training_run)
     found = checkpoint.newest(tmp_path / "checkpoints").found
 
     assert found is not None
     assert found.env_steps // 300 == 1
-    with resume(tmp_path) as driver:
-        assert driver.parts.counters.env_steps == found.env_steps
+    with resume(tmp_path) as training_run:
+        assert training_run.parts.counters.env_steps == found.env_steps
 
 
 EXPLODING = moody("huge", at=50) | {"learner.max_grad_norm": None, "learner.lr": 1e30}
@@ -68,31 +70,31 @@ def test_losses_that_are_not_finite_are_skipped_counted_and_in_the_end_fatal(tmp
 
     with (
         pytest.raises(LostError, match=r"10 learner steps in a row .* not finite") as lost,
-        begin(tmp_path, EXPLODING | {"report.log_period": 64}) as driver,
+        begin(tmp_path, EXPLODING | {"report.log_period": 64}) as training_run,
     ):
-        finish(driver, lambda _, event: events.append(event))
+        finish(training_run, lambda _, event: events.append(event))
 
-    skipped = [e for e in events if isinstance(e, Learned) and e.facts.td_error is None]
+    skipped = [e for e in events if isinstance(e, Learned) and e.result.td_error is None]
     assert len(skipped) == 9  # the tenth raised
     assert lost.value.exit_code == 3
     assert "lower learner.lr (1e+30)" in str(lost.value)
-    assert driver.parts.learner.skipped == 10
+    assert training_run.parts.learner.skipped == 10
 
 
 @pytest.mark.usefixtures("inline")
 def test_a_step_that_was_skipped_now_and_then_is_logged_and_not_fatal(tmp_path):
     events: list[Event] = []
 
-    def look(driver: Driver, event: Event) -> None:
+    def look(training_run: TrainingRun, event: Event) -> None:
         """Spoils replay once, for as long as it takes to skip three steps."""
         events.append(event)
-        reward = driver.parts.pool.ring.columns["reward"]
+        reward = training_run.parts.replay.ring.columns["reward"]
         if isinstance(event, Learned):
-            skipped = driver.parts.learner.skipped
+            skipped = training_run.parts.learner.skipped
             reward[:] = np.inf if event.counters.learner_steps == 10 and skipped < 3 else 0.0
 
-    with begin(tmp_path) as driver:
-        answer = finish(driver, look)
+    with begin(tmp_path) as training_run:
+        answer = finish(training_run, look)
 
     assert answer["reason"] == "env_steps"
     assert [e.metrics["faults/skipped_steps"] for e in events if isinstance(e, Logged)][-1] == 3
@@ -102,13 +104,13 @@ def test_a_step_that_was_skipped_now_and_then_is_logged_and_not_fatal(tmp_path):
 
 @pytest.mark.usefixtures("inline")
 def test_the_best_model_outlives_weights_that_exploded(tmp_path):
-    good = {"env.id": "strange_envs:Moody", "env.kwargs": {"mood": "huge", "at": 100}}
+    good = {"env.id": "misbehaving_envs:Moody", "env.kwargs": {"mood": "huge", "at": 100}}
 
     with (
         pytest.raises(LostError),
-        begin(tmp_path, EXPLODING | good | {"learner.lr": 1e-3}) as driver,
+        begin(tmp_path, EXPLODING | good | {"learner.lr": 1e-3}) as training_run,
     ):
-        finish(driver)
+        finish(training_run)
     best = checkpoint.newest(tmp_path / "best", resumable=False)
 
     assert best.broken == []
@@ -117,18 +119,18 @@ def test_the_best_model_outlives_weights_that_exploded(tmp_path):
 
 
 def test_the_command_ends_with_one_line_that_says_it_and_keeps_the_record(
-    nursery: Nursery, tmp_path: Path
+    forker: CommandForker, tmp_path: Path
 ):
     settings = SMALL | {
-        "env.id": "strange_envs:Moody",
+        "env.id": "misbehaving_envs:Moody",
         "env.kwargs": "{mood: raise, at: 200}",
     }
-    run = nursery.start(
+    run = forker.start(
         ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(settings)], tmp_path
     )
 
     assert run.wait() == 3, run.said
     *_, last = run.stderr.read_text().splitlines()
-    assert last.startswith("rookery: error: strange_envs:Moody, environment 0, step 200: ")
+    assert last.startswith("rookery: error: misbehaving_envs:Moody, environment 0, step 200: ")
     assert "direct cause of the following" not in run.said  # its own traceback at most, not ours
     assert eventually(lambda: bool(record(tmp_path / "run", "logged")), 5.0)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from inline import Inline, begin, finish, resume, stop_at
+from inline_runs import Inline, begin, finish, resume, stop_at
+from rookery.checkpoints import checkpoint
+from rookery.checkpoints.checkpoint import ARRAYS, MANIFEST, STATE, WEIGHTS, Digest
+from rookery.checkpoints.load_weights import pick_checkpoint
 from rookery.errors import CheckpointError
-from rookery.loops import launch
-from rookery.manage import checkpoint
-from rookery.manage.checkpoint import ARRAYS, MANIFEST, STATE, WEIGHTS, Digest
+from rookery.training import launch
 
 Damage = Callable[[Path], None]
 
@@ -26,9 +27,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a run that was interrupted, with three checkpoints."""
     run_dir = tmp_path_factory.mktemp("original") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "Manager", Inline)
-        with begin(run_dir, {"checkpoint.keep": 3}) as driver:
-            assert finish(driver, stop_at(180))["reason"] == "interrupted"
+        patch.setattr(launch, "EvaluationClient", Inline)
+        with begin(run_dir, {"checkpoint.keep": 3}) as training_run:
+            assert finish(training_run, stop_at(180))["reason"] == "interrupted"
     assert len(checkpoint.folders(run_dir / "checkpoints")) == 3
     return run_dir
 
@@ -163,7 +164,7 @@ def _segment_outside(folder: Path) -> None:
 
 
 def _newer(folder: Path) -> None:
-    forge(folder, lambda manifest: manifest.update(format=2, rookery="9.9.9"))
+    forge(folder, lambda manifest: manifest.update(format=checkpoint.FORMAT + 1, rookery="9.9.9"))
 
 
 def _without(key: str) -> Damage:
@@ -183,18 +184,18 @@ def _huge(folder: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "no manifest": (_missing(MANIFEST), "MANIFEST.json is no plain file"),
+    "no manifest": (_missing(MANIFEST), "MANIFEST.json is not a plain file"),
     "no weights": (_missing(WEIGHTS), "files differ"),
     "no state": (_missing(STATE), "files differ"),
     "one file more": (_extra, "more.safetensors"),
     "a link": (_link, "is a link"),
     "a link to a device": (_manifest_link, "MANIFEST.json is a link"),
-    "a file in its place": (_folder_as_file, "MANIFEST.json is no plain file"),
+    "a file in its place": (_folder_as_file, "MANIFEST.json is not a plain file"),
     "the manifest of another": (_other_manifest, "skipped: "),
     "a path that climbs": (_outside("../../config.yaml"), "files outside of it"),
     "an absolute path": (_outside("/etc/hostname"), "files outside of it"),
     "a segment that climbs": (_segment_outside, "files outside of it"),
-    "a newer format": (_newer, "format 2, written by Rookery 9.9.9"),
+    "a newer format": (_newer, f"format {checkpoint.FORMAT + 1}, written by Rookery 9.9.9"),
     "no list of files": (_without("files"), "cannot be read"),
     "no counters": (_without("env_steps"), "lacks ['env_steps']"),
     "nonsense": (_nonsense, "skipped: "),
@@ -228,7 +229,7 @@ class Canary:
 def test_a_pickle_is_never_opened_even_where_every_checksum_fits(
     run_dir, name, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(launch, "Manager", Inline)
+    monkeypatch.setattr(launch, "EvaluationClient", Inline)
     canary = tmp_path / "canary"
     path = segment(newest(run_dir)) if name == "rows" else newest(run_dir) / name
     payload = pickle.dumps(Canary(canary))
@@ -250,28 +251,28 @@ def _resumed(run_dir: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_from_the_one_before_and_says_so(run_dir, monkeypatch, capfd):
-    monkeypatch.setattr(launch, "Manager", Inline)
+    monkeypatch.setattr(launch, "EvaluationClient", Inline)
     first, second, *_ = checkpoint.folders(run_dir / "checkpoints")
     os.truncate(first / STATE, 10)
 
-    with resume(run_dir) as driver:
-        answer = finish(driver)
+    with resume(run_dir) as training_run:
+        answer = finish(training_run)
 
     said = capfd.readouterr().err
     assert f"{first.name} skipped: {STATE} has 10 bytes" in said
-    assert f"going on from {second.name}" in said
+    assert f"resuming from {second.name}" in said
     assert answer["env_steps"] == 1_200
 
 
 def test_when_every_checkpoint_is_broken_the_run_is_not_begun_again_in_silence(
     run_dir, monkeypatch
 ):
-    monkeypatch.setattr(launch, "Manager", Inline)
+    monkeypatch.setattr(launch, "EvaluationClient", Inline)
     metrics = (run_dir / "metrics.jsonl").read_bytes()
     for folder in checkpoint.folders(run_dir / "checkpoints"):
         (folder / WEIGHTS).unlink()
 
-    with pytest.raises(CheckpointError, match="is whole") as refused, resume(run_dir):
+    with pytest.raises(CheckpointError, match="is intact") as refused, resume(run_dir):
         pass
 
     assert refused.value.exit_code == 3
@@ -283,7 +284,7 @@ def test_a_broken_best_model_is_not_loaded_either(run_dir, capfd):
     (best,) = checkpoint.folders(run_dir / "best")
     os.truncate(best / WEIGHTS, 3)
 
-    found = launch.pick_checkpoint(run_dir, "best")
+    found = pick_checkpoint(run_dir, "best")
 
     assert found.folder == newest(run_dir)
     assert f"best/{best.name} skipped" in capfd.readouterr().err

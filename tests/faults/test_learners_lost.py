@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from data_parallel_learners import UNLUCKY, batch, free_place, settings, together
 from eventually import eventually
-from fellows import UNLUCKY, batch, free_place, settings, together
 from rookery.config.load import load
 from rookery.errors import LostError
-from running import SMALL, Nursery, Started, clock, named, reached, settled, words
+from run_processes import SMALL, CommandForker, Started, clock, named, reached, settled, words
 
 pytestmark = pytest.mark.timeout(120)
 LONG: dict[str, Any] = SMALL | {
@@ -25,11 +25,11 @@ END_S = 20.0  # on a busy machine
 
 
 def start(
-    nursery: Nursery, where: Path, settings: dict[str, Any], rank: int | None = None
+    forker: CommandForker, where: Path, settings: dict[str, Any], rank: int | None = None
 ) -> Started:
     env = {} if rank is None else {"RANK": str(rank)}
     argv = ["train", "corridor", "--run-dir", "a", *FLAGS, *words(settings)]
-    return nursery.start(argv, where, env)
+    return forker.start(argv, where, env)
 
 
 def learning(run: Started, where: Path) -> bool:
@@ -47,7 +47,7 @@ def learning(run: Started, where: Path) -> bool:
 def test_those_who_only_noticed_a_loss_are_not_blamed_for_it() -> None:
     unlucky = batch(1)
     unlucky.reward[-1] = UNLUCKY
-    algo = load("corridor", changes={"algo": "fellows:Superstitious"}).algo
+    algo = load("corridor", changes={"algo": "data_parallel_learners:Superstitious"}).algo
 
     with together(settings(algo, learners=4)) as lead:  # as processes: a thread cannot be ended
         lead.learn(batch(0))
@@ -63,9 +63,9 @@ def test_those_who_only_noticed_a_loss_are_not_blamed_for_it() -> None:
     ],
 )
 def test_a_learner_that_is_killed_or_stopped_ends_the_run_in_time_and_nothing_is_left(
-    number: int, said: str, nursery: Nursery, tmp_path: Path
+    number: int, said: str, forker: CommandForker, tmp_path: Path
 ) -> None:
-    run = start(nursery, tmp_path, LONG | {"learner.replica_timeout_s": 3.0})
+    run = start(forker, tmp_path, LONG | {"learner.replica_timeout_s": 3.0})
     assert learning(run, tmp_path), run.said
     other = named(run.pid, "rk-learner-1")
     assert other is not None, run.said
@@ -80,20 +80,20 @@ def test_a_learner_that_is_killed_or_stopped_ends_the_run_in_time_and_nothing_is
     assert settled(run.pid)
 
     rest = ["train", "--resume", "a", "--learners", "1", "--json", "--quiet"]
-    run = nursery.start([*rest, "--env-steps", "1000"], tmp_path)
+    run = forker.start([*rest, "--env-steps", "1000"], tmp_path)
     assert run.wait() == 0, run.said
 
 
-def test_a_run_of_two_learners_that_is_interrupted_or_killed_leaves_nobody(
-    nursery: Nursery, tmp_path: Path
+def test_a_run_of_two_learners_that_is_interrupted_or_killed_leaves_no_process(
+    forker: CommandForker, tmp_path: Path
 ) -> None:
-    run = start(nursery, tmp_path, LONG)
+    run = start(forker, tmp_path, LONG)
     assert learning(run, tmp_path), run.said
     run.send(SIGINT)
     assert run.wait(END_S) == 130, run.said
     assert settled(run.pid)
 
-    run = nursery.start(["train", "--resume", "a", "--json", "--quiet"], tmp_path)
+    run = forker.start(["train", "--resume", "a", "--json", "--quiet"], tmp_path)
     assert eventually(lambda: named(run.pid, "rk-learner-1") is not None, 30.0), run.said
     run.send(SIGKILL)
     assert run.wait() == -SIGKILL
@@ -101,25 +101,25 @@ def test_a_run_of_two_learners_that_is_interrupted_or_killed_leaves_nobody(
 
 
 class TestHosts:
-    """Learners that nobody starts but whoever starts the run: here, on one machine after all."""
+    """Followers that the user starts with RANK, here on one machine."""
 
-    def test_they_come_to_a_place_learn_and_leave_with_the_run(self, nursery, tmp_path):
+    def test_they_come_to_a_place_learn_and_leave_with_the_run(self, forker, tmp_path):
         place = {"learner.rendezvous": free_place()}
         settings = LONG | place | {"run.env_steps": 1_500}
         (tmp_path / "other").mkdir()
 
-        other = start(nursery, tmp_path / "other", settings, rank=1)
-        run = start(nursery, tmp_path, settings, rank=0)
+        other = start(forker, tmp_path / "other", settings, rank=1)
+        run = start(forker, tmp_path, settings, rank=0)
 
         assert run.wait() == 0, run.said
         assert other.wait(END_S) == 0, other.said
         assert run.answer["learner_steps"] > 0
         assert not (tmp_path / "other" / "a").exists()
 
-    def test_who_was_told_something_else_is_refused(self, nursery, tmp_path):
+    def test_who_was_told_something_else_is_refused(self, forker, tmp_path):
         settings = LONG | {"learner.rendezvous": free_place()}
-        run = start(nursery, tmp_path, settings)
-        other = start(nursery, tmp_path, settings | {"learner.lr": 0.5}, rank=1)
+        run = start(forker, tmp_path, settings)
+        other = start(forker, tmp_path, settings | {"learner.lr": 0.5}, rank=1)
 
         assert run.wait() == 2, run.said
         assert other.wait(END_S) == 2, other.said
@@ -128,9 +128,9 @@ class TestHosts:
         assert not (tmp_path / "a" / "config.yaml").exists()
 
     @pytest.mark.parametrize("victim", [0, 1])
-    def test_when_one_is_killed_the_other_says_so(self, victim, nursery, tmp_path):
+    def test_when_one_is_killed_the_other_says_so(self, victim, forker, tmp_path):
         settings = LONG | {"learner.rendezvous": free_place()}
-        runs = [start(nursery, tmp_path, settings, rank) for rank in (0, 1)]
+        runs = [start(forker, tmp_path, settings, rank) for rank in (0, 1)]
         assert learning(runs[0], tmp_path), runs[0].said
 
         runs[victim].send(SIGKILL)

@@ -1,4 +1,4 @@
-"""A killed ledger (F64): what was spent is not forgotten, and nothing is shown that is not paid."""
+"""A killed ledger: what was spent is not forgotten, and nothing is shown that is not paid."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from charging_ledger import BEFORE, LIFE, NAME
-from running import ALONE, TESTS
+from killed_ledger import BEFORE, LIFE, NAME
+from run_processes import ALONE, SUPPORT
 
 pytest.importorskip("dp_accounting")
 
@@ -19,7 +19,7 @@ pytest.importorskip("dp_accounting")
 def deaths(folder: Path, way: str) -> list[dict[str, Any]]:
     """Returns what was found after a kill -9 at each request, and after the life that ended."""
     done = subprocess.run(
-        [sys.executable, str(TESTS / "charging_ledger.py"), str(folder), way],
+        [sys.executable, str(SUPPORT / "killed_ledger.py"), str(folder), way],
         env=os.environ | ALONE,
         capture_output=True,
         text=True,

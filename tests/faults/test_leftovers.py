@@ -1,4 +1,4 @@
-"""After every run, however it ended, nothing is left that nobody needs."""
+"""After every run, however it ended, no leftover files or processes stay."""
 
 import os
 import subprocess
@@ -10,34 +10,44 @@ from signal import SIGKILL, SIGSTOP
 import pytest
 
 from eventually import eventually
-from rookery.manage.folder import Lock
-from rookery.manage.litter import sweep
+from rookery.checkpoints.run_folder import Lock
+from rookery.checkpoints.stale_files import sweep
 from rookery.replay.ring import Column, Ring
 from rookery.sharing import registry
 from rookery.sharing.registry import shared_directory
-from running import SMALL, Nursery, Started, members, named, nothing_new, settled, shared, words
+from run_processes import (
+    SMALL,
+    CommandForker,
+    Started,
+    members,
+    named,
+    nothing_new,
+    settled,
+    shared,
+    words,
+)
 
 LONG = SMALL | {"run.env_steps": 10_000_000}
 
 
-def train(nursery: Nursery, cwd: Path, run_dir: str, **settings: object) -> Started:
+def train(forker: CommandForker, cwd: Path, run_dir: str, **settings: object) -> Started:
     argv = ["train", "corridor", "--json", "--quiet", "--run-dir", run_dir]
     changes = {key.replace("__", "."): value for key, value in settings.items()}
-    return nursery.start([*argv, *words(LONG | changes)], cwd)
+    return forker.start([*argv, *words(LONG | changes)], cwd)
 
 
 def saved(run_dir: Path) -> bool:
     return any((run_dir / "checkpoints").glob("ckpt-*"))
 
 
-def test_a_run_that_is_over_leaves_its_folder_and_nothing_else(nursery, tmp_path):
+def test_a_run_that_is_over_leaves_its_folder_and_nothing_else(forker, tmp_path):
     before = shared()
     run = train(
-        nursery,
+        forker,
         tmp_path,
         "run",
         run__env_steps=1_000,
-        env__id="strange_envs:Brood",
+        env__id="misbehaving_envs:Brood",
         env__kwargs="{}",
     )
 
@@ -61,7 +71,7 @@ def _everybody(run: Started) -> None:
 
 
 def _with_a_stopped_child(run: Started) -> None:
-    manage = named(run.pid, "rookery-manage")
+    manage = named(run.pid, "rookery-eval")
     assert manage is not None
     os.kill(manage, SIGSTOP)
     os.kill(run.pid, SIGKILL)
@@ -76,11 +86,11 @@ KILLS: dict[str, Callable[[Started], None]] = {
 
 
 @pytest.mark.parametrize("kill", KILLS)
-def test_after_sigkill_nothing_is_left_within_five_seconds(kill, nursery, tmp_path):
+def test_after_sigkill_nothing_is_left_within_five_seconds(kill, forker, tmp_path):
     before = shared()
-    run = train(nursery, tmp_path, "run")
+    run = train(forker, tmp_path, "run")
     assert eventually(lambda: saved(tmp_path / "run"), 30.0), run.said
-    assert eventually(lambda: named(run.pid, "rookery-manage") is not None, 30.0)
+    assert eventually(lambda: named(run.pid, "rookery-eval") is not None, 30.0)
 
     KILLS[kill](run)
 
@@ -89,11 +99,11 @@ def test_after_sigkill_nothing_is_left_within_five_seconds(kill, nursery, tmp_pa
     assert nothing_new(before)
 
 
-def test_after_sigkill_not_even_a_child_is_left_that_cannot_notice_it(nursery, tmp_path):
+def test_after_sigkill_not_even_a_child_is_left_that_cannot_notice_it(forker, tmp_path):
     """Its environment holds the interpreter: no thread of it sees that the training has gone."""
     reached = tmp_path / "reached"
     kwargs = f"{{reached: '{reached}', at: seize}}"
-    run = train(nursery, tmp_path, "run", env__id="strange_envs:Staged", env__kwargs=kwargs)
+    run = train(forker, tmp_path, "run", env__id="misbehaving_envs:Staged", env__kwargs=kwargs)
     assert eventually(reached.exists, 30.0), run.said
 
     run.send(SIGKILL)
@@ -103,9 +113,9 @@ def test_after_sigkill_not_even_a_child_is_left_that_cannot_notice_it(nursery, t
 
 
 def test_clean_removes_what_killed_runs_left_half_written_and_nothing_of_live_ones(
-    nursery, tmp_path
+    forker, tmp_path
 ):
-    live, dead = train(nursery, tmp_path, "runs/live"), train(nursery, tmp_path, "runs/dead")
+    live, dead = train(forker, tmp_path, "runs/live"), train(forker, tmp_path, "runs/dead")
     runs = tmp_path / "runs"
     for name in ("live", "dead"):
         assert eventually(lambda name=name: saved(runs / name), 30.0)
@@ -118,10 +128,10 @@ def test_clean_removes_what_killed_runs_left_half_written_and_nothing_of_live_on
         (folder / "weights.safetensors").write_bytes(bytes(1_000))
     kept = {path for path in (runs / "dead").rglob("*") if ".tmp-" not in str(path)}
 
-    look = nursery.start(["clean", "--runs", "runs", "--dry-run", "--json"], tmp_path)
+    look = forker.start(["clean", "--runs", "runs", "--dry-run", "--json"], tmp_path)
     assert look.wait() == 0, look.said
     assert all(folder.exists() for folder in half)
-    done = nursery.start(["clean", "--runs", "runs", "--json"], tmp_path)
+    done = forker.start(["clean", "--runs", "runs", "--json"], tmp_path)
     assert done.wait() == 0, done.said
 
     found = [item["path"] for item in look.answer["removed"]]
@@ -134,8 +144,8 @@ def test_clean_removes_what_killed_runs_left_half_written_and_nothing_of_live_on
     assert live.poll() is None
 
 
-def test_a_resumed_run_clears_away_what_it_left_half_written(nursery, tmp_path):
-    run = train(nursery, tmp_path, "run", checkpoint__period=200)
+def test_a_resumed_run_clears_away_what_it_left_half_written(forker, tmp_path):
+    run = train(forker, tmp_path, "run", checkpoint__period=200)
     checkpoints = tmp_path / "run" / "checkpoints"
     assert eventually(lambda: bool(list(checkpoints.rglob("*.tmp-*"))), 30.0)
     run.send(SIGKILL)
@@ -143,7 +153,7 @@ def test_a_resumed_run_clears_away_what_it_left_half_written(nursery, tmp_path):
     half = tmp_path / "run" / "metrics.jsonl.tmp-1"
     half.write_text("{")
 
-    again = nursery.start(
+    again = forker.start(
         ["train", "--resume", "run", "--json", "--quiet", "--env-steps", "200"], tmp_path
     )
 

@@ -12,18 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pushing_server import DIED, SIZES, WORKERS, serve, settled, truth, update
-from running import ALONE, TESTS
+from killed_parameter_server import DIED, SIZES, WORKERS, serve, settled, truth, update
+from run_processes import ALONE, SUPPORT
 
 LIVES = 25
 MODES = ("asynchronous", "synchronous")
 
 
 @pytest.fixture
-def nursery(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+def forker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """A process whose children are servers in the folder `served`."""
     started = subprocess.Popen(
-        [sys.executable, str(TESTS / "pushing_server.py"), str(tmp_path / "served"), request.param],
+        [
+            sys.executable,
+            str(SUPPORT / "killed_parameter_server.py"),
+            str(tmp_path / "served"),
+            request.param,
+        ],
         env=os.environ | ALONE,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -42,12 +47,12 @@ class Witness:
         self.version = 0
         self.acks = 0
 
-    def live(self, nursery: Any, life: int, acks: int) -> None:
+    def live(self, forker: Any, life: int, acks: int) -> None:
         """Lets a server live until it has acknowledged so much, and listens until it is dead."""
-        nursery.stdin.write(f"{life} {' '.join(map(str, self.numbers.values()))}\n")
-        nursery.stdin.flush()
+        forker.stdin.write(f"{life} {' '.join(map(str, self.numbers.values()))}\n")
+        forker.stdin.flush()
         pid, heard = 0, 0
-        for line in nursery.stdout:
+        for line in forker.stdout:
             kind, *said = line.split()
             if kind == "dead":
                 return
@@ -56,7 +61,7 @@ class Witness:
             if pid and heard >= acks:
                 os.kill(pid, signal.SIGKILL)
                 acks = 10**9
-        raise AssertionError("the nursery died")
+        raise AssertionError("the forker died")
 
     def hear(self, kind: str, said: list[str]) -> bool:
         """What was seen or acknowledged must not be taken back."""
@@ -70,14 +75,14 @@ class Witness:
         return True
 
 
-@pytest.mark.parametrize("nursery", MODES, indirect=True)
+@pytest.mark.parametrize("forker", MODES, indirect=True)
 def test_what_was_acknowledged_is_applied_exactly_once_whenever_it_was_killed(
-    nursery, tmp_path, request
+    forker, tmp_path, request
 ):
     witness, rng = Witness(), np.random.default_rng(0)
-    mode = request.node.callspec.params["nursery"]
+    mode = request.node.callspec.params["forker"]
     for life in range(LIVES):
-        witness.live(nursery, life, acks=int(rng.integers(1, 40)))
+        witness.live(forker, life, acks=int(rng.integers(1, 40)))
 
     server = serve(tmp_path / "served", mode, LIVES)
     assert server.version >= witness.version
@@ -96,7 +101,7 @@ def test_what_was_acknowledged_is_applied_exactly_once_whenever_it_was_killed(
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_at_any_request_to_the_kernel_it_has_what_it_acknowledged(mode, tmp_path):
     done = subprocess.run(
-        [sys.executable, str(TESTS / "pushing_server.py"), str(tmp_path), mode, "fused"],
+        [sys.executable, str(SUPPORT / "killed_parameter_server.py"), str(tmp_path), mode, "fused"],
         env=os.environ | ALONE,
         capture_output=True,
         text=True,

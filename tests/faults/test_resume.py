@@ -10,23 +10,27 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from running import SMALL, Nursery, Started, record, settled, words
+from run_processes import SMALL, CommandForker, Started, record, settled, words
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "exports its state": {
-        "env.id": "rookery.envs.toy:Corridor",
+        "env.id": "rookery.envs.toy.basic:Corridor",
         "env.frame_stack": 3,
-        "replay.draw": "prioritized",
+        "replay.sampling": "prioritized",
         "algo.n_step": 3,
     },
-    "cannot be saved": {"env.id": "strange_envs:Wander", "env.kwargs": "{}"},
+    "cannot be saved": {"env.id": "misbehaving_envs:Wander", "env.kwargs": "{}"},
     "goals in hindsight": {
-        "env.id": "rookery.envs.bitflip:BitFlip",
+        "env.id": "rookery.envs.toy.bit_flip:BitFlip",
         "env.kwargs": "{bits: 6}",
         "replay.hindsight": 0.8,
         "algo.n_step": 1,
     },
-    "native vector": {"env.id": "CartPole-v1", "env.kwargs": "{}", "replay.draw": "prioritized"},
+    "native vector": {
+        "env.id": "CartPole-v1",
+        "env.kwargs": "{}",
+        "replay.sampling": "prioritized",
+    },
 }
 RESULT = ("weights_sha256", "env_steps", "learner_steps", "episodes", "best_score", "reason")
 
@@ -68,11 +72,11 @@ def logs(run_dir: Path) -> list[tuple[int, int, int]]:
 
 
 ALONE: dict[str, Any] = {}
-CREW = {"run.mode": "sync", "actor.num": 2}
+SYNC = {"run.mode": "sync", "actor.num": 2}
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     **{variant: (variant, ALONE, tuple(MOMENTS)) for variant in VARIANTS},
-    "two actors, exports": ("exports its state", CREW, ("past the second",)),
-    "two actors, cannot": ("cannot be saved", CREW, ("while a checkpoint is written",)),
+    "two actors, exports": ("exports its state", SYNC, ("past the second",)),
+    "two actors, cannot": ("cannot be saved", SYNC, ("while a checkpoint is written",)),
 }
 
 
@@ -89,19 +93,25 @@ def kill(run: Started, when: Callable[[Path], bool], run_dir: Path, rng: random.
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_killed_again_and_again_ends_like_one_that_never_was(
-    case: str, nursery: Nursery, tmp_path: Path
+    case: str, forker: CommandForker, tmp_path: Path
 ) -> None:
     """Where it has several actors, the one that never was has them all in one process."""
     rng = random.Random(case)
-    variant, crew, moments = CASES[case]
-    train = ["train", "corridor", "--json", "--quiet", *words(SMALL | VARIANTS[variant] | crew)]
+    variant, local_actors, moments = CASES[case]
+    train = [
+        "train",
+        "corridor",
+        "--json",
+        "--quiet",
+        *words(SMALL | VARIANTS[variant] | local_actors),
+    ]
 
-    whole = nursery.start([*train, "--run-dir", "whole", "--engine", "inline"], tmp_path)
-    run = nursery.start([*train, "--run-dir", "torn"], tmp_path)
+    whole = forker.start([*train, "--run-dir", "whole", "--engine", "inline"], tmp_path)
+    run = forker.start([*train, "--run-dir", "torn"], tmp_path)
     torn = tmp_path / "torn"
     for moment in moments:
         kill(run, MOMENTS[moment], torn, rng)
-        run = nursery.start(["train", "--resume", "--exact", "torn", "--json", "--quiet"], tmp_path)
+        run = forker.start(["train", "--resume", "--exact", "torn", "--json", "--quiet"], tmp_path)
     assert run.wait() == 0, run.said
     assert whole.wait() == 0, whole.said
 

@@ -1,4 +1,4 @@
-"""Clients that lie, weigh too much, come late or not at all, over real sockets (F58 to F61)."""
+"""Clients that lie, weigh too much, come late or not at all, over real sockets."""
 
 import contextlib
 import socket
@@ -12,13 +12,12 @@ import pytest
 
 from eventually import eventually
 from rookery.errors import RefusedError
-from rookery.server.client import RemoteParameterServer
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.limits import Limits
-from rookery.server.parameters import ParameterServer
+from rookery.server.http.remote_server import RemoteParameterServer
+from rookery.server.parameter_server import ParameterServer
 from rookery.types import Array
-from running import Nursery
-from serving import House
+from run_processes import CommandForker
+from server_processes import House
 
 pytest.importorskip("httpx")
 NAMES = tuple("abcde")
@@ -34,7 +33,7 @@ def there(value: float) -> dict[str, Array]:
 @contextlib.contextmanager
 def served(server: ParameterServer, clients: int) -> Iterator[list[RemoteParameterServer]]:
     """Puts a server on the network; yields clients that have registered."""
-    url = server.start_server("localhost", 0, keys=KEYS, limits=Limits(quarantine_after=100))
+    url = server.start_server("localhost", 0, keys=KEYS)
     with contextlib.ExitStack() as stack:
         stack.callback(server.stop_server)
         found = []
@@ -47,9 +46,6 @@ def served(server: ParameterServer, clients: int) -> Iterator[list[RemoteParamet
 
 def counts(server: ParameterServer) -> dict[str, int]:
     return dict(server.get_server_stats()["counts"])
-
-
-# F58
 
 
 def distance(method: str, liars: int) -> float:
@@ -77,9 +73,6 @@ def test_robust_rules_learn_although_one_client_lies(method):
 def test_an_average_learns_without_a_liar_and_with_one_does_not():
     assert distance("average", liars=0) < 0.1
     assert not distance("average", liars=1) < 1e3  # or NaN
-
-
-# F59
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), -float("inf")])
@@ -117,9 +110,6 @@ def test_a_round_of_weights_that_are_all_zero_comes_to_nothing():
     assert (server.version, counts(server)["skipped_weight"]) == (0, 1)
 
 
-# F60
-
-
 @pytest.mark.parametrize(
     ("staleness", "code", "moved", "counted"),
     [
@@ -153,9 +143,6 @@ def test_in_rounds_what_comes_after_its_round_does_not_count():
         assert b.push_gradients("b", there(1.0), version=0).code == "stale"
 
     assert server.version == 1
-
-
-# F61
 
 
 def vanish(client: RemoteParameterServer) -> None:
@@ -200,9 +187,9 @@ def test_with_too_few_the_round_is_skipped_and_the_next_one_is_not():
 
 
 def test_rounds_go_on_at_their_deadline_without_a_client_that_was_killed(
-    nursery: Nursery, tmp_path: Path
+    forker: CommandForker, tmp_path: Path
 ):
-    house = House(nursery, tmp_path, "alice", "bob", "carol")
+    house = House(forker, tmp_path, "alice", "bob", "carol")
     server = house.serve(
         "--mode", "federated", "--round-steps", "200", "--deadline", "3", "--rounds", "5"
     )

@@ -7,7 +7,7 @@ from signal import SIGINT, SIGTERM
 import pytest
 
 from eventually import eventually
-from running import clock, reached, record, settled, words
+from run_processes import clock, reached, record, settled, words
 
 ENDLESS = {
     "run.env_steps": 10_000_000,
@@ -18,9 +18,9 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize(("number", "code"), [(SIGINT, 130), (SIGTERM, 143)])
-def test_a_signal_ends_a_run_of_sb3s_in_time_with_its_model(number, code, nursery, tmp_path):
+def test_a_signal_ends_a_run_of_sb3s_in_time_with_its_model(number, code, forker, tmp_path):
     argv = ["train", "sac", "--json", "--quiet", "--run-dir", "run", *words(ENDLESS)]
-    run = nursery.start(argv, tmp_path)
+    run = forker.start(argv, tmp_path)
     assert eventually(lambda: reached(tmp_path / "run", 400), 60.0), run.said
 
     began = clock()

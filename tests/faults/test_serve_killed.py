@@ -1,4 +1,4 @@
-"""A server killed while clients train with it (F62), and what their privacy cost before (F64)."""
+"""A server killed while clients train with it, and what their privacy cost before."""
 
 import json
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from signal import SIGKILL
 import pytest
 
 from eventually import eventually
-from rookery.loops.serve import LEDGER
-from rookery.server.ledger import Ledger
-from running import Nursery, Started
-from serving import House
+from rookery.server.privacy.privacy_budget import Ledger
+from rookery.server.run_server import LEDGER
+from run_processes import CommandForker, Started
+from server_processes import House
 
 pytest.importorskip("httpx")
 WITHIN_S = 120.0
@@ -21,8 +21,8 @@ PROMISE = {"target": 9.0, "delta": 0.01, "noise": 2.0}
 
 
 @pytest.fixture
-def house(nursery: Nursery, tmp_path: Path) -> House:
-    return House(nursery, tmp_path, "alice", "bob")
+def house(forker: CommandForker, tmp_path: Path) -> House:
+    return House(forker, tmp_path, "alice", "bob")
 
 
 def killed(house: House, server: Started, when: Callable[[], bool]) -> int:

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from rookery.manage import checkpoint
-from running import (
+from rookery.checkpoints import checkpoint
+from run_processes import (
     ALONE,
     SMALL,
-    TESTS,
-    Nursery,
+    SUPPORT,
+    CommandForker,
     Started,
     clock,
     members,
@@ -34,7 +34,7 @@ CODES = {SIGINT: 130, SIGTERM: 143, SIGHUP: 143}
 LONG = SMALL | {"run.env_steps": 10_000_000}
 ENDLESS_WARM_UP = LONG | {
     "replay.capacity": 5_000_000,
-    "replay.warmup": 5_000_000,
+    "replay.learning_starts": 5_000_000,
     "checkpoint.replay": "false",
     "checkpoint.period": 5_000,
 }
@@ -44,7 +44,11 @@ WITHIN_S = 10.0
 def staged(stage: str, reached: Path) -> dict[str, Any]:
     """Settings of a run that hangs at a stage."""
     kwargs = f"{{reached: '{reached}', at: {stage}}}"
-    return LONG | {"env.id": "strange_envs:Staged", "env.kwargs": kwargs, "run.env_steps": 1_000}
+    return LONG | {
+        "env.id": "misbehaving_envs:Staged",
+        "env.kwargs": kwargs,
+        "run.env_steps": 1_000,
+    }
 
 
 def saved(run_dir: Path) -> bool:
@@ -55,9 +59,9 @@ def writing(run_dir: Path) -> bool:
     return any((run_dir / "checkpoints").glob("*.tmp-*"))
 
 
-def train(nursery: Nursery, cwd: Path, settings: dict[str, Any]) -> Started:
+def train(forker: CommandForker, cwd: Path, settings: dict[str, Any]) -> Started:
     argv = ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(settings)]
-    return nursery.start(argv, cwd)
+    return forker.start(argv, cwd)
 
 
 def stop(run: Started, number: Signals) -> float:
@@ -73,9 +77,9 @@ def stop(run: Started, number: Signals) -> float:
 
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 @pytest.mark.parametrize("stage", ["check", "wire"])
-def test_before_training_a_signal_ends_the_run_too(stage, number, nursery, tmp_path):
+def test_before_training_a_signal_ends_the_run_too(stage, number, forker, tmp_path):
     """At once, but for one in a hundred that arrives just before Python falls asleep."""
-    run = train(nursery, tmp_path, staged(stage, tmp_path / "reached"))
+    run = train(forker, tmp_path, staged(stage, tmp_path / "reached"))
     assert eventually((tmp_path / "reached").exists, 30.0), run.said
 
     assert stop(run, number) < WITHIN_S
@@ -90,9 +94,9 @@ PHASES: dict[str, tuple[dict[str, Any], Callable[[Path], bool]]] = {
 
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 @pytest.mark.parametrize("phase", PHASES)
-def test_in_training_a_signal_leaves_a_checkpoint_that_verifies(phase, number, nursery, tmp_path):
+def test_in_training_a_signal_leaves_a_checkpoint_that_verifies(phase, number, forker, tmp_path):
     settings, when = PHASES[phase]
-    run = train(nursery, tmp_path, settings)
+    run = train(forker, tmp_path, settings)
     assert eventually(lambda: when(tmp_path / "run"), 30.0), run.said
 
     assert stop(run, number) < WITHIN_S
@@ -106,15 +110,15 @@ def test_in_training_a_signal_leaves_a_checkpoint_that_verifies(phase, number, n
     assert not list((tmp_path / "run").rglob("*.tmp-*"))
 
 
-CREWS: dict[str, dict[str, Any]] = {
+MODES: dict[str, dict[str, Any]] = {
     "async": {"run.mode": "async", "actor.num": 2},
     "sync": {"run.mode": "sync", "actor.num": 2},
 }
 
 
 @pytest.mark.parametrize(("mode", "number"), [("async", SIGINT), ("sync", SIGTERM)])
-def test_while_actors_start_a_signal_ends_them_too(mode, number, nursery, tmp_path):
-    run = train(nursery, tmp_path, LONG | CREWS[mode])
+def test_while_actors_start_a_signal_ends_them_too(mode, number, forker, tmp_path):
+    run = train(forker, tmp_path, LONG | MODES[mode])
     assert eventually(lambda: named(run.pid, "rookery-actor-1") is not None, 60.0), run.said
 
     assert stop(run, number) < WITHIN_S
@@ -129,10 +133,10 @@ def test_while_actors_start_a_signal_ends_them_too(mode, number, nursery, tmp_pa
     ],
 )
 def test_with_actors_in_training_a_signal_leaves_a_checkpoint_that_verifies(
-    mode, phase, number, nursery, tmp_path
+    mode, phase, number, forker, tmp_path
 ):
     settings, when = PHASES[phase]
-    run = train(nursery, tmp_path, settings | CREWS[mode])
+    run = train(forker, tmp_path, settings | MODES[mode])
     assert eventually(lambda: when(tmp_path / "run"), 60.0), run.said
 
     assert stop(run, number) < WITHIN_S
@@ -144,10 +148,10 @@ def test_with_actors_in_training_a_signal_leaves_a_checkpoint_that_verifies(
     assert not list((tmp_path / "run").rglob("*.tmp-*"))
 
 
-def test_a_second_signal_does_not_wait_for_an_actor_that_hangs(nursery, tmp_path):
-    """In sync everybody waits for it; the first signal alone would wait for nine seconds."""
-    settings = staged("play", tmp_path / "reached") | CREWS["sync"]
-    run = train(nursery, tmp_path, settings)
+def test_a_second_signal_does_not_wait_for_an_actor_that_hangs(forker, tmp_path):
+    """In sync all actors wait for it; the first signal alone would wait for nine seconds."""
+    settings = staged("play", tmp_path / "reached") | MODES["sync"]
+    run = train(forker, tmp_path, settings)
     assert eventually((tmp_path / "reached").exists, 60.0), run.said
     began = clock()
 
@@ -162,9 +166,9 @@ def test_a_second_signal_does_not_wait_for_an_actor_that_hangs(nursery, tmp_path
 
 @pytest.mark.parametrize("number", [SIGINT, SIGHUP])
 def test_while_the_last_evaluation_is_waited_for_a_signal_leaves_it_to_the_resumed_run(
-    number, nursery, tmp_path
+    number, forker, tmp_path
 ):
-    run = train(nursery, tmp_path, staged("judge", tmp_path / "reached") | {"eval.queue": 100})
+    run = train(forker, tmp_path, staged("judge", tmp_path / "reached") | {"eval.queue": 100})
     assert eventually((tmp_path / "reached").exists, 30.0), run.said
     assert eventually(lambda: saved(tmp_path / "run"), 30.0), run.said
 
@@ -176,22 +180,22 @@ def test_while_the_last_evaluation_is_waited_for_a_signal_leaves_it_to_the_resum
     assert [entry["counters"]["env_steps"] for entry in found.state()["pending"]] == [1_000]
 
 
-def test_a_run_stopped_by_sigterm_goes_on(nursery, tmp_path):
-    run = train(nursery, tmp_path, LONG)
+def test_a_run_stopped_by_sigterm_goes_on(forker, tmp_path):
+    run = train(forker, tmp_path, LONG)
     assert eventually(lambda: saved(tmp_path / "run"), 30.0), run.said
     stop(run, SIGTERM)
 
     more = str(run.answer["env_steps"] + 1_000)
-    again = nursery.start(
+    again = forker.start(
         ["train", "--resume", "run", "--json", "--quiet", "--env-steps", more], tmp_path
     )
 
     assert again.wait() == 0, again.said
     assert again.answer["env_steps"] >= int(more)
-    assert "going on from ckpt-" in again.said
+    assert "resuming from ckpt-" in again.said
 
 
-def test_whatever_hangs_the_run_ends_within_ten_seconds(nursery, tmp_path):
+def test_whatever_hangs_the_run_ends_within_ten_seconds(forker, tmp_path):
     runs = {}
     for stage in ("play", "compiled", "close"):
         folder = tmp_path / stage
@@ -199,7 +203,7 @@ def test_whatever_hangs_the_run_ends_within_ten_seconds(nursery, tmp_path):
         settings = staged(stage, folder / "reached")
         if stage == "close":
             settings |= {"eval.episodes": 1}
-        runs[stage] = train(nursery, folder, settings)
+        runs[stage] = train(forker, folder, settings)
     for stage, run in runs.items():
         assert eventually((tmp_path / stage / "reached").exists, 60.0), run.said
 
@@ -214,8 +218,8 @@ def test_whatever_hangs_the_run_ends_within_ten_seconds(nursery, tmp_path):
 
 
 @pytest.mark.parametrize("stage", ["play", "compiled"])
-def test_a_second_signal_ends_the_run_at_once(stage, nursery, tmp_path):
-    run = train(nursery, tmp_path, staged(stage, tmp_path / "reached"))
+def test_a_second_signal_ends_the_run_at_once(stage, forker, tmp_path):
+    run = train(forker, tmp_path, staged(stage, tmp_path / "reached"))
     assert eventually((tmp_path / "reached").exists, 30.0), run.said
     began = clock()
 
@@ -232,7 +236,7 @@ def test_a_closed_terminal_does_not_end_a_run_under_nohup():
     script = """
 import signal
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from rookery.manage.interrupts import Interrupts
+from rookery.runtime.signals import Interrupts
 with Interrupts() as interrupts:
     interrupts.begin()
     signal.raise_signal(signal.SIGHUP)
@@ -250,7 +254,7 @@ with Interrupts() as interrupts:
 def test_a_worker_that_an_environment_forks_dies_of_a_signal_and_the_run_does_not():
     script = """
 import os, signal, time
-from rookery.manage import interrupts
+from rookery.runtime import signals as interrupts
 interrupts.PATIENCE_S = 0.2
 with interrupts.Interrupts() as watched:
     watched.begin()
@@ -280,7 +284,7 @@ def test_ctrl_c_in_a_terminal_ends_the_run_and_gives_the_terminal_back(tmp_path)
     run = subprocess.Popen(
         [*command, *words(LONG)],
         cwd=tmp_path,
-        env=os.environ | ALONE | {"PYTHONPATH": str(TESTS), "TERM": "xterm", "CI": ""},
+        env=os.environ | ALONE | {"PYTHONPATH": str(SUPPORT), "TERM": "xterm", "CI": ""},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -315,7 +319,7 @@ class Screen:
         self._fd, self.seen = fd, b""
 
     def shows(self, text: bytes) -> bool:
-        """Reads what has come since, so that nobody has to wait for us."""
+        """Reads what has come since, so that the writer does not block."""
         with contextlib.suppress(OSError):  # nothing more for now, or for ever
             while part := os.read(self._fd, 65536):
                 self.seen += part
@@ -336,7 +340,7 @@ def test_while_it_is_imported_a_signal_ends_it_too(library, number, tmp_path):
     run = subprocess.Popen(
         [sys.executable, "-m", "rookery", "train", "corridor", "--run-dir", "run"],
         cwd=tmp_path,
-        env=os.environ | ALONE | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | ALONE | {"PYTHONPATH": str(SUPPORT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,

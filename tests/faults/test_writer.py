@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inline import begin, finish, inline, resume
+from inline_runs import begin, finish, inline, resume
+from rookery.checkpoints import checkpoint
+from rookery.checkpoints.checkpoint import Content
+from rookery.checkpoints.saver import Saver
 from rookery.errors import CheckpointError
 from rookery.event import Event, Logged, Saved, Warned
-from rookery.loops.driver import Driver
-from rookery.manage import checkpoint
-from rookery.manage.checkpoint import Content
-from rookery.manage.saver import Saver
-from running import ALONE, TESTS
+from rookery.training.run import TrainingRun
+from run_processes import ALONE, SUPPORT
 
 __all__ = ["inline"]  # a fixture
 
@@ -26,7 +26,7 @@ __all__ = ["inline"]  # a fixture
 def killed_everywhere(folder: Path, what: str) -> list[dict[str, Any]]:
     """Kills a writer at each of its calls; returns what was found after each death."""
     done = subprocess.run(
-        [sys.executable, str(TESTS / "fused_writer.py"), str(folder), what],
+        [sys.executable, str(SUPPORT / "killed_checkpoint_writer.py"), str(folder), what],
         env=os.environ | ALONE,
         capture_output=True,
         text=True,
@@ -114,7 +114,7 @@ def test_a_best_model_that_the_disk_refused_is_written_with_the_next_checkpoint(
     found = checkpoint.newest(tmp_path / "best", resumable=False).found
     assert found is not None
     assert found.env_steps == 100
-    assert len(saver.complaints()) == 1
+    assert len(saver.take_failures()) == 1
 
 
 def test_the_newest_best_model_stays_although_an_older_session_went_further(tmp_path):
@@ -147,16 +147,16 @@ class Ballast:
     def __init__(self, disk: Path, since: int, until: int):
         self.path, self.since, self.until = disk / "ballast", since, until
         self.events: list[Event] = []
-        self.seen_while_full: list[checkpoint.Search] = []
+        self.seen_while_full: list[checkpoint.CheckpointSearch] = []
 
-    def __call__(self, driver: Driver, event: Event) -> None:
+    def __call__(self, training_run: TrainingRun, event: Event) -> None:
         self.events.append(event)
-        env_steps = driver.parts.counters.env_steps
+        env_steps = training_run.parts.counters.env_steps
         if self.since <= env_steps < self.until and not self.path.exists():
-            driver.saver.flush(10.0)
+            training_run.saver.flush(10.0)
             self._fill()
         if isinstance(event, Warned):
-            self.seen_while_full.append(checkpoint.newest(driver.run_dir / "checkpoints"))
+            self.seen_while_full.append(checkpoint.newest(training_run.run_dir / "checkpoints"))
         if env_steps >= self.until:
             self.path.unlink(missing_ok=True)
 
@@ -171,12 +171,12 @@ class Ballast:
 
 @pytest.mark.usefixtures("inline")
 def test_a_full_disk_is_told_and_outlived(small_disk, tmp_path):
-    with begin(tmp_path / "whole") as driver:
-        whole = finish(driver)
+    with begin(tmp_path / "whole") as training_run:
+        whole = finish(training_run)
     ballast = Ballast(small_disk, 400, 800)
 
-    with begin(small_disk / "run") as driver:
-        answer = finish(driver, ballast)
+    with begin(small_disk / "run") as training_run:
+        answer = finish(training_run, ballast)
 
     warned = [event for event in ballast.events if isinstance(event, Warned)]
     saved = [e.counters.env_steps // 300 for e in ballast.events if isinstance(e, Saved)]
@@ -193,19 +193,19 @@ def test_a_full_disk_is_told_and_outlived(small_disk, tmp_path):
 
 @pytest.mark.usefixtures("inline")
 def test_a_run_whose_last_checkpoint_has_no_room_does_not_say_that_it_is_done(small_disk, tmp_path):
-    with begin(tmp_path / "whole") as driver:
-        whole = finish(driver)
+    with begin(tmp_path / "whole") as training_run:
+        whole = finish(training_run)
     run_dir, ballast = small_disk / "run", Ballast(small_disk, 1_000, 10_000)
 
     with (
         pytest.raises(CheckpointError, match=r"last checkpoint .* could not be written"),
-        begin(run_dir) as driver,
+        begin(run_dir) as training_run,
     ):
-        finish(driver, ballast)
+        finish(training_run, ballast)
     ballast.path.unlink()
     assert not (run_dir / "result.json").exists()
-    with resume(run_dir, exact=True) as driver:
-        answer = finish(driver)
+    with resume(run_dir, exact=True) as training_run:
+        answer = finish(training_run)
 
     assert answer["weights_sha256"] == whole["weights_sha256"]
     assert answer["best_score"] == whole["best_score"]

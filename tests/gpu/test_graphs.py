@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
-from arenas import arena, team
-from rookery.algos.team import Team
 from rookery.config.schema import EnvConfig, LearnerConfig
-from rookery.learner import Learner, Recorded
-from rookery.nets.capture import EARLY, Capture
+from rookery.learner.captured_learner import CapturedLearner
+from rookery.learner.learner import Learner
+from rookery.networks.cuda_graph import EARLY, CapturedFunction
+from rookery.pathfinding.team_dqn import TeamDQN
 from rookery.types import Batch
+from small_team_actors import team, team_actor
 
 CALLS = EARLY + 4  # some as written, some from the graph
 
@@ -21,7 +22,7 @@ def test_a_graph_makes_what_the_work_makes(gpu: torch.device) -> None:
         called += 1
         return x @ y
 
-    capture = Capture(work, gpu)
+    capture = CapturedFunction(work, gpu)
     for k in range(CALLS):
         x, y = (torch.randn(4, 4, device=gpu) + k for _ in range(2))
         torch.testing.assert_close(capture(x, y), x @ y)
@@ -30,7 +31,7 @@ def test_a_graph_makes_what_the_work_makes(gpu: torch.device) -> None:
 
 def test_a_graph_draws_anew_each_time_and_what_its_generator_gives(gpu: torch.device) -> None:
     rng, other = (torch.Generator(gpu).manual_seed(3) for _ in range(2))
-    capture = Capture(lambda: torch.rand(8, device=gpu, generator=rng), gpu, [rng])
+    capture = CapturedFunction(lambda: torch.rand(8, device=gpu, generator=rng), gpu, [rng])
 
     for _ in range(CALLS):
         assert torch.equal(capture(), torch.rand(8, device=gpu, generator=other))
@@ -38,7 +39,7 @@ def test_a_graph_draws_anew_each_time_and_what_its_generator_gives(gpu: torch.de
 
 def test_what_a_graph_changes_in_place_stays_changed(gpu: torch.device) -> None:
     total = torch.zeros((), device=gpu)
-    add = Capture(lambda x: total.add_(x), gpu)
+    add = CapturedFunction(lambda x: total.add_(x), gpu)
 
     for k in range(CALLS):
         add(torch.tensor(float(k), device=gpu))
@@ -49,14 +50,14 @@ def test_what_a_graph_changes_in_place_stays_changed(gpu: torch.device) -> None:
 class Plain(Learner):
     """Learns from tensors, as they are."""
 
-    def _here(self, batch: Batch) -> Batch:
+    def _to_device(self, batch: Batch) -> Batch:
         return batch
 
 
 def test_recorded_learner_steps_are_those_of_the_plain_learner(gpu: torch.device) -> None:
     """In bfloat16 the same sums may be taken in another order: close, and far from the start."""
     batch = _batch(gpu)
-    plain, recorded = (_learner(kind, gpu) for kind in (Plain, Recorded))
+    plain, recorded = (_learner(kind, gpu) for kind in (Plain, CapturedLearner))
     start = _weights(plain).clone()
 
     for _ in range(CALLS):
@@ -69,7 +70,7 @@ def test_recorded_learner_steps_are_those_of_the_plain_learner(gpu: torch.device
 
 
 def test_a_recorded_step_that_is_not_finite_is_left_out_and_counted(gpu: torch.device) -> None:
-    batch, recorded = _batch(gpu), _learner(Recorded, gpu)
+    batch, recorded = _batch(gpu), _learner(CapturedLearner, gpu)
     bad = batch._replace(obs=batch.obs._replace(reward=batch.obs.reward * torch.nan))
     for _ in range(CALLS):
         recorded.learn(batch)
@@ -78,25 +79,25 @@ def test_a_recorded_step_that_is_not_finite_is_left_out_and_counted(gpu: torch.d
     recorded.learn(bad)
 
     assert torch.equal(_weights(recorded), before)
-    assert isinstance(recorded, Recorded)
-    recorded.look()
+    assert isinstance(recorded, CapturedLearner)
+    recorded.count_skipped()
     assert recorded.skipped == 1
 
 
 def _learner(kind: type[Learner], gpu: torch.device) -> Learner:
     made = kind(team(2), LearnerConfig(lr=1e-3), EnvConfig(), gpu)
-    made.algorithm.settle(0)
+    made.algorithm.update_targets(0)
     return made
 
 
 def _batch(gpu: torch.device) -> Batch:
     algorithm = team(2)
     algorithm.networks.to(gpu)
-    played = arena(2, algorithm=algorithm, device=gpu)
+    played = team_actor(2, algorithm=algorithm, device=gpu)
     played.play(32, torch.full((played.count,), 0.5, device=gpu))
-    return played.draw(4, beta=0.4)[0]
+    return played.sample(4, beta=0.4)[0]
 
 
 def _weights(learner: Learner) -> Tensor:
-    assert isinstance(learner.algorithm, Team)
+    assert isinstance(learner.algorithm, TeamDQN)
     return torch.cat([p.detach().flatten() for p in learner.algorithm.online.parameters()])

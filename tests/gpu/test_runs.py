@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import rookery
+from rookery.api.runs import events
 from rookery.config.load import load
-from rookery.envs.pathfinding.team import Team
 from rookery.event import Logged
-from rookery.loops.front import events
+from rookery.pathfinding.world.team_env import Team
 
 TAUGHT: dict[str, Any] = {
     "run.env_steps": 60_000,
@@ -24,11 +24,11 @@ TAUGHT: dict[str, Any] = {
     "report.tensorboard": "false",
     "device.agents": 64,
     "device.rows": 64,
-    "device.curriculum": "{agents: [2], sizes: [5]}",
-    "device.lecture": 8,
-    "device.trial": 4,
-    "replay.warmup": 64,
-    "replay.batch": 16,
+    "algo.curriculum": "{agents: [2], sizes: [5]}",
+    "algo.guided_steps": 8,
+    "algo.policy_steps": 4,
+    "replay.learning_starts": 64,
+    "replay.batch_size": 16,
     "replay.samples_per_insert": 4.0,
     "algo.length": 4,
     "algo.burn_in": 2,

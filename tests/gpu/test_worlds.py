@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from arenas import WORLDS, arena, cases_of, play, team
-from rookery.config.algorithms import Talk
-from rookery.envs.pathfinding import cases as case
-from rookery.envs.pathfinding.device import DeviceWorlds, draw_layouts, lay_out
-from rookery.envs.pathfinding.rules import Outside, Rules
-from rookery.envs.pathfinding.worlds import Worlds
+from rookery.pathfinding.settings import Talk
+from rookery.pathfinding.world import cases as case
+from rookery.pathfinding.world.device_worlds import DeviceWorlds, draw_device_cases, to_device
+from rookery.pathfinding.world.rules import Outside, WorldRules
+from rookery.pathfinding.world.worlds import Worlds
+from small_team_actors import WORLDS, cases_of, play, team, team_actor
 
 STEPS = 64
 
@@ -19,10 +19,10 @@ STEPS = 64
 def test_every_step_equals_that_of_the_compiled_worlds(
     gpu: torch.device, outside: Outside, agents: int, size: int, density: float
 ) -> None:
-    rng, rules = np.random.default_rng(agents), Rules(outside=outside)
+    rng, rules = np.random.default_rng(agents), WorldRules(outside=outside)
     cases = case.generate(64, agents=agents, size=size, density=density, rng=rng)
     compiled = Worlds(cases, rules)
-    there = DeviceWorlds(lay_out(cases, rules, gpu), rules, width=size)
+    there = DeviceWorlds(to_device(cases, rules, gpu), rules, width=size)
 
     for _ in range(STEPS):
         action = rng.integers(5, size=(64, agents))
@@ -34,13 +34,13 @@ def test_every_step_equals_that_of_the_compiled_worlds(
 
 
 def test_what_is_drawn_there_can_be_played(gpu: torch.device) -> None:
-    rules, rng = Rules(), torch.Generator(gpu).manual_seed(0)
+    rules, rng = WorldRules(), torch.Generator(gpu).manual_seed(0)
     sizes = torch.tensor([40, 20, 10, 30] * 16, device=gpu)
-    laid = draw_layouts(sizes, agents=16, width=40, rules=rules, density=None, rng=rng)
+    laid = draw_device_cases(sizes, agents=16, width=40, rules=rules, density=None, rng=rng)
 
     drawn = cases_of(laid, width=40, radius=rules.radius)
     case.check(drawn, reachable=True)
-    for mine, theirs in zip(laid[:4], lay_out(drawn, rules, gpu)[:4], strict=True):
+    for mine, theirs in zip(laid[:4], to_device(drawn, rules, gpu)[:4], strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -50,7 +50,7 @@ def test_rows_that_a_graph_plays_are_what_the_compiled_worlds_show_and_pay(
 ) -> None:
     algorithm = team(3, talk=talk)
     algorithm.networks.to(gpu)
-    played = arena(3, algorithm=algorithm, device=gpu)
+    played = team_actor(3, algorithm=algorithm, device=gpu)
 
     story, ended = play(played, torch.linspace(0, 1, WORLDS, device=gpu), rows=34)
 

@@ -25,12 +25,12 @@ from rookery import (
     ParameterServer,
     ReplayBufferPool,
 )
-from rookery.engines.ray import Node
-from rookery.envs.toy import Corridor, Echo
+from rookery.engines.ray import RayNode
+from rookery.envs.toy.basic import Corridor, Echo
 from rookery.errors import ConfigError, LostError
-from strangers import OwnAgent, OwnBuffer, OwnEnvironment, OwnFront, OwnServer
+from user_components import OwnAgent, OwnBuffer, OwnEnvironment, OwnFront, OwnServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 START_S = 90.0  # for processes to come up on a machine that is busy
 SMALL: dict[str, Any] = {"net.hidden": [8], "actor.envs": 2, "actor.chunk": 16}
@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_is_replaced():
     assert stats["pids"]["actor-0"] != pids["actor-0"]
 
 
-def test_workers_go_with_an_environment_that_nobody_holds_any_more():
+def test_workers_end_with_an_environment_that_is_garbage_collected():
     environment = DistributedEnvironment(Echo, 1)
     environment.generate_experiences(lambda obs: 0, 1)
     (pid,) = environment.get_environment_stats()["pids"].values()
@@ -93,7 +93,7 @@ def parts(algorithm: str, **settings: Any) -> tuple[Any, Any, DistributedAgent]:
 
 @pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
 def test_workers_compute_gradients_and_the_server_applies_them(algorithm):
-    environment, buffer, agent = parts(algorithm, **{"replay.warmup": 32})
+    environment, buffer, agent = parts(algorithm, **{"replay.learning_starts": 32})
     server = ParameterServer(agent.get_policy_parameters(), update_frequency=1, optimizer="adam")
     before = agent.get_policy_parameters()
     loop = AsyncMainLoop(environment, buffer, agent, server, num_workers=2)
@@ -110,7 +110,7 @@ def test_workers_compute_gradients_and_the_server_applies_them(algorithm):
     assert any(not np.array_equal(before[name], after[name]) for name in after)
 
 
-def test_a_worker_of_the_gang_that_is_killed_is_replaced():
+def test_a_killed_worker_of_a_worker_group_is_replaced():
     environment, buffer, agent = parts("a2c")
     killed: list[int] = []
 
@@ -118,7 +118,7 @@ def test_a_worker_of_the_gang_that_is_killed_is_replaced():
         if not killed and loop.gang is not None and loop.gradients > 2:
             killed.append(loop.gang.pids["main/0"])
             os.kill(killed[0], signal.SIGKILL)
-        if loop.gang is not None and loop.gang.restarts and loop.gang.seats[0].heard:
+        if loop.gang is not None and loop.gang.restarts and loop.gang.seats[0].watch.heard:
             loop.stop_training()
 
     loop = AsyncMainLoop(environment, buffer, agent, num_workers=2, config={"callback": once})
@@ -164,7 +164,7 @@ def test_an_environment_without_a_factory_cannot_be_played_by_workers():
 
 
 def test_loops_learn_through_a_server_behind_a_socket_what_they_learn_beside_it():
-    client = pytest.importorskip("rookery.server.client")
+    client = pytest.importorskip("rookery.server.http.remote_server")
     key, learned = "k" * 40, []
     for remote in (False, True):
         agent = DistributedAgent(env=Corridor, settings={"net.hidden": [8]})
@@ -225,7 +225,7 @@ SCRIPT = """
 import signal, sys
 from rookery import AsyncMainLoop, DistributedAgent, DistributedEnvironment, MainLoop
 from rookery import ReplayBufferPool
-from rookery.envs.toy import Corridor
+from rookery.envs.toy.basic import Corridor
 
 def told(progress):
     print("round", flush=True)
@@ -250,8 +250,8 @@ finally:
 
 @pytest.mark.parametrize("algorithm", ["dqn", "a2c"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_training_with_a_checkpoint(algorithm, number, status, nursery, tmp_path):
-    run = nursery.start([str(tmp_path / "saved"), algorithm], tmp_path, script=SCRIPT)
+def test_a_signal_ends_training_with_a_checkpoint(algorithm, number, status, forker, tmp_path):
+    run = forker.start([str(tmp_path / "saved"), algorithm], tmp_path, script=SCRIPT)
     assert eventually(lambda: run.stdout.read_text().startswith("round\n"), 60.0), run.said
     run.send(number)
 
@@ -261,8 +261,9 @@ def test_a_signal_ends_training_with_a_checkpoint(algorithm, number, status, nur
     assert (folder / "MANIFEST.json").is_file()
 
 
+@pytest.mark.cluster
 def test_a_loop_over_a_ray_of_its_own_learns_and_leaves_nothing(tmp_path):
-    environment, buffer, agent = parts("dqn", **{"replay.warmup": 64})
+    environment, buffer, agent = parts("dqn", **{"replay.learning_starts": 64})
     server = ParameterServer(agent.get_policy_parameters(), update_frequency=1, optimizer="adam")
     loop = DistributedMainLoop(
         environment,
@@ -299,8 +300,9 @@ def test_a_loop_over_a_ray_of_its_own_learns_and_leaves_nothing(tmp_path):
     assert not os.environ.get("RAY_AUTH_MODE")
 
 
+@pytest.mark.cluster
 def test_over_a_ray_every_part_may_be_a_users_own_and_a_signal_ends_it(tmp_path):
-    _, _, within = parts("dqn", **{"replay.warmup": 64})
+    _, _, within = parts("dqn", **{"replay.learning_starts": 64})
     agent = OwnFront(within)
     server = OwnServer(agent.get_policy_parameters(), lr=0.01)
     loop = DistributedMainLoop(
@@ -338,9 +340,9 @@ def test_over_a_ray_every_part_may_be_a_users_own_and_a_signal_ends_it(tmp_path)
 )
 def test_a_host_without_the_learners_resources_is_refused(hosts, refused, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
-    nodes = [Node(name, name, "", resources) for name, resources in hosts.items()]
+    nodes = [RayNode(name, name, "", resources) for name, resources in hosts.items()]
     cluster = SimpleNamespace(nodes=lambda: nodes)
-    embarked: Any = SimpleNamespace(crew=SimpleNamespace(cluster=cluster))
+    embarked: Any = SimpleNamespace(cluster=cluster)
     loop = DistributedMainLoop(
         *parts("dqn"), cluster_config={"address": "auto", "learner_resources": {"GPU": 1}}
     )

@@ -16,25 +16,28 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from rookery.cli.arguments import Parser
+from benchmarks import command as benchmarks
+from rookery import plugins
 from rookery.cli.main import VERBS
 from rookery.config.load import load
 from rookery.config.parse import keys
 from rookery.config.schema import Config
 from rookery.errors import ConfigError, LostError
-from running import Nursery
+from rookery.terminal.arguments import Parser
+from run_processes import CommandForker
 
 TREE = Path(__file__).parents[2]
-PAGES = [TREE / "README.md", *sorted((TREE / "docs").glob("*.md"))]
+PAGES = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
 ELSEWHERE = ("components", "tune")  # test_components_example and test_tune_example run them
 EXAMPLES = [path for path in sorted((TREE / "examples").glob("*.py")) if path.stem not in ELSEWHERE]
+ARGUMENTS = {"train_ludo": ["200"]}  # games
 TROUBLE = TREE / "docs" / "troubleshooting.md"
 ROOTS = (TREE, TREE / "src" / "rookery")
 DEADLINE_S = 120.0
@@ -51,8 +54,13 @@ SETTINGS = set(keys())
 SECTIONS = "|".join(sorted({key.partition(".")[0] for key in SETTINGS if "." in key}))
 ATTRIBUTES = {"env.step", "env.reset", "run.policy", "run.metrics", "run.answer", "learner.learn"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+MARKS = {"README": (), "cluster": (pytest.mark.cluster,)}  # the others are `slow`
+TO_RUN = [
+    pytest.param(page, id=page.stem, marks=MARKS.get(page.stem, (pytest.mark.slow,)))
+    for page in PAGES
+]
 
 
 class Block(NamedTuple):
@@ -74,11 +82,11 @@ class Block(NamedTuple):
 class Reader:
     """Somebody who types what a page says, in a folder, where everything has been imported."""
 
-    def __init__(self, nursery: Nursery, folder: Path):
-        self.nursery, self.folder = nursery, folder
+    def __init__(self, forker: CommandForker, folder: Path):
+        self.forker, self.folder = forker, folder
 
-    def runs(self, script: str, path: Path | None = None) -> str:
-        return self._saw([], 0, script=script, path=path)
+    def runs(self, script: str, path: Path | None = None, argv: Sequence[str] = ()) -> str:
+        return self._saw(list(argv), 0, script=script, path=path)
 
     def types(self, command: str) -> str:
         code = int((EXIT.search(command) or [0, 0])[1])
@@ -90,19 +98,19 @@ class Reader:
     def _saw(self, words: list[str], code: int, **what: Any) -> str:
         with tempfile.TemporaryDirectory() as elsewhere:
             said = Path(elsewhere) / "said"
-            run = self.nursery.start(words, self.folder, bare=True, said=said, **what)
+            run = self.forker.start(words, self.folder, bare=True, said=said, **what)
             ended = run.wait(DEADLINE_S)
             assert ended == code, f"{words}\n{said.read_text()}"
             return said.read_text()
 
 
 @pytest.fixture
-def reader(_nursery: Nursery, tmp_path: Path) -> Iterator[Reader]:
-    yield Reader(_nursery, tmp_path)
-    _nursery.end_all()
+def reader(_forker: CommandForker, tmp_path: Path) -> Iterator[Reader]:
+    yield Reader(_forker, tmp_path)
+    _forker.end_all()
 
 
-@by_name
+@pytest.mark.parametrize("page", TO_RUN)
 def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(page, reader, tmp_path):
     blocks = [block for block in _blocks(page) if not block.skipped]
     for block in blocks:
@@ -117,9 +125,10 @@ def test_every_snippet_of_a_page_runs_and_prints_what_the_page_says(page, reader
             assert _quoted(block.body, printed), f"line {block.line}: not in\n{printed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_every_example_runs_in_an_empty_folder(example, reader, tmp_path):
-    printed = reader.runs(example.read_text(), example)
+    printed = reader.runs(example.read_text(), example, ARGUMENTS.get(example.stem, []))
 
     assert printed.strip()
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
@@ -258,11 +267,11 @@ def _flags() -> set[str]:
     from importlib import import_module
 
     found = {"--help", "--version"}
-    for verb, (module, _) in VERBS.items():
+    for verb, (module, _) in (VERBS | plugins.verbs()).items():
         parser = Parser(prog=verb, description=None)
         import_module(module).add_arguments(parser)
         found |= set(parser.flags)
-    return found
+    return found | set(benchmarks.parser().flags)
 
 
 # What it takes to see a message that no command on the page brings about.
@@ -281,31 +290,32 @@ def _small_shm(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _few_descriptors(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.cli import doctor, output
-    from rookery.loops.estimate import refuse_descriptors
-    from rookery.manage import machine
+    from rookery.cli import doctor
+    from rookery.runtime import machine
+    from rookery.terminal import output
+    from rookery.training.resources import refuse_descriptors
 
     patch.setattr(machine, "descriptors", lambda: (1024, 65536))
     with pytest.raises(ConfigError) as refused:
-        refuse_descriptors(_crew(500))
+        refuse_descriptors(_with_actors(500))
     row = output.table([doctor._row(doctor.descriptors(*machine.descriptors()))], indent="")
     return "\n".join([f"rookery: error: {refused.value}", *row])
 
 
-def _crew(num: int, **changes: Any) -> Config:
+def _with_actors(num: int, **changes: Any) -> Config:
     return load("corridor", changes={"run.mode": "sync", "actor.num": num, **changes})
 
 
 def _crowd(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.loops.estimate import crowding
-    from rookery.manage import machine
+    from rookery.runtime import machine
+    from rookery.training.resources import crowding
 
     patch.setattr(machine, "cores", lambda: 2)
-    return f"rookery: {crowding(_crew(46), '--actors')}"
+    return f"rookery: {crowding(_with_actors(46), '--actors')}"
 
 
 def _bad_checkpoint(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.manage import checkpoint
+    from rookery.checkpoints import checkpoint
 
     weights = {"w": np.arange(4.0)}
     content = checkpoint.Content(7, 1, True, True, {}, weights)
@@ -318,8 +328,8 @@ def _bad_checkpoint(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _full_disk(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.manage import checkpoint
-    from rookery.manage.saver import Saver
+    from rookery.checkpoints import checkpoint
+    from rookery.checkpoints.saver import Saver
 
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -329,11 +339,11 @@ def _full_disk(folder: Path, patch: pytest.MonkeyPatch) -> str:
     saver.best(checkpoint.Content(7, 1, True, True, {}, {"w": np.arange(4.0)}))
     saver.flush(timeout_s=10.0)
     saver.close()
-    return f"warning (checkpoint): {saver.complaints()[0]}"
+    return f"warning (checkpoint): {saver.take_failures()[0]}"
 
 
 def _folder_in_use(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.manage.folder import Lock
+    from rookery.checkpoints.run_folder import Lock
 
     with Lock(folder), pytest.raises(ConfigError) as refused:
         Lock(folder).__enter__()
@@ -343,17 +353,17 @@ def _folder_in_use(folder: Path, patch: pytest.MonkeyPatch) -> str:
 def _full_gpu(folder: Path, patch: pytest.MonkeyPatch) -> str:
     import torch
 
-    from rookery.learner import pick_device
-    from rookery.loops.estimate import refuse_devices
-    from rookery.loops.wiring import wire
-    from rookery.manage import machine
+    from rookery.networks.device import pick_device
+    from rookery.runtime import machine
+    from rookery.training.build import build_parts
+    from rookery.training.resources import refuse_devices
 
     def full(*args: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    parts = wire(load("corridor"))
+    parts = build_parts(load("corridor"))
     parts.learner.device = torch.device("cuda:0")
-    patch.setattr(parts.learner, "_here", full)
+    patch.setattr(parts.learner, "_to_device", full)
     with pytest.raises(LostError) as lost:
         parts.learner.learn(None)  # type: ignore[arg-type]
     parts.close()
@@ -363,21 +373,21 @@ def _full_gpu(folder: Path, patch: pytest.MonkeyPatch) -> str:
     patch.setattr(torch.cuda, "device_count", lambda: 1)
     patch.setattr(machine, "gpu_memory", lambda number: machine.Space(8 * 10**9, 8 * 10**9))
     with pytest.raises(ConfigError) as small:
-        refuse_devices(_crew(60, **{"actor.devices": ["cuda:0"]}))
+        refuse_devices(_with_actors(60, **{"actor.devices": ["cuda:0"]}))
     errors = (lost.value, small.value, missing.value)
     return "\n".join(f"rookery: error: {error}" for error in errors)
 
 
 def _too_much_memory(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.loops.estimate import Estimate, refuse_what_cannot_fit
+    from rookery.training.resources import ResourceEstimate, refuse_what_cannot_fit
 
     with pytest.raises(ConfigError) as refused:
-        refuse_what_cannot_fit(Estimate(1 << 60, 0, 0, 0), Config(), folder)
+        refuse_what_cannot_fit(ResourceEstimate(1 << 60, 0, 0, 0), Config(), folder)
     return f"rookery: error: {refused.value}"
 
 
 def _second_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.manage.folder import describe
+    from rookery.checkpoints.run_folder import describe
 
     describe(folder, Config())
     with pytest.raises(ConfigError) as refused:
@@ -386,14 +396,14 @@ def _second_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _finished_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.loops.launch import Request, finished
-    from rookery.manage.folder import write_result
+    from rookery.checkpoints.run_folder import write_result
+    from rookery.training.launch import RunRequest, finished
 
     said: list[str] = []
-    patch.setattr("rookery.loops.launch._say", said.append)
+    patch.setattr("rookery.training.launch.notice", said.append)
     answer = {"solved": False, "env_steps": 50_000, "episodes": 9, "reason": "env_steps"}
     write_result(folder, answer)
-    assert finished(Config(), Request(resume=folder)) is not None
+    assert finished(Config(), RunRequest(resume=folder)) is not None
     return f"rookery: {said[0]}"
 
 
@@ -405,7 +415,7 @@ PROVOKE: dict[str, Callable[[Path, pytest.MonkeyPatch], str]] = {
     "GPU out of memory": _full_gpu,
     '"will take turns"': _crowd,
     "High memory usage": _too_much_memory,
-    '"holds a run already"': _second_run,
+    '"already holds a run"': _second_run,
     '"is over"': _finished_run,
     '"could not write to ..."': _full_disk,
 }

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from clerk import Desk
+from engine_role import RoleSetup
 from eventually import eventually
 from rookery.config.schema import Engine
 from rookery.engines import ENGINES, processes
-from rookery.engines.child import shown
+from rookery.engines.child_process import shown
+from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle
 from rookery.engines.inline import Inline
-from rookery.engines.interface import Close, Failed, Host
 from rookery.errors import ConfigError
-from running import TESTS
+from run_processes import SUPPORT
 
 pytestmark = pytest.mark.fresh  # this is about how processes are started
 
@@ -27,12 +27,12 @@ PATIENCE_S = 60.0  # for a process to start on a busy machine
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Host]]:
+def start() -> Iterator[Callable[..., RoleHandle]]:
     """Starts clerks, and ends them with the test."""
-    hosts: list[Host] = []
+    hosts: list[RoleHandle] = []
 
-    def begin(engine: Engine, desk: Desk = Desk(), **options: Any) -> Host:  # noqa: B008 - frozen
-        hosts.append(ENGINES[engine]("clerk:Clerk", desk, name="clerk", **options))
+    def begin(engine: Engine, setup: RoleSetup = RoleSetup(), **options: Any) -> RoleHandle:  # noqa: B008 - frozen
+        hosts.append(ENGINES[engine]("engine_role:EngineRole", setup, name="clerk", **options))
         return hosts[-1]
 
     yield begin
@@ -40,12 +40,12 @@ def start() -> Iterator[Callable[..., Host]]:
         host.stop(0.0)
 
 
-def ask(host: Host, *order: Any) -> Any:
+def ask(host: RoleHandle, *order: Any) -> Any:
     host.send(order)
     return hear(host)
 
 
-def hear(host: Host) -> Any:
+def hear(host: RoleHandle) -> Any:
     """Returns the next answer, which must come."""
     found: list[Any] = []
 
@@ -60,7 +60,7 @@ def hear(host: Host) -> Any:
 
 
 def gone(pid: int) -> bool:
-    """Is there no such process, or only what nobody has asked about yet?"""
+    """Is there no such process, or only one that has not been waited for?"""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -98,9 +98,9 @@ class TestAlike:
         host = start(engine)
         failed = ask(host, "fall", kind)
 
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, RoleFailed)
         assert failed.summary == f"{kind}: over the cable"
-        assert "clerk.py" in failed.traceback
+        assert "engine_role.py" in failed.traceback
         assert not failed.final
         host.send(("echo", "anybody?"))
         assert eventually(lambda: host.receive(0.0) is None and not host.alive, PATIENCE_S)
@@ -110,11 +110,11 @@ class TestAlike:
     ) -> None:
         given = os.open(os.devnull, os.O_RDONLY)
         if engine is Engine.INLINE:
-            with pytest.raises(ConfigError, match="no such desk"):
-                start(engine, Desk(wrong="no such desk"), fds=[given])
+            with pytest.raises(ConfigError, match="no such setup"):
+                start(engine, RoleSetup(wrong="no such setup"), fds=[given])
         else:
-            failed = hear(start(engine, Desk(wrong="no such desk"), fds=[given]))
-            assert failed.summary == "ConfigError: no such desk"
+            failed = hear(start(engine, RoleSetup(wrong="no such setup"), fds=[given]))
+            assert failed.summary == "ConfigError: no such setup"
             assert failed.final
 
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -123,9 +123,9 @@ class TestAlike:
     def test_it_is_closed_once_it_is_stopped(
         self, engine: Engine, start: Any, tmp_path: Path
     ) -> None:
-        host = start(engine, Desk(closed=str(tmp_path / "closed")))
+        host = start(engine, RoleSetup(closed=str(tmp_path / "closed")))
         ask(host, "echo", "here")
-        host.send(Close())
+        host.send(CloseRole())
         status = host.stop(PATIENCE_S)
 
         assert status == (0 if engine is Engine.PROCESSES else None)
@@ -135,7 +135,7 @@ class TestAlike:
 
 def test_an_inline_role_that_was_stopped_is_not_closed_twice(tmp_path: Path) -> None:
     class Once:
-        roaming, closed = False, 0
+        self_driven, closed = False, 0
 
         def close(self) -> None:
             self.closed += 1
@@ -155,7 +155,7 @@ def test_a_process_has_its_own_group_and_name_and_one_thread(start: Any) -> None
     assert seen["pid"] == seen["group"] == host.pid != os.getpid()
     assert seen["name"] == "rookery-clerk"
     assert seen["threads"] == 1
-    assert seen["main"].endswith("engines/child.py")
+    assert seen["main"].endswith("engines/child_process.py")
 
 
 def test_a_name_is_never_cut_at_its_number() -> None:
@@ -206,7 +206,7 @@ def test_where_no_process_is_left_nothing_is_left_open(monkeypatch: pytest.Monke
     given = os.open(os.devnull, os.O_RDONLY)
 
     with pytest.raises(OSError, match="no more processes"):
-        processes.start("clerk:Clerk", Desk(), name="clerk", fds=[given])
+        processes.start("engine_role:EngineRole", RoleSetup(), name="clerk", fds=[given])
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -216,7 +216,7 @@ def test_starting_and_ending_leaves_no_descriptor_no_thread_and_no_zombie(start:
 
     before, pids = left(), []
     for _ in range(5):
-        host = processes.start("clerk:Clerk", Desk(), name="clerk")
+        host = processes.start("engine_role:EngineRole", RoleSetup(), name="clerk")
         pids.append(host.pid)
         host.stop(0.0)
 
@@ -228,14 +228,15 @@ def test_starting_and_ending_leaves_no_descriptor_no_thread_and_no_zombie(start:
 
 PARENT = """
 import sys, time
-from clerk import Desk
+from engine_role import RoleSetup
 from rookery.engines import processes
-busy, idle, young = (processes.start("clerk:Clerk", Desk(), name="clerk") for _ in range(3))
+role = "engine_role:EngineRole"
+busy, idle, young = (processes.start(role, RoleSetup(), name="clerk") for _ in range(3))
 for host in (busy, idle):
     host.send(("echo", "here"))
     assert host.receive(60.0) == "here"
 busy.send(("hang",))
-young = processes.start("clerk:Clerk", Desk(), name="clerk")
+young = processes.start("engine_role:EngineRole", RoleSetup(), name="clerk")
 print(busy.pid, idle.pid, young.pid, flush=True)
 time.sleep(3600)
 """
@@ -245,7 +246,7 @@ def test_children_die_with_their_parent_whatever_they_do() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])},
     )
     with parent:
         assert parent.stdout is not None

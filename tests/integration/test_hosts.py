@@ -1,4 +1,7 @@
-"""Hosts made from namespaces are hosts: what the tests of clusters stand on."""
+"""Hosts made from namespaces are hosts: what the tests of clusters stand on.
+
+What Ray does on them is in tests/faults/test_cluster.py.
+"""
 
 import os
 import shutil
@@ -12,29 +15,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-import hosts as module
+import namespace_hosts as module
 from eventually import eventually
-from hosts import PORTS, QUICK, Host, hosts, missing
-from running import TESTS
+from namespace_hosts import Host, Job, hosts, missing
+from run_processes import SUPPORT
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.cluster,
     pytest.mark.timeout(120),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
 
-SPREAD = """
-import sys, ray
-ray.init(address=sys.argv[1], log_to_driver=False)
-place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-where = ray.remote(num_cpus=1)(ray.util.get_node_ip_address)
-for node in ray.nodes():
-    here = where.options(scheduling_strategy=place(node["NodeID"], soft=False))
-    print(ray.get(here.remote(), timeout=60))
-"""
 ABANDON = """
 import os, signal
-from hosts import hosts
+from namespace_hosts import hosts
 with hosts(1) as (a,):
     a.popen(["sleep", "infinity"]).pid
     print(a.shared, a.pids("sleep")[0], flush=True)
@@ -48,36 +42,65 @@ def pair() -> Iterator[tuple[Host, ...]]:
         yield pair
 
 
-@pytest.fixture(scope="module")
-def cluster(pair: tuple[Host, ...]) -> tuple[Host, ...]:
-    """The pair with a Ray head on the first, which the second has joined."""
-    a, b = pair
-    a.start_head(env=QUICK)
-    b.join(a)
-    return pair
-
-
 def _says(host: Host, script: str, *arguments: str) -> str:
     done = host.run([sys.executable, "-c", script, *arguments])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_hosts_reach_each_other_by_address_and_by_name(pair):
-    a, b = pair
-    listen = "import socket; s = socket.create_server(('', 5000)); s.accept()[0].sendall(b'here')"
-    connect = "import socket, sys; print(socket.create_connection((sys.argv[1], 5000)).recv(9))"
+LISTEN = """
+import socket
+listener = socket.create_server(("", 5000))
+while True:
+    listener.accept()[0].sendall(b"here")
+"""
+CONNECT = """
+import socket, sys
+print(socket.create_connection((sys.argv[1], 5000), timeout=1.0).recv(9))
+"""
 
-    for name in (b.ip, b.name):
-        server = b.popen([sys.executable, "-c", listen])
-        assert eventually(lambda: bool(_listening(b)), 10.0)
-        assert "here" in _says(a, connect, name)
-        assert server.wait(10.0) == 0
+
+@pytest.fixture
+def listener(pair: tuple[Host, ...]) -> Iterator[Job]:
+    """A process on the second host that answers."""
+    _, b = pair
+    job = b.popen([sys.executable, "-c", LISTEN])
+    assert eventually(lambda: bool(_listening(b)), 10.0)
+    yield job
+    job.end()
 
 
 def _listening(host: Host) -> list[str]:
     table = Path(f"/proc/{host.pids('sleep')[0]}/net/tcp").read_text().splitlines()
     return [line for line in table if f":{5000:04X} " in line and " 0A " in line]
+
+
+def _reaches(a: Host, name: str) -> bool:
+    return "here" in a.run([sys.executable, "-c", CONNECT, name]).stdout
+
+
+@pytest.mark.usefixtures("listener")
+def test_hosts_reach_each_other_by_address_and_by_name_unless_one_is_cut_off(pair):
+    a, b = pair
+    assert _reaches(a, b.ip)
+    assert _reaches(a, b.name)
+    b.cut()
+    assert not _reaches(a, b.ip)
+    b.heal()
+    assert _reaches(a, b.ip)
+
+
+def test_a_host_that_is_powered_off_has_no_process_and_boots_empty(pair, listener):
+    a, b = pair
+    inside = b.pids("")
+    assert listener.pid in inside
+
+    b.power_off()
+
+    assert not any(psutil.pid_exists(pid) for pid in inside)
+    b.boot()
+    assert not _reaches(a, b.ip)
+    assert b.pids("python") == []
 
 
 def test_a_host_has_its_own_name_home_and_folders(pair):
@@ -107,7 +130,7 @@ def test_a_host_sees_its_own_processes_alone(pair):
     assert b.pids("sleep 1234") == []
     assert "sleep 1234" in _says(a, pids)
     assert "sleep 1234" not in _says(b, pids)
-    assert str(TESTS) not in _says(b, pids)
+    assert str(SUPPORT) not in _says(b, pids)
     with pytest.raises(AssertionError, match="is not on host-2"):
         b.kill(mine.pid)
     a.kill(mine.pid)
@@ -128,62 +151,6 @@ def test_a_command_that_is_late_is_killed(pair):
         a.run(["sleep", "4321"], within_s=0.1)
 
     assert eventually(lambda: a.pids("sleep 4321") == [], 5.0)
-
-
-def test_a_ray_task_is_placed_on_each_host(cluster):
-    a, b = cluster
-
-    assert set(_says(a, SPREAD, a.address).split()) == {a.ip, b.ip}
-
-
-def test_a_host_with_another_token_or_none_gets_no_answer(cluster):
-    a, b = cluster
-    ask = [sys.executable, str(TESTS / "roll_call.py"), a.address, a.node_name, "alive", "0"]
-    answers = []
-    for token in ("0" * 64, None, b.token):
-        b.set_token(token)
-        answers.append(b.run(ask))
-
-    assert [answer.returncode == 0 for answer in answers] == [False, False, True]
-
-
-def test_a_short_cut_is_outlived_a_long_one_is_not_and_a_restarted_host_joins_again(cluster):
-    a, b = cluster
-    assert _reaches(a, b)
-    b.cut()
-    assert not _reaches(a, b)
-    b.heal()
-    assert _reaches(a, b)
-    assert a.counts(b, within_s=0.0)
-
-    b.cut()
-    assert a.misses(b, within_s=20.0)
-    b.heal()
-    assert eventually(lambda: not b.pids("raylet raylet"), 20.0)  # it learns that it was given up
-
-    b.restart()
-    assert b.pids("ray") == []
-    b.join(a)
-    assert a.counts(b, within_s=0.0)
-
-
-def _reaches(a: Host, b: Host) -> bool:
-    port = PORTS["node-manager-port"]
-    connect = f"import socket; socket.create_connection(('{b.ip}', {port}), timeout=1.0)"
-    return a.run([sys.executable, "-c", connect]).returncode == 0
-
-
-def test_a_host_that_is_powered_off_is_given_up(cluster):
-    a, b = cluster
-    inside = b.pids("")
-    assert len(inside) > 3
-
-    b.power_off()
-
-    assert not any(psutil.pid_exists(pid) for pid in inside)
-    assert a.misses(b, within_s=20.0)
-    assert a.counts(a, within_s=0.0)
-    b.boot()
 
 
 def _left() -> tuple[set[str], set[str], set[str]]:
@@ -240,7 +207,7 @@ def test_nothing_is_left_of_hosts_that_do_not_come_up(monkeypatch):
 def test_the_processes_of_hosts_end_with_a_test_process_that_is_killed():
     done = subprocess.run(
         [sys.executable, "-c", ABANDON],
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": str(SUPPORT)},
         capture_output=True,
         text=True,
         timeout=60,

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lineage
-from inline import begin, finish, inline, stop_at
+import row_lineage as lineage
+from inline_runs import begin, finish, inline, stop_at
 from rookery.config.load import load, load_run
 from rookery.config.schema import Config
-from rookery.event import Event, Turned
-from rookery.loops import LOOPS
-from rookery.loops.launch import Request, session
-from rookery.loops.wiring import Parts, wire
-from threads import threads
+from rookery.event import Event, IterationEnded
+from rookery.training import LOOPS
+from rookery.training.build import Parts, build_parts
+from rookery.training.launch import RunRequest, session
+from thread_engine import threads
 
 __all__ = ["inline", "threads"]  # fixtures
 
@@ -29,36 +29,36 @@ CENTRAL: dict[str, Any] = {
     "run.env_steps": 9_000,
     "net.hidden": [16],
     "replay.capacity": 10_000,
-    "replay.warmup": 100,
-    "replay.batch": 16,
+    "replay.learning_starts": 100,
+    "replay.batch_size": 16,
     "replay.samples_per_insert": 8.0,
     "learner.device": "cpu",
     "learner.publish_period": 2,
     "env.check": False,
 }
 ENOUGH = 480  # env steps; in async, learning may begin later than that
-VALUES = {"replay.draw": "prioritized", "replay.first_priority": "actor"}
+VALUES = {"replay.sampling": "prioritized", "replay.initial_priority": "actor"}
 RECALL = {
-    "env.id": "rookery.envs.recall:Recall",
+    "env.id": "rookery.envs.toy.recall:Recall",
     "env.kwargs": {"delay": 5},
     "algo.name": "r2d2",
     "algo.length": 3,
     "algo.burn_in": 2,
     "algo.overlap": 1,
     "net.memory": 4,
-    "replay.draw": "prioritized",
+    "replay.sampling": "prioritized",
 }
-REACH = {"env.id": "rookery.envs.toy:Reach", "algo.name": "sac"}
-CORRIDOR = {"env.id": "rookery.envs.toy:Corridor", "env.frame_stack": 2}
+REACH = {"env.id": "rookery.envs.toy.basic:Reach", "algo.name": "sac"}
+CORRIDOR = {"env.id": "rookery.envs.toy.basic:Corridor", "env.frame_stack": 2}
 TEAM = {
-    "env.id": "rookery.envs.pathfinding.team:Team",
+    "env.id": "rookery.pathfinding.world.team_env:Team",
     "env.kwargs": {"agents": 3, "size": 6, "radius": 1, "steps": 12},
     "algo.name": "team",
     "algo.length": 3,
     "algo.burn_in": 2,
     "algo.temperature": 0.5,
     "net.memory": 4,
-    "replay.draw": "prioritized",
+    "replay.sampling": "prioritized",
 }
 RUNS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "dqn, sync": ("sync", CORRIDOR | VALUES | {"algo.name": "dqn"}, set()),
@@ -90,10 +90,10 @@ def run(parts: Parts) -> None:
     """Takes a run on until it has played with what it has learned, or to its end."""
 
     def goes_on(event: Event) -> bool:
-        if not isinstance(event, Turned) or event.counters.env_steps < ENOUGH:
+        if not isinstance(event, IterationEnded) or event.counters.env_steps < ENOUGH:
             return True
         over = event.counters.env_steps >= parts.config.run.env_steps
-        return not over and lineage.rows_of(parts.pool.ring)["version"].max() == 1
+        return not over and lineage.rows_of(parts.replay.ring)["version"].max() == 1
 
     for _ in takewhile(goes_on, LOOPS[parts.config.run.mode](parts)):
         pass
@@ -112,12 +112,12 @@ def test_so_they_do_in_processes(name):
 
 
 def plays(mode: str, changes: dict[str, Any], extras: set[str]) -> None:
-    with closing(wire(config(mode, changes))) as parts:
+    with closing(build_parts(config(mode, changes))) as parts:
         run(parts)
-        rows = lineage.rows_of(parts.pool.ring)
-        metrics = parts.crew.metrics()
-        published = parts.board.version
-        assert parts.crew.pids.keys() == {"actor-0", "actor-1", "oracle"}
+        rows = lineage.rows_of(parts.replay.ring)
+        metrics = parts.actors.metrics()
+        published = parts.weight_store.version
+        assert parts.actors.pids.keys() == {"actor-0", "actor-1", "infer"}
         assert parts.learner.learner_steps > 10
 
     played = rows["end"] == 0
@@ -142,7 +142,7 @@ SYNC: dict[str, Any] = {
     "actor.inference": "central",
     "run.env_steps": 900,
     "env.frame_stack": 2,
-    "replay.draw": "prioritized",
+    "replay.sampling": "prioritized",
 }
 
 
@@ -153,14 +153,14 @@ def test_a_sync_run_that_is_stopped_goes_on_and_may_change_who_answers(inference
 
     Its network is so small that rounding does not depend on who asks together.
     """
-    with begin(tmp_path / "whole", SYNC) as driver:
-        whole = finish(driver)
-    with begin(tmp_path / "torn", SYNC) as driver:
-        stopped = finish(driver, stop_at(40))
+    with begin(tmp_path / "whole", SYNC) as training_run:
+        whole = finish(training_run)
+    with begin(tmp_path / "torn", SYNC) as training_run:
+        stopped = finish(training_run, stop_at(40))
 
     changed = load_run(tmp_path / "torn", changes={"actor.inference": inference})
-    with session(changed, Request(resume=tmp_path / "torn")) as driver:
-        torn = finish(driver)
+    with session(changed, RunRequest(resume=tmp_path / "torn")) as training_run:
+        torn = finish(training_run)
 
     assert stopped["reason"] == "interrupted"
     assert torn["env_steps"] == whole["env_steps"] >= 900
@@ -169,12 +169,12 @@ def test_a_sync_run_that_is_stopped_goes_on_and_may_change_who_answers(inference
 
 @pytest.mark.usefixtures("inline", "threads")
 def test_a_local_run_goes_on_with_a_server(tmp_path):
-    with begin(tmp_path, SYNC | {"actor.inference": "local"}) as driver:
-        finish(driver, stop_at(40))
+    with begin(tmp_path, SYNC | {"actor.inference": "local"}) as training_run:
+        finish(training_run, stop_at(40))
 
     changed = load_run(tmp_path, changes={"actor.inference": "central"})
-    with session(changed, Request(resume=tmp_path)) as driver:
-        answer = finish(driver)
+    with session(changed, RunRequest(resume=tmp_path)) as training_run:
+        answer = finish(training_run)
 
     assert answer["reason"] == "env_steps"
 
@@ -186,7 +186,7 @@ def test_a_corridor_is_solved_by_actors_that_ask(tmp_path):
     solved = {}
     for lr in (0.003, 0.0):
         changes = SYNC | goal | {"learner.lr": lr}
-        with begin(tmp_path / str(lr), changes) as driver:
-            solved[lr] = finish(driver)["solved"]
+        with begin(tmp_path / str(lr), changes) as training_run:
+            solved[lr] = finish(training_run)["solved"]
 
     assert solved == {0.003: True, 0.0: False}

@@ -1,4 +1,4 @@
-"""`rookery ladder` and `rookery play` on run folders whose policies nobody trained."""
+"""`rookery ladder` and `rookery play` on run folders whose policies are untrained."""
 
 import json
 import subprocess
@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from rookery.algos import build_algorithm
+from rookery.algorithms import build_algorithm
+from rookery.checkpoints import checkpoint
+from rookery.checkpoints.checkpoint import Content
 from rookery.cli.main import main
 from rookery.config.load import RUN_FILE, dump, load
 from rookery.envs.make import make
-from rookery.manage import checkpoint
-from rookery.manage.checkpoint import Content
-from rookery.nets.arrays import arrays_of
-from rookery.selfplay.gallery import Gallery
+from rookery.networks.named_arrays import arrays_of
+from rookery.selfplay.snapshot_files import SnapshotStore
 from rookery.types import Array
 
 GAMES = ("tictactoe", "connect_four", "ludo")
@@ -39,7 +39,7 @@ def write_run(run_dir: Path, game: str, *, snapshots: int) -> Path:
     (run_dir / RUN_FILE).write_text(dump(config))
     for i in range(1, snapshots + 1):
         about = {"version": 40 * i, "learner_steps": 200 * i, "env_steps": 800 * i}
-        Gallery(run_dir / "opponents").put(40 * i, weights(config, i), about)
+        SnapshotStore(run_dir / "opponents").put(40 * i, weights(config, i), about)
     counters = {"env_steps": 4000, "learner_steps": 1000, "episodes": 300}
     final = Content(4000, 200, False, True, {"counters": counters}, weights(config, 99))
     checkpoint.write(run_dir / "checkpoints", checkpoint.name_of(4000), final)
@@ -59,7 +59,7 @@ def answered(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any
     return answer
 
 
-def test_everybody_plays_everybody_and_the_perfect_player_is_on_top(run, capsys):
+def test_all_pairs_of_players_meet_and_the_perfect_player_is_on_top(run, capsys):
     answer = answered(capsys, "ladder", run, "--games", 20)
 
     names = [player["name"] for player in answer["players"]]
@@ -132,7 +132,7 @@ def test_a_run_of_an_environment_for_one_is_refused(tmp_path, capsys):
 
     for verb in ("ladder", "play"):
         assert main([verb, str(folder)]) == 2
-        assert "one plays alone" in capsys.readouterr().err
+        assert "an environment for one agent" in capsys.readouterr().err
 
 
 def test_a_policy_with_memory_is_refused(tmp_path, capsys):
@@ -141,7 +141,7 @@ def test_a_policy_with_memory_is_refused(tmp_path, capsys):
     (folder / RUN_FILE).write_text(dump(changed))
 
     assert main(["ladder", str(folder)]) == 2
-    assert "remembers" in capsys.readouterr().err
+    assert "has memory" in capsys.readouterr().err
 
 
 def test_snapshots_of_another_network_are_refused(tmp_path, capsys):
@@ -180,7 +180,7 @@ def test_a_whole_game_is_played_through_a_pipe(run, seat):
 
 @pytest.mark.parametrize("game", GAMES)
 @pytest.mark.parametrize("who", ["latest", "v40", "random", "scripted"])
-def test_every_game_can_be_played_against_anybody(game, who, tmp_path, capsys, monkeypatch):
+def test_every_game_can_be_played_against_every_opponent(game, who, tmp_path, capsys, monkeypatch):
     """A person who always does the first thing that is allowed comes to an end."""
     folder = write_run(tmp_path / "run", game, snapshots=1)
     asked: list[str] = []
@@ -203,7 +203,7 @@ def test_every_game_can_be_played_against_anybody(game, who, tmp_path, capsys, m
 
 
 def test_a_reader_who_leaves_is_no_error(run):
-    """`rookery play ... | head`: there is nobody to ask any more."""
+    """`rookery play ... | head`: the reader has closed the pipe."""
     play = f"yes 0 | {sys.executable} -m rookery play {run} --seat first | head -n 4"
 
     played = subprocess.run(

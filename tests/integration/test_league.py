@@ -1,11 +1,7 @@
 """Leagues: main runs and exploiters of one pool, which meet each other's snapshots."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,14 +9,15 @@ from typing import Any
 import pytest
 
 from eventually import eventually
-from inline import begin, finish, inline, resume, stop_at
+from inline_runs import begin, finish, inline, resume, stop_at
+from rookery.checkpoints import checkpoint
+from rookery.checkpoints.run_folder import LOCK
 from rookery.cli.main import main
 from rookery.config.load import load_run
-from rookery.envs.games.interface import Who
-from rookery.loops.driver import Driver
-from rookery.manage import checkpoint
-from rookery.selfplay.gallery import TAG_BITS, claim
-from running import ALONE, members, record, words
+from rookery.envs.turn_based.game import Who
+from rookery.selfplay.snapshot_files import TAG_BITS, claim
+from rookery.training.run import TrainingRun
+from run_processes import CommandForker, Started, members, record, words
 
 __all__ = ["inline"]  # a fixture
 
@@ -29,8 +26,8 @@ TINY: dict[str, Any] = {
     "run.env_steps": 500,
     "net.hidden": [16],
     "replay.capacity": 400,
-    "replay.warmup": 64,
-    "replay.batch": 16,
+    "replay.learning_starts": 64,
+    "replay.batch_size": 16,
     "actor.envs": 8,
     "actor.chunk": 32,
     "eval.period": 1_000,
@@ -43,7 +40,7 @@ TINY: dict[str, Any] = {
 EXPLOITER = {"selfplay.part": "exploiter", "selfplay.opponents": {"past": 1}}
 SHORT = {
     "run.env_steps": 1_500,
-    "replay.warmup": 256,
+    "replay.learning_starts": 256,
     "replay.capacity": 2_000,
     "selfplay.snapshot_period": 10,
     "eval.period": 1_000,
@@ -51,13 +48,13 @@ SHORT = {
     "checkpoint.period": 500,
     "report.tensorboard": "false",
 }
-COMMAND = [sys.executable, "-m", "rookery", "share", "--json", "--quiet", "--run-dir", "runs"]
-START_S = 120.0  # for three runs to import torch on a busy machine
+COMMAND = ["share", "--json", "--quiet", "--run-dir", "runs"]
+START_S = 120.0  # for three runs to be on their way on a busy machine
 
 
-def play_in_turns(drivers: list[Driver]) -> None:
+def play_in_turns(training_runs: list[TrainingRun]) -> None:
     """An event of each run after the other, so that all of them are there at any time."""
-    going = [driver.events() for driver in drivers]
+    going = [training_run.events() for training_run in training_runs]
     while going:
         going = [events for events in going if next(events, None) is not None]
 
@@ -80,27 +77,28 @@ def pool(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
-def test_main_runs_meet_everybody_and_an_exploiter_the_newest_of_the_main_ones(
-    ratio, pool, tmp_path
-):
+def test_main_runs_meet_all_runs_and_an_exploiter_the_newest_main_snapshots(ratio, pool, tmp_path):
     shared = TINY | {"sharing.pool": str(pool), "sharing.cross_sample_ratio": ratio}
     names = {"one": {}, "two": {"run.seed": 1}, "foe": EXPLOITER | {"run.seed": 2}}
     with ExitStack() as stack:
-        drivers = {
+        training_runs = {
             name: stack.enter_context(begin(tmp_path / name, shared | changes))
             for name, changes in names.items()
         }
         tag = {name: claim(pool / "league", str(tmp_path / name)) for name in names}
-        play_in_turns([*drivers.values()])
-        looks = drivers["foe"].parts.opponents.looks
-        borrowed = {name: driver.parts.member.counts().foreign for name, driver in drivers.items()}
+        play_in_turns([*training_runs.values()])
+        league_seen = training_runs["foe"].parts.opponents.league_seen
+        borrowed = {
+            name: training_run.parts.peers.counts().foreign
+            for name, training_run in training_runs.items()
+        }
 
     assert tags(met(tmp_path / "one")) == {tag["two"], tag["foe"]}
     assert tags(met(tmp_path / "two")) == {tag["one"], tag["foe"]}
     assert tags(met(tmp_path / "foe")) == {tag["one"], tag["two"]}
     own = {who for who in met(tmp_path / "foe") if who >> TAG_BITS <= 0}
     assert own == {Who.RANDOM}  # before there was anybody; never itself
-    assert all(len({who >> TAG_BITS for who in look}) == len(look) for look in looks)
+    assert all(len({who >> TAG_BITS for who in look}) == len(look) for look in league_seen)
     assert all((count > 0) == (ratio > 0) for count in borrowed.values())
     assert not pool.exists()
     for name in names:
@@ -114,14 +112,14 @@ def test_a_run_that_is_stopped_goes_on_against_those_it_was_meeting_though_the_p
     shared = TINY | {"sharing.pool": str(pool)}
     with begin(tmp_path / "other", shared | {"run.seed": 1}) as other:
         finish(other)
-        with begin(tmp_path / "own", shared) as driver:
-            finish(driver, stop_at(60))
-            before = driver.parts.opponents.guests
+        with begin(tmp_path / "own", shared) as training_run:
+            finish(training_run, stop_at(60))
+            before = training_run.parts.opponents.league_copies
     assert not pool.exists()
 
-    with resume(tmp_path / "own", exact=True) as driver:
-        assert driver.parts.opponents.guests == before != []
-        answer = finish(driver)
+    with resume(tmp_path / "own", exact=True) as training_run:
+        assert training_run.parts.opponents.league_copies == before != []
+        answer = finish(training_run)
 
     assert answer["env_steps"] >= 500
 
@@ -138,26 +136,11 @@ def test_a_league_of_one_is_refused_with_the_command_that_makes_one(
 
 
 @pytest.fixture
-def league(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+def league(forker: CommandForker, tmp_path: Path) -> Started:
     """Two main runs and an exploiter, started as from a terminal."""
     settings = SHORT | {"run.env_steps": 10_000_000}
     scenarios = ["league", "league", "league-exploiter"]
-    process = subprocess.Popen(
-        [*COMMAND, "--scenarios", *scenarios, *words(settings)],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **ALONE},
-        start_new_session=True,
-    )
-    yield process
-    for pid in members(process.pid):
-        os.kill(pid, signal.SIGKILL)
-    process.wait(10.0)
-    assert process.stdout is not None
-    process.stdout.close()
+    return forker.start([*COMMAND, "--scenarios", *scenarios, *words(settings)], tmp_path)
 
 
 def rates(run_dir: Path) -> list[float]:
@@ -178,25 +161,18 @@ def test_a_league_goes_on_without_a_run_that_was_killed_and_nothing_of_it_is_lef
     pool = Path(str(load_run(one).sharing.pool))
     assert (pool / "league").is_dir()
 
-    (killed,) = [pid for pid in members(league.pid) if f"{one.name}\0" in _command(pid)]
+    killed = int((one / LOCK).read_text().split()[1])
+    assert killed in members(league.pid)
     os.killpg(killed, signal.SIGKILL)
     counts = [len(rates(run)) for run in (two, foe)]
     assert eventually(
         lambda: all(len(rates(r)) > n + 2 for r, n in zip((two, foe), counts, strict=True)), START_S
     )
-    os.kill(league.pid, signal.SIGINT)
-    out, _ = league.communicate(timeout=START_S)
+    league.send(signal.SIGINT)
+    league.wait(START_S)
 
-    codes = [run["exit_code"] for run in json.loads(out.splitlines()[-1])["runs"]]
+    codes = [run["exit_code"] for run in league.answer["runs"]]
     assert (codes[0], codes[1:]) == (-signal.SIGKILL, [130, 130])
     assert not pool.exists()
     for run in (two, foe):
         assert main(["ladder", str(run), "--games", "2", "--snapshots", "2"]) == 0
-
-
-def _command(pid: int) -> str:
-    """Returns how a run was started; others of its processes do not name its folder."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""

@@ -5,20 +5,24 @@ from typing import Any
 
 import pytest
 
-from inline import begin, finish, inline, stop_at
+from inline_runs import begin, finish, inline, stop_at
 from rookery.config.load import load, load_run
 from rookery.errors import LostError
-from rookery.loops.launch import Request, session
-from rookery.loops.replica import Replica
-from rookery.loops.replicas import Lead
-from rookery.loops.wiring import wire
-from threads import threads
+from rookery.learner.data_parallel.follower import FollowerWorker
+from rookery.learner.data_parallel.leader import LeaderLearner
+from rookery.training.build import build_parts
+from rookery.training.launch import RunRequest, session
+from thread_engine import threads
 
 __all__ = ["inline", "threads"]  # fixtures
 
-TWO: dict[str, Any] = {"learner.replicas": 2, "learner.device": "cpu", "replay.draw": "prioritized"}
+TWO: dict[str, Any] = {
+    "learner.replicas": 2,
+    "learner.device": "cpu",
+    "replay.sampling": "prioritized",
+}
 MOVING: dict[str, Any] = {
-    "env.id": "rookery.envs.toy:Reach",
+    "env.id": "rookery.envs.toy.basic:Reach",
     "algo": {"name": "sac"},
     "env.normalize_obs": True,
     "run.env_steps": 600,
@@ -27,22 +31,22 @@ MOVING: dict[str, Any] = {
 
 
 def run(run_dir: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    with begin(run_dir, settings) as driver:
-        return finish(driver)
+    with begin(run_dir, settings) as training_run:
+        return finish(training_run)
 
 
 def go_on(run_dir: Path, changes: dict[str, Any], look: Any = None) -> dict[str, Any]:
-    with session(load_run(run_dir, changes=changes), Request(resume=run_dir)) as driver:
-        return finish(driver, look) if look else finish(driver)
+    with session(load_run(run_dir, changes=changes), RunRequest(resume=run_dir)) as training_run:
+        return finish(training_run, look) if look else finish(training_run)
 
 
 @pytest.mark.usefixtures("inline")
 def test_two_learners_in_two_processes_learn_the_corridor(tmp_path):
     target = {"eval.target": 0.92, "run.env_steps": 10_000, "eval.episodes": 20}
 
-    with begin(tmp_path, TWO | target | {"replay.samples_per_insert": 8.0}) as driver:
-        other = driver.parts.learner.pids["learner-1"]
-        answer = finish(driver)
+    with begin(tmp_path, TWO | target | {"replay.samples_per_insert": 8.0}) as training_run:
+        other = training_run.parts.learner.pids["learner-1"]
+        answer = finish(training_run)
 
     assert answer["solved"]
     assert not Path(f"/proc/{other}").exists()
@@ -62,8 +66,8 @@ class TestRuns:
     @pytest.mark.parametrize("settings", [TWO, TWO | MOVING], ids=["dqn", "sac"])
     def test_a_run_that_was_stopped_goes_on_bit_for_bit(self, settings, tmp_path):
         whole = run(tmp_path / "whole", settings)
-        with begin(tmp_path / "torn", settings) as driver:
-            torn = finish(driver, stop_at(70))
+        with begin(tmp_path / "torn", settings) as training_run:
+            torn = finish(training_run, stop_at(70))
         again = go_on(tmp_path / "torn", {})
 
         assert torn["reason"] == "interrupted"
@@ -71,8 +75,8 @@ class TestRuns:
         assert again["weights_sha256"] == whole["weights_sha256"]
 
     def test_a_run_goes_on_with_one_learner_and_with_two_again(self, tmp_path):
-        with begin(tmp_path, TWO) as driver:
-            first = finish(driver, stop_at(50))
+        with begin(tmp_path, TWO) as training_run:
+            first = finish(training_run, stop_at(50))
         second = go_on(tmp_path, {"learner.replicas": 1}, stop_at(50))
         third = go_on(tmp_path, {"learner.replicas": 2})
 
@@ -96,8 +100,8 @@ class TestRuns:
                 "run.run_dir": str(tmp_path),
                 "run.mode": "single",
                 "actor.num": 1,
-                "replay.warmup": 300,
-                "replay.batch": 32,
+                "replay.learning_starts": 300,
+                "replay.batch_size": 32,
                 "selfplay.snapshot_period": 10,
                 "eval.period": 600,
                 "eval.episodes": 2,
@@ -107,23 +111,25 @@ class TestRuns:
             },
         )
 
-        with session(settings, Request()) as driver:
-            answer = finish(driver)
+        with session(settings, RunRequest()) as training_run:
+            answer = finish(training_run)
 
         assert answer["learner_steps"] > 10
 
 
 @pytest.mark.usefixtures("threads")
 def test_a_replica_that_cannot_be_built_ends_the_start_and_leaves_nothing(monkeypatch):
-    def refuse(self: Replica, setup: Any) -> None:
+    def refuse(self: FollowerWorker, setup: Any) -> None:
         raise ValueError("not today")
 
-    monkeypatch.setattr(Replica, "__init__", refuse)
+    monkeypatch.setattr(FollowerWorker, "__init__", refuse)
     closed: list[bool] = []
     monkeypatch.setattr(
-        Lead, "close", lambda self, close=Lead.close: (close(self), closed.append(True))
+        LeaderLearner,
+        "close",
+        lambda self, close=LeaderLearner.close: (close(self), closed.append(True)),
     )
 
     with pytest.raises(LostError, match=r"number 1 of 2 learners .*not today"):
-        wire(load("corridor", changes=TWO | {"env.check": False}))
+        build_parts(load("corridor", changes=TWO | {"env.check": False}))
     assert closed

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import rookery
-from fences import WIDTH, Fence, random_masks
-from inline import TINY, Inline
-from rookery.loops import launch
-from rookery.loops.export import CHECKED, export
+from inline_runs import TINY, Inline
+from masked_envs import WIDTH, Fence, random_masks
+from rookery.export.export_policy import CHECKED, export
+from rookery.training import launch
 from rookery.types import MASK
-from threads import threads
+from thread_engine import threads
 
 __all__ = ["threads"]  # a fixture
 
@@ -25,13 +25,13 @@ SMALL: dict[str, Any] = {
     "run.env_steps": 480,
     "net.hidden": [8],
     "net.memory": 8,
-    "replay.batch": 8,
-    "replay.warmup": 64,
+    "replay.batch_size": 8,
+    "replay.learning_starts": 64,
     "actor.chunk": 16,
     "learner.device": "cpu",
 }
 RUNS: dict[str, dict[str, Any]] = {
-    "dqn": {"replay.first_priority": "actor", "replay.draw": "prioritized"},
+    "dqn": {"replay.initial_priority": "actor", "replay.sampling": "prioritized"},
     "dqn, parts": {
         "algo.values": "categorical",
         "algo.dueling": True,
@@ -49,31 +49,41 @@ RUNS: dict[str, dict[str, Any]] = {
 def train(run_dir: Path, kind: str, **changes: Any) -> rookery.Run:
     settings = {**SMALL, "algo.name": kind.split(",")[0], **RUNS[kind], **changes}
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    return rookery.train(env="fences:Fence", overrides=overrides, run_dir=run_dir)
+    return rookery.train(env="masked_envs:Fence", overrides=overrides, run_dir=run_dir)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Trains a little, each kind once."""
+    known: dict[str, Path] = {}
+
+    def of(kind: str) -> Path:
+        if kind not in known:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(launch, "EvaluationClient", Inline)
+                known[kind] = train(tmp_path_factory.mktemp("runs") / "run", kind).run_dir
+        return known[kind]
+
+    return of
 
 
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("format", ["safetensors", "onnx"])
 def test_a_policy_keeps_to_masks_while_it_trains_and_as_a_file(
-    kind: str, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, format: str, trained: Trained, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(launch, "Manager", Inline)
-    run = train(tmp_path / "run", kind)
 
-    answer = export(run.run_dir, tmp_path / f"policy.{format}", format=format)
+    answer = export(trained(kind), tmp_path / f"policy.{format}", format=format)
 
     assert answer["checked"] == CHECKED
     assert answer["ties"] < 3
 
 
-def test_a_graph_takes_the_mask_as_one_of_its_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_takes_the_mask_as_one_of_its_inputs(trained: Trained, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(launch, "Manager", Inline)
     out = tmp_path / "policy.onnx"
-    export(train(tmp_path / "run", "dqn").run_dir, out, format="onnx")
+    export(trained("dqn"), out, format="onnx")
     session = onnxruntime.InferenceSession(out)
     rng = np.random.default_rng(0)
     mask = random_masks(200, 5, rng) > 0
@@ -91,7 +101,7 @@ def test_one_network_for_all_actors_keeps_to_each_ones_masks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forbidden action would be the end of an actor, and of the run."""
-    monkeypatch.setattr(launch, "Manager", Inline)
+    monkeypatch.setattr(launch, "EvaluationClient", Inline)
     many = {"actor.num": 2, "actor.envs": 2, "actor.inference": "central"}
 
     run = train(tmp_path / "run", kind, **many, **{"run.mode": "sync"})

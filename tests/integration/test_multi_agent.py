@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inline import begin, finish, inline, resume, stop_at
+from inline_runs import begin, finish, inline, resume, stop_at
 
 __all__ = ["inline"]  # a fixture
 
@@ -17,8 +17,8 @@ SMALL: dict[str, Any] = {
     "env.id": "tictactoe",
     "run.env_steps": 600,
     "net.hidden": [16],
-    "replay.warmup": 64,
-    "replay.batch": 16,
+    "replay.learning_starts": 64,
+    "replay.batch_size": 16,
     "replay.capacity": 2_000,
     "replay.samples_per_insert": 4.0,
     "actor.envs": 8,
@@ -30,10 +30,14 @@ SMALL: dict[str, Any] = {
 }
 RPS = {"env.id": "pettingzoo.classic.rps.rps:parallel_env", "env.kwargs": {"max_cycles": 4}}
 TURNS = {"env.id": "pettingzoo.classic.tictactoe.tictactoe:env"}
-APART = {"env.id": "zoo_envs:Apart", "actor.envs": 9}
+APART = {"env.id": "pettingzoo_envs:Apart", "actor.envs": 9}
 RESULT = ("weights_sha256", "env_steps", "learner_steps", "episodes", "best_score")
 RECURRENT = {"algo.name": "r2d2", "algo.burn_in": 1, "algo.length": 4, "algo.overlap": 2}
-ROLLOUTS = {"replay.warmup": None, "replay.batch": None, "replay.samples_per_insert": None}
+ROLLOUTS = {
+    "replay.learning_starts": None,
+    "replay.batch_size": None,
+    "replay.samples_per_insert": None,
+}
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -43,16 +47,16 @@ def settings(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(run_dir: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    with begin(run_dir, settings(changes)) as driver:
-        answer = finish(driver)
+    with begin(run_dir, settings(changes)) as training_run:
+        answer = finish(training_run)
     return {key: answer[key] for key in RESULT}
 
 
 @pytest.mark.parametrize("game", [{}, RPS, TURNS], ids=["tictactoe", "parallel", "turns"])
 def test_every_seat_is_learned_from(game, tmp_path):
-    with begin(tmp_path / "run", settings(game)) as driver:
-        answer = finish(driver)
-        ring = driver.parts.pool.ring
+    with begin(tmp_path / "run", settings(game)) as training_run:
+        answer = finish(training_run)
+        ring = training_run.parts.replay.ring
         slots = ring.slots(0, ring.committed)
         lane, end = ring.columns["env"][slots], ring.columns["end"][slots]
         met, version = ring.columns["opponent"][slots], ring.columns["version"][slots]
@@ -60,7 +64,7 @@ def test_every_seat_is_learned_from(game, tmp_path):
     assert answer["learner_steps"] > 60
     counts = np.bincount(lane[end == 0], minlength=8)
     assert counts.min() > 0.5 * counts.max()
-    assert (met >= version).all()  # everybody is as we are, when a row is written
+    assert (met >= version).all()  # all seats play with the weights of the row
     assert (met <= version.max()).all()
 
 
@@ -73,9 +77,9 @@ def test_other_algorithms_play_all_seats_too(algo, tmp_path):
     "algo", [{}, RECURRENT, {"algo.name": "ppo"} | ROLLOUTS], ids=["dqn", "r2d2", "ppo"]
 )
 def test_agents_whose_parts_end_apart_are_learned_from_as_they_ended(algo, tmp_path):
-    with begin(tmp_path / "run", settings(APART | algo)) as driver:
-        answer = finish(driver)
-        ring = driver.parts.pool.ring
+    with begin(tmp_path / "run", settings(APART | algo)) as training_run:
+        answer = finish(training_run)
+        ring = training_run.parts.replay.ring
         slots = ring.slots(0, ring.committed)
         seat, end = ring.columns["env"][slots] % 3, ring.columns["end"][slots]
 
@@ -88,20 +92,20 @@ def test_agents_whose_parts_end_apart_are_learned_from_as_they_ended(algo, tmp_p
 
 @pytest.mark.parametrize("game", [{}, RPS], ids=["tictactoe", "parallel"])
 def test_in_sync_a_run_is_the_same_wherever_its_actors_live(game, tmp_path):
-    crew = game | {"run.mode": "sync", "run.engine": "inline", "actor.num": 2}
-    here = run(tmp_path / "here", crew)
+    local_actors = game | {"run.mode": "sync", "run.engine": "inline", "actor.num": 2}
+    here = run(tmp_path / "here", local_actors)
 
-    assert run(tmp_path / "there", crew | {"run.engine": "processes"}) == here
+    assert run(tmp_path / "there", local_actors | {"run.engine": "processes"}) == here
 
 
 @pytest.mark.parametrize("game", [{}, TURNS, APART], ids=["saved", "cut", "apart"])
 @pytest.mark.parametrize("event", [30, 110])
 def test_a_run_that_is_stopped_goes_on_exactly(event, game, tmp_path):
     whole = run(tmp_path / "whole", game)
-    with begin(tmp_path / "halves", settings(game)) as driver:
-        finish(driver, stop_at(event))
-    with resume(tmp_path / "halves", exact=True) as driver:
-        answer = finish(driver)
+    with begin(tmp_path / "halves", settings(game)) as training_run:
+        finish(training_run, stop_at(event))
+    with resume(tmp_path / "halves", exact=True) as training_run:
+        answer = finish(training_run)
 
     assert {key: answer[key] for key in RESULT} == whole
 

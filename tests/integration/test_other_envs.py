@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rookery.checkpoints.checkpoint import newest
 from rookery.cli.main import main
 from rookery.config.load import load
 from rookery.config.schema import EnvConfig
 from rookery.envs.make import check, make
 from rookery.errors import ConfigError
-from rookery.manage.checkpoint import newest
-from running import words
+from run_processes import words
 
 GAMES = ["pong", "breakout"]
 FRAMES = 4  # in a step
@@ -22,8 +22,8 @@ SMALL = {
     "actor.num": 1,
     "actor.exploration": "shared",
     "replay.capacity": 2_000,
-    "replay.warmup": 64,
-    "replay.batch": 8,
+    "replay.learning_starts": 64,
+    "replay.batch_size": 8,
     "replay.samples_per_insert": 1.0,
     "eval.episodes": 1,
     "eval.period": 1_000_000,

@@ -12,41 +12,41 @@ import numpy as np
 import pytest
 import torch
 
-from rookery.envs.pathfinding.cases import Cases
-from rookery.loops.pathfinding import Follower, judge
-from rookery.loops.squad import DEMO, Squad, recruit
-from rookery.loops.trials import drawn
+from rookery.pathfinding.evaluation.case_sets import random_case_sets
+from rookery.pathfinding.evaluation.play_cases import ShortestPathPolicy, evaluate_cases
+from rookery.pathfinding.evaluation.team_policy import DEMO, TeamPolicy, load_team_policy
+from rookery.pathfinding.world.cases import Cases
 
 STEPS = 128
 
 
 @pytest.fixture(scope="module")
 def cases() -> Cases:
-    (trial,) = drawn(10, agents=[8], sizes=(20, 20), densities=(0.2, 0.2), seed=0)
-    return trial.cases
+    (case_set,) = random_case_sets(10, agents=[8], sizes=(20, 20), densities=(0.2, 0.2), seed=0)
+    return case_set.cases
 
 
 @pytest.fixture(scope="module")
-def squad() -> Iterator[Squad]:
+def policy() -> Iterator[TeamPolicy]:
     """One thread: where others are busy too, several wait for each other."""
     threads = torch.get_num_threads()
-    yield recruit(DEMO, device="cpu", threads=1)
+    yield load_team_policy(DEMO, device="cpu", threads=1)
     torch.set_num_threads(threads)
 
 
-def success(squad: Squad, cases: Cases) -> float:
-    return judge(squad.of(8), cases, squad.rules(steps=STEPS)).success
+def success(policy: TeamPolicy, cases: Cases) -> float:
+    return evaluate_cases(policy.for_agents(8), cases, policy.rules(steps=STEPS)).success
 
 
-def test_it_gets_all_agents_home(squad: Squad, cases: Cases) -> None:
-    assert success(squad, cases) >= 0.9
+def test_it_gets_all_agents_home(policy: TeamPolicy, cases: Cases) -> None:
+    assert success(policy, cases) >= 0.9
 
 
-def test_own_ways_do_not(squad: Squad, cases: Cases) -> None:
-    assert judge(Follower(), cases, squad.rules(steps=STEPS)).success <= 0.5
+def test_own_ways_do_not(policy: TeamPolicy, cases: Cases) -> None:
+    assert evaluate_cases(ShortestPathPolicy(), cases, policy.rules(steps=STEPS)).success <= 0.5
 
 
-def test_weights_that_say_nothing_do_not(squad: Squad, cases: Cases) -> None:
-    empty = {name: np.zeros_like(array) for name, array in squad.arrays.items()}
+def test_weights_that_say_nothing_do_not(policy: TeamPolicy, cases: Cases) -> None:
+    empty = {name: np.zeros_like(array) for name, array in policy.arrays.items()}
 
-    assert success(replace(squad, arrays=empty), cases) <= 0.5
+    assert success(replace(policy, arrays=empty), cases) <= 0.5

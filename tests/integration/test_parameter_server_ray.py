@@ -10,14 +10,14 @@ from eventually import eventually
 from rookery import DistributedAgent, DistributedEnvironment, MainLoop, ReplayBufferPool
 from rookery.config.schema import ClusterConfig
 from rookery.engines.ray import Cluster, RayParameterServer
-from rookery.envs.toy import Corridor
+from rookery.envs.toy.basic import Corridor
 from rookery.errors import LostError, RefusedError
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.parameters import ParameterServer
+from rookery.server.parameter_server import ParameterServer
 from rookery.types import Array
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 PATIENCE_S = 60.0
 START: dict[str, Array] = {"w": np.zeros((2, 3), np.float32)}
 GRADS: dict[str, Array] = {"w": np.ones((2, 3), np.float32)}

@@ -15,11 +15,11 @@ import torch
 from certificates import Authority
 from eventually import eventually
 from rookery.errors import ConfigError, ProtocolError, RefusedError, StalledError
-from rookery.server import client as client_module
-from rookery.server.client import RemoteParameterServer
 from rookery.server.federated import OPEN, FederatedParameterServer
-from rookery.server.keys import Keys
-from rookery.server.parameters import ParameterServer
+from rookery.server.http import remote_server as client_module
+from rookery.server.http.client_keys import Keys
+from rookery.server.http.remote_server import RemoteParameterServer
+from rookery.server.parameter_server import ParameterServer
 
 KEYS = {name: f"{name}-{'k' * 40}" for name in ("alice", "bob", "carol", "dave")}
 INITIAL = {
@@ -263,7 +263,7 @@ class TestTls:
             assert alice.push_gradients("alice", ONES).accepted
             assert alice.get_parameters().version == 1
 
-    def test_a_server_that_nobody_vouches_for_is_refused_at_once(self, tls: str):
+    def test_a_server_with_an_untrusted_certificate_is_refused_at_once(self, tls: str):
         with (
             RemoteParameterServer(tls, "alice", KEYS["alice"]) as alice,
             pytest.raises(RefusedError, match=r"TLS with .* failed") as refused,
@@ -288,6 +288,39 @@ class TestTls:
         ):
             without.register_worker("alice")
 
+    def test_a_certificate_alone_says_who_a_client_is(
+        self, server: ParameterServer, authority: Authority
+    ):
+        own, hers = authority.sign("server"), authority.sign("alice")
+        url = server.start_server("localhost", 0, client_ca=authority.certificate, **own._asdict())
+        trust = {"ca": authority.certificate, **hers._asdict()}
+        with RemoteParameterServer(url, "alice", **trust) as alice:
+            alice.register_worker("alice")
+            assert alice.push_gradients("alice", ONES).accepted
+        with (
+            RemoteParameterServer(url, "bob", KEYS["bob"], **trust) as forged,
+            pytest.raises(RefusedError, match="key or certificate") as refused,
+        ):
+            forged.register_worker("bob")
+        assert refused.value.code == "auth"
+        assert server.get_server_stats()["workers"] == ["alice"]
+
+    def test_where_keys_are_given_too_a_certificate_alone_is_not_enough(
+        self, server: ParameterServer, authority: Authority
+    ):
+        own, hers = authority.sign("server"), authority.sign("alice")
+        url = server.start_server(
+            "localhost", 0, keys=KEYS, client_ca=authority.certificate, **own._asdict()
+        )
+        with (
+            RemoteParameterServer(
+                url, "alice", ca=authority.certificate, **hers._asdict()
+            ) as alice,
+            pytest.raises(RefusedError) as refused,
+        ):
+            alice.register_worker("alice")
+        assert refused.value.code == "auth"
+
     def test_files_that_do_not_belong_together_are_refused_before_anything_is_bound(
         self, server: ParameterServer, authority: Authority
     ):
@@ -311,15 +344,56 @@ class TestStarting:
             server.start_server("localhost", 0)
 
     def test_plain_http_does_not_leave_this_host(self, server: ParameterServer):
-        with pytest.raises(ConfigError, match="insecure=True"):
+        with pytest.raises(ConfigError, match="--tls-cert"):
             server.start_server("0.0.0.0", 0, keys=KEYS)
 
-    def test_unless_it_is_said(self, server: ParameterServer):
-        assert server.start_server("0.0.0.0", 0, keys=KEYS, insecure=True).startswith("http://0.")
+    def test_with_a_certificate_it_does(self, server: ParameterServer, authority: Authority):
+        own = authority.sign("server")._asdict()
 
-    def test_a_client_does_not_speak_plainly_to_another_host(self):
-        with pytest.raises(ConfigError, match="insecure=True"):
-            RemoteParameterServer("http://192.0.2.1:8888", "alice", KEYS["alice"])
+        assert server.start_server("0.0.0.0", 0, keys=KEYS, **own).startswith("https://0.")
+
+    @pytest.mark.parametrize("host", ["192.0.2.1", "trainer.example", "[2001:db8::1]", "0.0.0.0"])
+    def test_a_client_does_not_send_its_key_plainly_to_another_host(self, host: str, monkeypatch):
+        monkeypatch.setattr(httpx, "Client", lambda **_: pytest.fail("a connection was made"))
+
+        with pytest.raises(ConfigError, match="use https") as refused:
+            RemoteParameterServer(f"http://{host}:8888", "alice", KEYS["alice"])
+
+        assert KEYS["alice"] not in str(refused.value)
+
+    def test_a_client_follows_no_redirect_with_its_key(self):
+        """The server's port is another's now, who says that the service has moved."""
+        got: list[bytes] = []
+        moved = b"HTTP/1.1 307 Moved\r\nlocation: http://192.0.2.1/v1/message\r\n"
+
+        def answer(door: socket.socket) -> None:
+            connection, _ = door.accept()
+            with connection:
+                got.append(connection.recv(65536))
+                connection.sendall(moved + b"content-length: 0\r\n\r\n")
+
+        with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(1) as pool:
+            answering = pool.submit(answer, door)
+            url = f"http://localhost:{door.getsockname()[1]}"
+            with (
+                RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=5.0) as alice,
+                pytest.raises(RefusedError, match="307"),
+            ):
+                alice.register_worker("alice")
+            answering.result(20)
+
+        assert len(got) == 1
+
+    def test_a_client_without_a_key_and_a_certificate_is_refused(self):
+        with pytest.raises(ConfigError, match="neither a key nor a certificate"):
+            RemoteParameterServer("http://localhost:8888", "alice")
+
+    @pytest.mark.parametrize("key", ["", "two words", "line\r\nx: y", "schlüssel"])
+    def test_a_key_that_no_header_can_carry_is_refused_unseen(self, key: str):
+        with pytest.raises(ConfigError, match="HTTP does not carry") as refused:
+            RemoteParameterServer("http://localhost:8888", "alice", key)
+
+        assert not key or key not in str(refused.value)
 
     def test_a_port_that_is_taken_is_named(self, server: ParameterServer):
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -383,15 +457,6 @@ class TestReconnecting:
 
             assert alice.push_gradients("alice", ONES).accepted
 
-    def test_a_nonce_that_was_spoilt_on_its_way_is_no_error(self, alice):
-        def spoil(got: httpx.Response) -> None:
-            got.headers["rookery-nonce"] = "garbage of a proxy"
-
-        alice._http.event_hooks = {"response": [spoil]}
-        alice.register_worker("alice")
-
-        assert alice.push_gradients("alice", ONES).accepted
-
     def test_patience_ends(self):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -426,14 +491,14 @@ class TestReconnecting:
         """The server has applied it; the connection breaks before the client hears so."""
         alice.register_worker("alice")
         lost = iter([True])
-        verified = alice._verified
+        answered = client_module._answered
 
-        def cut(got: httpx.Response, nonce):
+        def cut(got: httpx.Response):
             if next(lost, False):
                 raise httpx.ReadError("cut")
-            return verified(got, nonce)
+            return answered(got)
 
-        monkeypatch.setattr(alice, "_verified", cut)
+        monkeypatch.setattr(client_module, "_answered", cut)
 
         assert alice.push_gradients("alice", ONES).code == "duplicate"
         assert server.version == 1
@@ -460,11 +525,11 @@ class TestWatching:
         found = httpx.get(url + "/status").json()
 
         assert found["version"] == 1
-        assert found["clients"]["alice"] == {"messages": 2, "bad": 0, "quarantined": False}
+        assert found["clients"]["alice"] == {"messages": 2}
         assert found["messages_total"] == {"register": 1, "push": 1}
         assert found["server"]["workers"] == ["alice"]
 
-    def test_nobody_who_looks_keeps_the_event_loop_from_others(self):
+    def test_status_requests_do_not_block_the_event_loop(self):
         """Asking for a version can end a round, which takes sums and a disk."""
         asked_by: list[str] = []
 
@@ -505,8 +570,8 @@ class TestWatching:
         found = httpx.get(url + "/metrics")
 
         assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert 'rookery_server_messages_total{kind="register"} 1\n' in found.text
-        assert "rookery_server_version 0\n" in found.text
+        assert 'rookery_server_messages_total{kind="register"} 1.0\n' in found.text
+        assert "rookery_server_version 0.0\n" in found.text
 
     def test_with_a_token_only_its_owners_can_look(self, server: ParameterServer):
         url = server.start_server("localhost", 0, keys=KEYS, status_token="look")
@@ -537,7 +602,7 @@ def test_a_request_for_a_service_without_the_extra_says_how_to_get_it(monkeypatc
 
     for name in [n for n in sys.modules if n.startswith("rookery.server.") and "conn" in n]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "rookery.server.service")
+    monkeypatch.delitem(sys.modules, "rookery.server.http.service")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
 
     with pytest.raises(ConfigError, match=r"rookery\[server\]"):

@@ -10,22 +10,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rookery.algos import build_algorithm
-from rookery.cli import bench
-from rookery.cli import pathfinding as command
+from benchmarks import command as benchmarks
+from benchmarks.table import BENCHES
+from rookery.algorithms import build_algorithm
 from rookery.cli.main import main
-from rookery.cli.pathfinding import Drawn
 from rookery.config.load import RUN_FILE, dump, load
 from rookery.config.schema import EnvConfig
 from rookery.envs.make import make
-from rookery.envs.pathfinding import cases
-from rookery.loops import parcel, squad, trials
-from rookery.loops.parcel import Parcel
-from rookery.loops.pathfinding import watch
-from rookery.nets.arrays import arrays_of
+from rookery.export import bundle
+from rookery.export.bundle import PolicyBundle
+from rookery.networks.named_arrays import arrays_of
+from rookery.pathfinding import verb as command
+from rookery.pathfinding.evaluation import case_sets, team_policy
+from rookery.pathfinding.evaluation.play_cases import record_episode
+from rookery.pathfinding.verb import RandomCases
+from rookery.pathfinding.world import cases
 from rookery.types import Weights
 
-TEAM = "rookery.envs.pathfinding.team:Team"
+TEAM = "rookery.pathfinding.world.team_env:Team"
 KEYS = {
     "agents",
     "size",
@@ -58,7 +60,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     envs.close()
     algorithm = build_algorithm(config, envs.spec)
     path = tmp_path_factory.mktemp("policy") / "policy.safetensors"
-    parcel.write(path, Parcel(config, envs.codec, envs.spec, arrays_of(algorithm.acting)))
+    bundle.write(path, PolicyBundle(config, envs.codec, envs.spec, arrays_of(algorithm.acting)))
     return path
 
 
@@ -93,7 +95,7 @@ def test_the_same_seed_gives_the_same_rows_whatever_else_is_asked_for(policy, ca
     assert one == both[1:]
 
 
-def test_others_are_judged_beside_it_on_the_same_cases(policy, capsys):
+def test_other_methods_are_evaluated_on_the_same_cases(policy, capsys):
     answer = answered(
         capsys, "evaluate", policy, *SMALL, "--steps", 64, "--baseline", "--planner", "--shield"
     )
@@ -125,7 +127,7 @@ def test_a_table_is_said_row_by_row(policy, capsys):
         *("agents", "size", "cases", "success", "individual", "length", "sum", "of", "costs", "by")
     ]
     assert [line.split()[0] for line in lines[1:]] == ["2", "2", "5", "5"]
-    assert [line.split()[-1] for line in lines[1:]] == ["policy", "ways"] * 2
+    assert [line.split()[-1] for line in lines[1:]] == ["policy", "paths"] * 2
 
 
 def test_sizes_and_densities_may_be_ranges(policy, capsys):
@@ -160,7 +162,7 @@ def test_of_a_file_the_first_cases_may_be_taken(policy, capsys, tmp_path):
 
     assert row["cases"] == 2
     assert main(["pathfinding", "evaluate", str(policy), *map(str, flags), "--agents", "4"]) == 2
-    assert "has cases of 3" in capsys.readouterr().err
+    assert "has instances of 3" in capsys.readouterr().err
 
 
 def test_cases_may_come_from_a_map_and_its_scenario(policy, capsys, tmp_path):
@@ -195,7 +197,7 @@ def test_an_svg_shows_the_episode(policy, capsys, tmp_path):
 def test_of_a_run_folder_the_checkpoint_that_is_asked_for_plays(
     policy, capsys, tmp_path, monkeypatch
 ):
-    found = parcel.read(policy)
+    found = bundle.read(policy)
     (tmp_path / RUN_FILE).write_text(dump(found.config))
     asked = []
 
@@ -203,7 +205,7 @@ def test_of_a_run_folder_the_checkpoint_that_is_asked_for_plays(
         asked.append((folder, which))
         return Weights(7, dict(found.arrays))
 
-    monkeypatch.setattr(squad, "read_weights", read_weights)
+    monkeypatch.setattr(team_policy, "read_weights", read_weights)
 
     answer = answered(capsys, "evaluate", tmp_path, *SMALL, "--checkpoint", "last")
     shown = answered(capsys, "show", tmp_path, "--agents", 2, "--size", 6, "--steps", 3)
@@ -229,11 +231,11 @@ def test_a_drawn_case_is_shown_by_its_number_in_the_row(policy, capsys, tmp_path
     def watched(team, cases, *a, number, **k):
         shown.append(cases)
         numbers.append(number)
-        return watch(team, cases, *a, number=number, **k)
+        return record_episode(team, cases, *a, number=number, **k)
 
-    monkeypatch.setattr(trials, "watch", watched)
+    monkeypatch.setattr(case_sets, "record_episode", watched)
     row = ("--agents", 2, "--size", 6, "--density", 0.1, "--steps", 3)
-    (whole,) = trials.drawn(5, agents=[2], sizes=(6, 6), densities=(0.1, 0.1), seed=0)
+    (whole,) = case_sets.random_case_sets(5, agents=[2], sizes=(6, 6), densities=(0.1, 0.1), seed=0)
 
     answered(capsys, "show", policy, *row, "--case", 4, "--out", tmp_path / "a.svg")
 
@@ -248,13 +250,13 @@ def test_a_case_that_is_not_there_is_refused(policy, capsys, tmp_path):
 
     flags = ["--cases-file", str(file), "--case", "2", "--out", out]
     assert main(["pathfinding", "show", str(policy), *flags]) == 2
-    assert "cases 0 to 1" in capsys.readouterr().err
+    assert "instances are 0 to 1" in capsys.readouterr().err
 
 
 def test_the_demo_plays_the_packaged_policy(policy, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(squad, "files", lambda package: policy.parent)
-    monkeypatch.setattr(command, "SAMPLED", Drawn((2, 3), (8, 8), (0.1, 0.1), 20))
-    monkeypatch.setattr(command, "SHOWN", Drawn((3,), (8, 8), (0.1, 0.1), 1))
+    monkeypatch.setattr(team_policy, "files", lambda package: policy.parent)
+    monkeypatch.setattr(command, "DEMO_CASES", RandomCases((2, 3), (8, 8), (0.1, 0.1), 20))
+    monkeypatch.setattr(command, "SHOWN", RandomCases((3,), (8, 8), (0.1, 0.1), 1))
     out = tmp_path / "demo.svg"
 
     answer = answered(capsys, "demo", "--cases", 1, "--out", out)
@@ -267,9 +269,9 @@ def test_the_demo_plays_the_packaged_policy(policy, capsys, tmp_path, monkeypatc
 def test_the_demo_may_write_into_a_folder_of_its_name_again_and_again(
     policy, capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(squad, "files", lambda package: policy.parent)
-    monkeypatch.setattr(command, "SAMPLED", Drawn((2,), (8, 8), (0.1, 0.1), 20))
-    monkeypatch.setattr(command, "SHOWN", Drawn((2,), (8, 8), (0.1, 0.1), 1))
+    monkeypatch.setattr(team_policy, "files", lambda package: policy.parent)
+    monkeypatch.setattr(command, "DEMO_CASES", RandomCases((2,), (8, 8), (0.1, 0.1), 20))
+    monkeypatch.setattr(command, "SHOWN", RandomCases((2,), (8, 8), (0.1, 0.1), 1))
     monkeypatch.chdir(tmp_path)
 
     first, second = (
@@ -280,12 +282,11 @@ def test_the_demo_may_write_into_a_folder_of_its_name_again_and_again(
 
 
 def test_the_bench_reports_compiled_worlds_on_one_core_by_that_name(capsys, monkeypatch):
-    whole = bench.BENCHES["pathfinding"]
-    monkeypatch.setitem(
-        bench.BENCHES, "pathfinding", replace(whole, contenders=whole.contenders[:1])
-    )
+    whole = BENCHES["pathfinding"]
+    monkeypatch.setitem(BENCHES, "pathfinding", replace(whole, contenders=whole.contenders[:1]))
+    asked = ["pathfinding", "--rounds", "1", "--seconds", "0", "--json"]
 
-    assert main(["bench", "pathfinding", "--rounds", "1", "--seconds", "0", "--json"]) == 0
+    assert benchmarks.main(asked) == 0
 
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     (result,) = answer["results"]

@@ -16,16 +16,16 @@ import pytest
 
 from eventually import eventually
 from rookery.config.schema import ClusterConfig
-from rookery.engines import broom, processes, remote
+from rookery.engines import processes, ray_cleanup, rpc
 from rookery.engines import ray as engine
-from rookery.engines.interface import Failed
+from rookery.engines.engine import RoleFailed
 from rookery.engines.ray import Cluster
-from rookery.engines.remote import Host
+from rookery.engines.rpc import RemoteHandle
 from rookery.errors import ConfigError
-from running import shared
+from run_processes import SUPPORT, shared
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 HERE = "test_ray_engine_real"
 PATIENCE_S = 30.0
 LOSSY = {"req_failure_prob": 10, "resp_failure_prob": 10, "in_flight_failure_prob": 10}
@@ -33,14 +33,14 @@ LOSSY = {"req_failure_prob": 10, "resp_failure_prob": 10, "in_flight_failure_pro
 
 class Tell(NamedTuple):
     what: Any
-    parcel: Any = None
+    payload: Any = None
 
 
 class Echo:
     """Says what it was told, and how many times it was told something."""
 
     def __init__(self, setup: Any):
-        self.roaming = setup == "roam"
+        self.self_driven = setup == "roam"
         self.told, self.roamed = 0, 0
         self.child: Any = None
 
@@ -48,7 +48,7 @@ class Echo:
         self.told += 1
         return DEEDS.get(order.what, _echo)(self, order)
 
-    def roam(self) -> None:
+    def work(self) -> None:
         self.roamed += 1
 
     def close(self) -> None: ...
@@ -64,7 +64,7 @@ def _spawn(role: Echo, order: Tell) -> int:
 
 
 DEEDS: dict[Any, Callable[[Echo, Tell], Any]] = {
-    "sum": lambda role, order: float(order.parcel.sum()),
+    "sum": lambda role, order: float(order.payload.sum()),
     "array": lambda role, order: np.arange(1_000_000),
     "roamed": lambda role, order: role.roamed,
     "nice": lambda role, order: os.nice(0),
@@ -78,11 +78,11 @@ def sleep(connection: Any, setup: Any) -> None:
 
 def start(
     cluster: Cluster, setup: Any = None, target: str = f"{HERE}:Echo", **options: Any
-) -> Host:
+) -> RemoteHandle:
     return cluster.start(target, setup, name="echo-0", cpus=0.5, **options)
 
 
-def answer(host: Host) -> Any:
+def answer(host: RemoteHandle) -> Any:
     answer = host.receive(PATIENCE_S)
     assert answer is not None, host.failure
     return answer
@@ -106,7 +106,7 @@ def local() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def host(local: Cluster) -> Iterator[Host]:
+def host(local: Cluster) -> Iterator[RemoteHandle]:
     host = start(local)
     yield host
     host.stop()
@@ -151,12 +151,12 @@ def test_wait_returns_when_one_has_an_answer(local, host):
     assert host.receive() == ("y", 2)
 
 
-def test_a_parcel_is_read_from_the_store_by_many(local, host):
+def test_a_stored_object_is_read_by_many(local, host):
     other = start(local)
-    parcel = local.share(np.ones(1_000_000))
+    payload = local.share(np.ones(1_000_000))
 
     for each in (host, other):
-        each.send(Tell("sum"), parcel)
+        each.send(Tell("sum"), payload)
 
     assert [answer(each) for each in (host, other)] == [1e6, 1e6]
     other.stop()
@@ -208,15 +208,15 @@ def test_a_target_that_cannot_be_imported_is_final_and_names_the_host(local):
 
     failed = answer(host)
 
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RoleFailed)
     assert failed.final
     assert failed.summary.startswith(os.uname().nodename)
     assert "nowhere_to_be_found" in failed.summary
 
 
 def test_a_host_with_other_versions_is_refused(local, monkeypatch):
-    ours = {**remote.versions(), "torch": "0.1.2"}
-    monkeypatch.setattr(remote, "versions", lambda: ours)
+    ours = {**rpc.versions(), "torch": "0.1.2"}
+    monkeypatch.setattr(rpc, "versions", lambda: ours)
     host = start(local)
 
     failed = answer(host)
@@ -253,7 +253,7 @@ def _belonging(folder: str) -> list[int]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and broom._belongs(process, folder):
+            if process.status() != psutil.STATUS_ZOMBIE and ray_cleanup._belongs(process, folder):
                 found.append(process.pid)
         except (psutil.Error, OSError):
             continue
@@ -264,7 +264,7 @@ class Driver:
     """A function of this file in a process of its own, which prints JSON lines."""
 
     def __init__(self, function: str, *arguments: str, **environ: str):
-        paths = os.pathsep.join(str(Path(__file__).parents[n]) for n in (0, 1))
+        paths = os.pathsep.join(map(str, (Path(__file__).parent, SUPPORT)))
         bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         call = f"import {HERE} as t, sys; t.{function}(*sys.argv[1:])"
         self.process = subprocess.Popen(
@@ -299,8 +299,8 @@ def lossy() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     cluster = Cluster.open(ClusterConfig(), cpus=2, store_bytes=0)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert cluster._session._broom is not None
-    say(folder=str(cluster._session._broom.folder))
+    assert cluster._session._cleanup is not None
+    say(folder=str(cluster._session._cleanup.folder))
     host = start(cluster)
     for number in range(30):
         host.send(Tell(number))
@@ -310,7 +310,6 @@ def lossy() -> None:
     say(answers=answers, signals=signals)
 
 
-@pytest.mark.slow
 def test_lost_calls_are_applied_once_and_a_closed_ray_leaves_nothing():
     failure = json.dumps({"CoreWorkerService.grpc_client.PushTask": {"num_failures": -1, **LOSSY}})
     before = shared()
@@ -333,13 +332,12 @@ def idle() -> None:
     host = start(cluster)
     host.send(Tell("spawn"))
     child = answer(host)
-    assert cluster._session._broom is not None
-    say(folder=str(cluster._session._broom.folder), pids=[host.pid, child])
+    assert cluster._session._cleanup is not None
+    say(folder=str(cluster._session._cleanup.folder), pids=[host.pid, child])
     sys.stdin.read()
 
 
-@pytest.mark.slow
-def test_after_sigkill_of_the_driver_nothing_is_left_of_its_ray():
+def test_after_sigkill_of_the_training_process_nothing_is_left_of_its_ray():
     before = shared()
     driver = Driver("idle")
     said = driver.says()
@@ -375,13 +373,12 @@ def _folders(pid: int) -> list[str]:
     found = set()
     for child in psutil.Process(pid).children():
         try:
-            found.add(child.environ().get(broom.MARK))
+            found.add(child.environ().get(ray_cleanup.MARK))
         except (psutil.Error, OSError):
             continue
     return [folder for folder in found if folder is not None]
 
 
-@pytest.mark.slow
 def test_a_signal_while_ray_starts_is_the_callers_and_nothing_is_left():
     driver = Driver("interrupted")
     pid = driver.says()["pid"]
@@ -465,7 +462,6 @@ def refusals(*tries: str) -> None:
             say(error=str(error), seconds=time.monotonic() - began)
 
 
-@pytest.mark.slow
 def test_a_joined_cluster_has_our_roles_where_we_want_them_and_keeps_none(joined):
     driver = Driver("guest", joined.address, joined.token_path)
     said = driver.says()
@@ -482,7 +478,6 @@ def test_a_joined_cluster_has_our_roles_where_we_want_them_and_keeps_none(joined
     assert eventually(lambda: all(_gone(pid) for pid in said["pids"]), PATIENCE_S)
 
 
-@pytest.mark.slow
 def test_after_sigkill_of_a_guest_the_cluster_stays_without_its_roles(joined):
     driver = Driver("guest", joined.address, joined.token_path)
     said = driver.says()
@@ -495,7 +490,6 @@ def test_after_sigkill_of_a_guest_the_cluster_stays_without_its_roles(joined):
     again.kill()
 
 
-@pytest.mark.slow
 def test_who_cannot_join_is_told_why_in_one_line_and_soon(joined, tmp_path):
     wrong = secret(tmp_path / "wrong", "c" * 64)
     driver = Driver("refusals", f"{joined.address}|{wrong}", f"127.0.0.1:1|{joined.token_path}")

@@ -15,14 +15,12 @@ import psutil
 import pytest
 
 from eventually import eventually
-from nodes import Nodes, two_nodes
-from rookery.actor import CHUNKS
+from rookery.checkpoints import checkpoint
 from rookery.config.load import RUN_FILE
-from rookery.manage import checkpoint
-from running import ALONE, SMALL, Nursery, Started, clock, record, shared, words
+from run_processes import ALONE, SMALL, CommandForker, Started, clock, record, shared, words
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 UP_S = 90.0  # for a run to be on its way, on a busy machine
 END_S = 120.0
@@ -32,20 +30,21 @@ CODES = {SIGINT: 130, SIGTERM: 143}
 SYNC = ("--mode", "sync", "--actors", "2")
 ASYNC = ("--mode", "async", "--actors", "2")
 FOR_EVER = 10_000_000
+SHORT = SMALL | {"run.env_steps": 1_500, "checkpoint.period": 500}
 PLAIN = {"report.tensorboard": "false"}
 
 
 class Place:
     """Where runs are started: all that is theirs has a mark, or is in one folder."""
 
-    def __init__(self, nursery: Nursery, cwd: Path, temporary: Path):
-        self.nursery, self.cwd, self.temporary = nursery, cwd, temporary
+    def __init__(self, forker: CommandForker, cwd: Path, temporary: Path):
+        self.forker, self.cwd, self.temporary = forker, cwd, temporary
         self.mark = uuid.uuid4().hex
         self.before = shared()
 
     def rookery(self, *argv: str, settings: dict[str, Any] | None = None) -> Started:
         env = {"TMPDIR": str(self.temporary), "ROOKERY_TEST": self.mark}
-        return self.nursery.start([*argv, *words(settings or {})], self.cwd, env)
+        return self.forker.start([*argv, *words(settings or {})], self.cwd, env)
 
     def train(self, *argv: str, settings: dict[str, Any] | None = None) -> Started:
         return self.rookery("train", *argv, "--json", "--quiet", settings=settings)
@@ -92,10 +91,10 @@ def _name(process: psutil.Process) -> str:
 
 
 @pytest.fixture
-def place(_nursery: Nursery, tmp_path: Path) -> Iterator[Place]:
+def place(_forker: CommandForker, tmp_path: Path) -> Iterator[Place]:
     temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short: Ray's sockets are in it
-    yield Place(_nursery, tmp_path, temporary)
-    _nursery.end_all()
+    yield Place(_forker, tmp_path, temporary)
+    _forker.end_all()
     shutil.rmtree(temporary)
 
 
@@ -115,43 +114,22 @@ def stop(run: Started, number: Signals) -> None:
 
 # Sync.
 
-ALIKE: dict[str, tuple[int, dict[str, Any]]] = {
-    "one shard": (
-        1,
-        {"replay.draw": "prioritized", "algo.n_step": 3, "env.normalize_obs": "true"},
-    ),
-    "two shards": (2, {"actor.chunk_episodes": 2}),
-    "goals in hindsight": (
-        1,
-        {
-            "env.id": "rookery.envs.bitflip:BitFlip",
-            "env.kwargs": "{bits: 6}",
-            "replay.hindsight": 0.8,
-            "algo.n_step": 1,
-        },
-    ),
+PRIORITIZED = {
+    "replay.sampling": "prioritized",
+    "algo.n_step": 3,
+    "env.normalize_obs": "true",
+    "actor.chunk_episodes": 2,
 }
 
 
-@pytest.mark.parametrize("case", ALIKE)
-def test_sync_gives_the_weights_of_inline_bit_for_bit_and_leaves_nothing(case, place):
-    shards, settings = ALIKE[case]
-    common = ("corridor", *SYNC, "--shards", str(shards))
-    settings = SMALL | {"run.env_steps": 1_500} | settings
-    inline = place.answer(*common, "--engine", "inline", "--run-dir", "inline", settings=settings)
-
-    ray = place.answer(*common, "--engine", "ray", "--run-dir", "ray", settings=settings)
-
-    assert ray["weights_sha256"] == inline["weights_sha256"]
-    assert ray["learner_steps"] == inline["learner_steps"] > 0
-    assert place.nothing_left(), place.left()
-
-
 def test_a_killed_sync_run_is_resumed_exactly_on_ray_and_inline(place):
-    """SIGKILL of its process; what is left of its Ray is gone soon."""
-    common = ("corridor", *SYNC, "--shards", "2")
-    whole = place.answer(*common, "--engine", "inline", "--run-dir", "whole", settings=SMALL)
-    run = place.train(*common, "--engine", "ray", "--run-dir", "run", settings=SMALL)
+    """SIGKILL of its process; what is left of its Ray is gone soon.
+
+    With hindsight, on one shard: tests/integration/test_host_workers.py.
+    """
+    common, settings = ("corridor", *SYNC, "--shards", "2"), SHORT | PRIORITIZED
+    whole = place.answer(*common, "--engine", "inline", "--run-dir", "whole", settings=settings)
+    run = place.train(*common, "--engine", "ray", "--run-dir", "run", settings=settings)
     assert eventually(lambda: saved(place.cwd / "run"), UP_S), run.said
 
     run.send(SIGKILL)
@@ -163,118 +141,51 @@ def test_a_killed_sync_run_is_resumed_exactly_on_ray_and_inline(place):
     elsewhere = place.answer("--resume", "copy", "--exact", "--engine", "inline")
 
     assert again["weights_sha256"] == whole["weights_sha256"]
+    assert again["learner_steps"] == whole["learner_steps"] > 0
     assert elsewhere["weights_sha256"] == whole["weights_sha256"]
+    assert place.nothing_left(), place.left()
 
 
 # Async.
 
-WARMUP = 200  # env steps that ask for no learning
-CORRIDOR = {"actor.chunk": 64, "actor.envs": 8, "replay.warmup": WARMUP}
-# What may lie in the actors' rings when a gate is closed, the limiter's slack, and as much again:
-# what stations were allowed because the learner was learning, if it stops doing so.
-AHEAD = 2 * CHUNKS * (64 + 2 * 8) + 2 * (2 * 2 * (64 + 8))
 
-
-def _ahead(entry: dict[str, Any], ratio: float) -> float:
-    """Returns how many env steps the learner is behind."""
-    inserted = entry["env_steps"] - WARMUP
-    return float(inserted * (1 - entry["metrics"]["replay/samples_per_insert"] / ratio))
-
-
-def test_async_learns_keeps_its_ratio_and_goes_on_with_other_shards(place):
-    settings = SMALL | CORRIDOR
-    settings |= {
-        "run.env_steps": 12_000,
-        "replay.capacity": 20_000,
-        "checkpoint.period": 4_000,
-        "eval.period": 6_000,
-        "report.log_period": 1_000,
-    }
-    first = place.answer(
-        "corridor",
-        *ASYNC,
-        "--engine",
-        "ray",
-        "--shards",
-        "2",
-        "--run-dir",
-        "run",
-        settings=settings,
-    )
-    assert first["best_score"] > 0.9
-    assert place.nothing_left(), place.left()
-
-    on = {"run.env_steps": 16_000}
-    second = place.answer("--resume", "run", "--shards", "1", settings=on)
-
-    assert second["env_steps"] >= 16_000 > first["env_steps"]
-    assert second["learner_steps"] > first["learner_steps"]
-    logged = record(place.cwd / "run", "logged")
-    for counter in ("env_steps", "learner_steps", "episodes", "wall_s"):
-        values = [entry[counter] for entry in logged]
-        assert values == sorted(values)
-    metrics = [entry["metrics"] for entry in logged]
-    assert metrics[-1]["replay/samples_per_insert"] == pytest.approx(4.0, rel=0.05)
-    assert all(m["replay/samples_per_insert"] <= 4.0 for m in metrics)  # never more
-    assert max(_ahead(entry, 4.0) for entry in logged) <= AHEAD
-    fresh = [m for m in metrics if m.get("actors/fresh_ms_p50") is not None]
-    assert fresh
-    assert all(0 < m["actors/fresh_ms_p50"] <= m["actors/fresh_ms_p99"] for m in fresh)
-    assert metrics[-1]["cluster/stations"] == 1.0
-    assert {m["cluster/lost_rows"] for m in metrics} == {0.0}
-    search = checkpoint.newest(place.cwd / "run" / "checkpoints")
-    assert search.broken == []
-    assert search.found is not None
-    assert {segment.shard for segment in search.found.segments()} <= {0}
-
-
-def test_runs_on_rays_of_their_own_learn_from_each_other_and_leave_no_pool(place):
-    settings = SMALL | {"run.env_steps": FOR_EVER, "checkpoint.period": FOR_EVER}
+def test_runs_on_rays_of_their_own_learn_from_each_other_and_leave_nothing(place):
+    """Ctrl+C ends both soon, each with a checkpoint."""
+    settings = SMALL | {"run.env_steps": FOR_EVER}
     settings |= {"sharing.pool": place.temporary / "pool", "sharing.cross_sample_ratio": 0.25}
     flags = ("corridor", "--mode", "async", "--actors", "1", "--engine", "ray")
     runs = [place.train(*flags, "--run-dir", f"run-{i}", settings=settings) for i in range(2)]
+    paths = [place.cwd / f"run-{i}" for i in range(2)]
 
-    def foreign(number: int) -> float:
-        path = place.cwd / f"run-{number}"
+    def foreign(path: Path) -> float:
         logged = record(path, "logged") if (path / "metrics.jsonl").exists() else []
         return float(logged[-1]["metrics"]["sharing/foreign_rows"]) if logged else 0.0
 
-    assert eventually(lambda: foreign(0) > 500 and foreign(1) > 500, UP_S), runs[0].said
+    assert eventually(lambda: all(foreign(path) > 500 for path in paths), UP_S), runs[0].said
     for run in runs:
-        run.send(SIGTERM)
-    ended = [run.wait() for run in runs]
+        stop(run, SIGINT)
 
-    assert ended == [CODES[SIGTERM]] * 2, runs[0].said
-    assert eventually(lambda: place.left()[:2] == ([], []), GONE_S), place.left()
+    for run, path in zip(runs, paths, strict=True):
+        found = checkpoint.newest(path / "checkpoints").found
+        assert found is not None
+        assert found.env_steps == run.answer["env_steps"]
+    assert place.nothing_left(), place.left()
 
 
 # Ends.
 
 
-def test_ctrl_c_in_training_ends_it_soon_with_a_checkpoint_and_leaves_nothing(place):
-    settings = SMALL | {"run.env_steps": FOR_EVER}
-    run = place.train("corridor", *ASYNC, "--engine", "ray", "--run-dir", "run", settings=settings)
-    assert eventually(lambda: saved(place.cwd / "run"), UP_S), run.said
-
-    stop(run, SIGINT)
-
-    found = checkpoint.newest(place.cwd / "run" / "checkpoints").found
-    assert found is not None
-    assert found.env_steps == run.answer["env_steps"]
-    assert place.nothing_left(), place.left()
-
-
 STAGES = {
     "Ray starts": (SIGINT, lambda place: any(place.temporary.glob("rk-*/r"))),
-    "actors start": (SIGTERM, lambda place: place.named("rookery-actor-1")),
+    "actors start": (SIGTERM, lambda place: place.named("rookery-actor-0")),
 }
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_signal_while_it_starts_ends_it_soon_and_leaves_nothing(stage, place):
     number, reached = STAGES[stage]
-    settings = SMALL | {"run.env_steps": FOR_EVER}
-    run = place.train("corridor", *ASYNC, "--engine", "ray", "--run-dir", "run", settings=settings)
+    flags = ("--mode", "async", "--actors", "1", "--engine", "ray", "--run-dir", "run")
+    run = place.train("corridor", *flags, settings=SMALL | {"run.env_steps": FOR_EVER})
     assert eventually(lambda: bool(reached(place)), UP_S), run.said
 
     stop(run, number)
@@ -288,7 +199,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "replay on disk": (("--set", "replay.storage=disk"), "replay.storage"),
     "a learner elsewhere without a cluster": (("--learner-resources", "GPU=1"), "--address"),
     "more shards than actors": (("--shards", "3"), "every shard has actors of its own"),
-    "nobody at the address": (("--address", "127.0.0.1:1"), "cannot join the Ray cluster"),
+    "no Ray at the address": (("--address", "127.0.0.1:1"), "cannot join the Ray cluster"),
 }
 
 
@@ -341,9 +252,9 @@ run = rookery.train(
     run_dir="run",
     overrides=[
         "run={mode: sync, engine: ray, env_steps: 300}",
-        "actor={num: 2, envs: 2, chunk: 20}",
+        "actor={num: 1, envs: 2, chunk: 20}",
         "net.hidden=[8]",
-        "replay={capacity: 1000, warmup: 64, samples_per_insert: 4, shards: 2}",
+        "replay={capacity: 1000, learning_starts: 64, samples_per_insert: 4}",
         "eval={period: 150, episodes: 2}",
         "report.tensorboard=false",
     ],
@@ -366,57 +277,3 @@ def test_a_class_of_a_script_on_standard_input_is_played_on_ray(tmp_path):
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "trained"
-
-
-# A cluster of two nodes that is joined.
-
-
-@pytest.fixture
-def nodes(place: Place) -> Iterator[Nodes]:
-    with two_nodes() as cluster:
-        yield cluster
-
-
-def test_a_run_on_two_nodes_goes_on_without_one_and_uses_a_new_one(nodes, place):
-    """The cluster is there afterwards, without any of our actors."""
-    settings = SMALL | {
-        "run.env_steps": FOR_EVER,
-        "replay.capacity": 600_000,
-        "checkpoint.period": FOR_EVER,  # it waits for whoever is missing
-        "cluster.token_path": nodes.token,
-        "cluster.actors_per_node": 1,
-    }
-    run = place.train(
-        *("corridor", "--mode", "async", "--engine", "ray", "--address", nodes.address),
-        *("--run-dir", "run"),
-        settings=settings,
-    )
-
-    def metrics() -> dict[str, float]:
-        path = place.cwd / "run" / "metrics.jsonl"
-        logged = record(place.cwd / "run", "logged") if path.exists() else []
-        return logged[-1]["metrics"] if logged else {}
-
-    def stations(count: int, restarts: int) -> bool:
-        seen = metrics()
-        return (seen.get("cluster/stations"), seen.get("cluster/restarts")) == (count, restarts)
-
-    def goes_on() -> bool:
-        steps = metrics()["train/n_updates"]
-        return eventually(lambda: metrics()["train/n_updates"] > steps + 50, UP_S)
-
-    assert eventually(lambda: stations(2, restarts=0), UP_S), run.said
-    assert len(set(nodes.ask("where"))) == 2
-    nodes.ask("remove")
-    assert eventually(lambda: stations(2, restarts=1), UP_S), run.said
-    assert len(set(nodes.ask("where"))) == 1
-    assert goes_on()
-    nodes.ask("add")
-    assert eventually(lambda: stations(3, restarts=1), UP_S), run.said
-    assert len(set(nodes.ask("where"))) == 2
-    assert goes_on()
-
-    stop(run, SIGTERM)
-
-    assert eventually(lambda: nodes.ask("where") == [], GONE_S)
-    assert nodes.ask("alive") == 2

@@ -11,14 +11,14 @@ from gymnasium.error import DependencyNotInstalled
 from PIL import Image, ImageSequence
 
 import rookery
-from inline import TINY, Inline
+from inline_runs import TINY, Inline
 from rookery.cli.main import main
-from rookery.envs import toy
+from rookery.envs.toy import basic
 from rookery.errors import ConfigError
-from rookery.loops import launch
-from rookery.loops.film import film
+from rookery.evaluation.record_run import record_run
 from rookery.report import mp4
 from rookery.report.mp4 import write_mp4
+from rookery.training import launch
 
 pytest.importorskip("pygame")
 OVERRIDES = [
@@ -35,7 +35,7 @@ def without_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(run_dir: Path, scenario: str, **given: Any) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "Manager", Inline)
+        patch.setattr(launch, "EvaluationClient", Inline)
         return rookery.train(scenario, overrides=OVERRIDES, run_dir=run_dir, **given).run_dir
 
 
@@ -112,7 +112,7 @@ def test_where_ffmpeg_fails_its_reason_is_told_and_no_film_is_left(tmp_path, mon
 def test_the_same_seed_gives_the_same_film(cartpole, tmp_path):
     films = [tmp_path / name for name in ("a.gif", "b.gif", "c.gif")]
     for path, seed in zip(films, (3, 3, 4), strict=True):
-        film(cartpole, path, seed=seed, max_steps=9)
+        record_run(cartpole, path, seed=seed, max_steps=9)
 
     first, again, other = (path.read_bytes() for path in films)
     assert first == again
@@ -122,9 +122,9 @@ def test_the_same_seed_gives_the_same_film(cartpole, tmp_path):
 def test_a_limit_may_cut_an_episode_and_never_prolongs_one(tmp_path):
     run_dir = trained(tmp_path / "run", "corridor")  # is cut after 100 steps, or arrives
 
-    short = film(run_dir, tmp_path / "short.gif", max_steps=3)
-    whole = film(run_dir, tmp_path / "whole.gif", max_steps=5_000)
-    free = film(run_dir, tmp_path / "free.gif")
+    short = record_run(run_dir, tmp_path / "short.gif", max_steps=3)
+    whole = record_run(run_dir, tmp_path / "whole.gif", max_steps=5_000)
+    free = record_run(run_dir, tmp_path / "free.gif")
 
     assert short["lengths"] == [3]
     assert whole["lengths"] == free["lengths"]
@@ -132,17 +132,17 @@ def test_a_limit_may_cut_an_episode_and_never_prolongs_one(tmp_path):
 
 
 def test_an_environment_without_pictures_is_refused_with_what_would_help(tmp_path, capsys):
-    run_dir = trained(tmp_path / "run", "corridor", env=toy.Echo)
+    run_dir = trained(tmp_path / "run", "corridor", env=basic.Echo)
 
     assert main(["record", str(run_dir)]) == 2
     said = capsys.readouterr().err
-    assert "rookery.envs.toy:Echo gives no pictures" in said
+    assert "rookery.envs.toy.basic:Echo renders no frames" in said
     assert "render_mode='rgb_array'" in said
     assert "rookery evaluate" in said
     assert not (run_dir / "episode.gif").exists()
 
 
-class Undrawn(toy.Corridor):
+class Undrawn(basic.Corridor):
     """Draws with a package that is not there."""
 
     def render(self) -> Any:
@@ -154,11 +154,11 @@ def test_a_package_that_an_environment_draws_with_is_named(tmp_path):
 
     said = r"pygame is not installed; pip install 'rookery\[video\]'"
     with pytest.raises(ConfigError, match=said):
-        film(run_dir, tmp_path / "film.gif", factory=Undrawn)
+        record_run(run_dir, tmp_path / "film.gif", factory=Undrawn)
     assert not (tmp_path / "film.gif").exists()
 
 
-class Shy(toy.Corridor):
+class Shy(basic.Corridor):
     """Says that it can be drawn, and cannot."""
 
     def render(self) -> Any:
@@ -168,5 +168,5 @@ class Shy(toy.Corridor):
 def test_an_environment_that_draws_nothing_is_refused_too(tmp_path):
     run_dir = trained(tmp_path / "run", "corridor", env=Shy)
 
-    with pytest.raises(rookery.RookeryError, match="gives no pictures"):
-        film(run_dir, tmp_path / "a.gif", factory=Shy)
+    with pytest.raises(rookery.RookeryError, match="renders no frames"):
+        record_run(run_dir, tmp_path / "a.gif", factory=Shy)

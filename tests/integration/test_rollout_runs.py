@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nodes import Nodes, two_nodes
+from loopback_cluster import loopback_cluster
+from ray_nodes import Nodes, two_nodes
+from rookery.cluster.cluster_group import ClusterActors
 from rookery.config.load import load
 from rookery.config.schema import Config
-from rookery.event import Collected, Event, Learned, Turned
-from rookery.loops import LOOPS
-from rookery.loops.fleet import Fleet
-from rookery.loops.wiring import Parts, wire
+from rookery.event import Collected, Event, IterationEnded, Learned
+from rookery.training import LOOPS
+from rookery.training.build import Parts, build_parts
 
+__all__ = ["loopback_cluster"]  # a fixture
 pytestmark = pytest.mark.timeout(120)
 SMALL: dict[str, Any] = {
     "run.mode": "sync",
     "run.env_steps": 960,
     "net.hidden": [16],
-    "replay.batch": 24,
+    "replay.batch_size": 24,
     "actor.num": 2,
     "actor.envs": 4,
     "actor.chunk": 60,
@@ -29,10 +31,10 @@ SMALL: dict[str, Any] = {
     "env.check": False,
 }
 TASKS: dict[str, dict[str, Any]] = {
-    "choices": {"env.id": "rookery.envs.toy:Corridor", "env.frame_stack": 3},
-    "several": {"env.id": "rookery.envs.toy:Dials", "algo.shared_net": True},
-    "a motion": {"env.id": "rookery.envs.toy:Reach", "env.normalize_reward": True},
-    "pictures": {"env.id": "rookery.envs.toy:Pictures", "env.kwargs": {"size": 4}},
+    "choices": {"env.id": "rookery.envs.toy.basic:Corridor", "env.frame_stack": 3},
+    "several": {"env.id": "rookery.envs.toy.basic:Dials", "algo.shared_net": True},
+    "a motion": {"env.id": "rookery.envs.toy.basic:Reach", "env.normalize_reward": True},
+    "pictures": {"env.id": "rookery.envs.toy.basic:Pictures", "env.kwargs": {"size": 4}},
     "a native vector": {"env.normalize_obs": True},
 }
 
@@ -47,17 +49,17 @@ def events(parts: Parts) -> Iterator[Event]:
     over = parts.config.run.env_steps
 
     def goes_on(event: Event) -> bool:
-        return not (isinstance(event, Turned) and event.counters.env_steps >= over)
+        return not (isinstance(event, IterationEnded) and event.counters.env_steps >= over)
 
     return takewhile(goes_on, LOOPS[parts.config.run.mode](parts))
 
 
 def trained(config: Config) -> tuple[str, int]:
     """Returns the weights that a run comes to, and its learner steps."""
-    with closing(wire(config)) as parts:
+    with closing(build_parts(config)) as parts:
         for event in events(parts):
             if isinstance(event, Learned):
-                assert event.facts.metrics, "a step was skipped"
+                assert event.result.metrics, "a step was skipped"
         return parts.learner.weights_sha256(), parts.learner.learner_steps
 
 
@@ -79,14 +81,14 @@ def test_sync_with_one_actor_is_the_single_loop():
 
 
 def test_a_rollout_is_learned_from_as_often_as_epochs_say_with_the_newest_weights():
-    with closing(wire(config(**{"run.mode": "single", "actor.num": 1}))) as parts:
+    with closing(build_parts(config(**{"run.mode": "single", "actor.num": 1}))) as parts:
         versions, learned = [], 0
         for event in events(parts):
             if isinstance(event, Collected):
-                versions.append((event.version, parts.board.version, learned))
+                versions.append((event.version, parts.weight_store.version, learned))
                 learned = 0
             learned += isinstance(event, Learned)
-            assert parts.pool.fill <= 1.0
+            assert parts.replay.fill <= 1.0
         ratio = parts.limiter.ratio
 
     assert all(played == newest for played, newest, _ in versions)
@@ -96,13 +98,13 @@ def test_a_rollout_is_learned_from_as_often_as_epochs_say_with_the_newest_weight
 
 
 def test_rewards_are_divided_by_their_deviation_in_rollouts():
-    settings = {"env.id": "rookery.envs.toy:Reach", "env.normalize_reward": True}
-    with closing(wire(config(**settings, **{"run.engine": "inline"}))) as parts:
+    settings = {"env.id": "rookery.envs.toy.basic:Reach", "env.normalize_reward": True}
+    with closing(build_parts(config(**settings, **{"run.engine": "inline"}))) as parts:
         for event in events(parts):
             if isinstance(event, Collected) and event.counters.env_steps > 700:
                 break
-        made, scale = parts.pool._estimated(), float(parts.learner.deviation())
-        columns, slots = parts.pool.ring.columns, made.rows % parts.pool.ring.capacity
+        made, scale = parts.replay._estimated(), float(parts.learner.deviation())
+        columns, slots = parts.replay.ring.columns, made.rows % parts.replay.ring.capacity
         last = ~np.isnan(columns["ahead"][slots]) & (columns["next"][slots] == 0)
         row = np.flatnonzero(last)[0]
         at = slots[row]
@@ -131,31 +133,30 @@ def afar(nodes: Nodes) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_rollouts_of_two_hosts_give_the_weights_of_inline_bit_for_bit(name, nodes):
+@pytest.mark.cluster
+def test_rollouts_of_two_hosts_give_the_weights_of_inline_bit_for_bit(nodes):
     settings = TASKS["choices"] | {"actor.num": 3}
-    inline = trained(config(name, **settings, **{"run.engine": "inline"}))
+    inline = trained(config(**settings, **{"run.engine": "inline"}))
 
-    assert trained(config(name, **settings, **afar(nodes))) == inline
+    assert trained(config(**settings, **afar(nodes))) == inline
 
 
-@pytest.mark.slow
-def test_a_run_with_rollouts_goes_on_where_a_station_is_lost(nodes):
-    """What the station had brought was learned from; its place begins anew, and misses nothing."""
+@pytest.mark.usefixtures("loopback_cluster")
+def test_a_run_with_rollouts_continues_when_a_host_is_lost():
+    """What the host worker had brought was learned from; its successor misses nothing."""
     settings = TASKS["choices"] | {"run.env_steps": 2_400}
-    with closing(wire(config(**settings, **afar(nodes)))) as parts:
-        assert isinstance(parts.crew, Fleet)
+    with closing(build_parts(config(**settings, **{"run.engine": "ray"}))) as parts:
+        assert isinstance(parts.actors, ClusterActors)
         rows = []
         for event in events(parts):
             if isinstance(event, Collected):
-                rows.append(parts.pool._estimated().rows.size)
+                rows.append(parts.replay._estimated().rows.size)
                 if len(rows) in (1, 4):  # its successor's shard is as long as its own was
-                    host = parts.crew.berths[0].host
+                    host = parts.actors.handles[0].host
                     assert host is not None
                     host.stop(0.0)
-        complaints = list(parts.crew.complaints())
-        steps, restarts = parts.counters.env_steps, parts.crew.restarts
+        complaints = list(parts.actors.warnings())
+        steps, restarts = parts.counters.env_steps, parts.actors.restarts
 
     assert restarts == 2, complaints
     assert steps >= 2_400

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from inline import begin, finish, inline, resume, stop_at
+from inline_runs import begin, finish, inline, resume, stop_at
+from rookery.checkpoints import checkpoint, run_folder
 from rookery.cli.main import main
 from rookery.config.load import load
 from rookery.errors import ConfigError
-from rookery.loops.launch import Request, session
-from rookery.manage import checkpoint, folder
+from rookery.training.launch import RunRequest, session
 
 __all__ = ["inline"]  # a fixture
 pytestmark = pytest.mark.usefixtures("inline")
 
 
 def test_a_second_learner_is_refused_and_told_who_has_the_folder(tmp_path, capfd):
-    with begin(tmp_path / "run") as driver:
+    with begin(tmp_path / "run") as training_run:
         resuming = main(["train", "--resume", str(tmp_path / "run")])
         beginning = main(["train", "corridor", "--run-dir", str(tmp_path / "run")])
         said = capfd.readouterr().err
-        answer = finish(driver)
+        answer = finish(training_run)
 
     assert (resuming, beginning) == (2, 2)
     assert said.count(f"is in use by pid {os.getpid()} on ") == 2
@@ -31,13 +31,13 @@ def test_a_second_learner_is_refused_and_told_who_has_the_folder(tmp_path, capfd
 
 
 def test_a_folder_that_holds_a_run_is_not_taken_for_a_new_one(tmp_path, capfd):
-    with begin(tmp_path) as driver:
-        finish(driver, stop_at(20))
+    with begin(tmp_path) as training_run:
+        finish(training_run, stop_at(20))
     before = (tmp_path / "config.yaml").read_text()
 
     assert main(["train", "corridor", "--seed", "9", "--run-dir", str(tmp_path)]) == 2
 
-    assert f"holds a run already; go on with it by `rookery train --resume {tmp_path}`" in (
+    assert f"already holds a run; resume it with `rookery train --resume {tmp_path}`" in (
         capfd.readouterr().err
     )
     assert (tmp_path / "config.yaml").read_text() == before
@@ -46,10 +46,10 @@ def test_a_folder_that_holds_a_run_is_not_taken_for_a_new_one(tmp_path, capfd):
 def test_a_request_that_was_refused_may_be_made_again_in_the_same_folder(tmp_path):
     too_much = load("corridor", changes={"replay.capacity": 10**12, "run.run_dir": str(tmp_path)})
 
-    with pytest.raises(ConfigError, match="memory"), session(too_much, Request()):
+    with pytest.raises(ConfigError, match="memory"), session(too_much, RunRequest()):
         pass
-    with begin(tmp_path) as driver:
-        answer = finish(driver, stop_at(10))
+    with begin(tmp_path) as training_run:
+        answer = finish(training_run, stop_at(10))
 
     assert answer["reason"] == "interrupted"
 
@@ -72,8 +72,8 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"cannot mount a disk here: {done.stderr.strip()}")
     try:
-        with begin(disk / "run") as driver:
-            finish(driver, stop_at(50))
+        with begin(disk / "run") as training_run:
+            finish(training_run, stop_at(50))
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         yield disk
     finally:
@@ -93,10 +93,10 @@ def test_a_disk_that_cannot_be_written_is_refused_in_one_line(read_only, capfd):
 
 @pytest.mark.parametrize("name", ["two words", "Ümläut-鳥-🐦", "a'b\"c$d;e", "-dash", "x" * 200])
 def test_any_name_will_do(name, tmp_path):
-    with begin(tmp_path / name) as driver:
-        finish(driver, stop_at(100))
-    with resume(tmp_path / name) as driver:
-        answer = finish(driver)
+    with begin(tmp_path / name) as training_run:
+        finish(training_run, stop_at(100))
+    with resume(tmp_path / name) as training_run:
+        answer = finish(training_run)
 
     assert answer["run_dir"] == str(tmp_path / name)
     assert checkpoint.newest(tmp_path / name / "checkpoints").found is not None
@@ -106,7 +106,7 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(tmp_path, m
     monkeypatch.chdir(tmp_path)
     config = load("corridor", changes={"name": "my_task", "report.tag": "a_b"})
 
-    paths = [folder.make(config) for _ in range(3)]
+    paths = [run_folder.make(config) for _ in range(3)]
 
     assert len(set(paths)) == 3
     assert all(path.is_dir() and "my_task-a_b-seed0" in path.name for path in paths)
@@ -124,8 +124,8 @@ def test_resuming_what_is_no_run_is_refused(tmp_path, capfd):
 
 
 def test_a_run_that_is_over_says_so_and_answers_at_once(tmp_path, capfd):
-    with begin(tmp_path) as driver:
-        answer = finish(driver)
+    with begin(tmp_path) as training_run:
+        answer = finish(training_run)
 
     assert main(["train", "--resume", str(tmp_path), "--json"]) == 0
 

@@ -1,5 +1,6 @@
 """Stable-Baselines3's algorithms as runs of ours."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,22 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
+from stable_baselines3.common import policies
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import rookery
-from inline import finish, inline
+from inline_runs import finish, inline
 from rookery.cli.main import main
 from rookery.config.load import load
+from rookery.config.other_libraries import SB3_NAMES
 from rookery.errors import ConfigError
 from rookery.event import Collected, Evaluated, Event, Logged, Saved, Started, Stopped, Warned
-from rookery.loops.launch import Request, session
-from rookery.nets.arrays import arrays_of, fingerprint
+from rookery.networks.named_arrays import arrays_of, fingerprint
+from rookery.training.launch import RunRequest, session
 
 __all__ = ["inline"]  # a fixture
 
@@ -55,7 +62,7 @@ def opened(tmp_path: Path, algorithm: str = "DQN", **changes: Any) -> Any:
             **changes,
         },
     )
-    return session(config, Request())
+    return session(config, RunRequest())
 
 
 @pytest.mark.usefixtures("inline")
@@ -63,15 +70,15 @@ def opened(tmp_path: Path, algorithm: str = "DQN", **changes: Any) -> Any:
 def test_every_algorithm_runs_to_its_end_and_leaves_a_model_that_sb3_opens(algorithm, tmp_path):
     events: list[Event] = []
 
-    with opened(tmp_path, algorithm) as driver:
-        answer = finish(driver, lambda _, event: events.append(event))
+    with opened(tmp_path, algorithm) as training_run:
+        answer = finish(training_run, lambda _, event: events.append(event))
 
     assert isinstance(events[0], Started)
     assert isinstance(events[-1], Stopped)
     assert answer["reason"] == "env_steps"
     assert answer["env_steps"] >= 400
-    judged = [event for event in events if isinstance(event, Evaluated)]
-    assert [event.counters.env_steps for event in judged][:2] == [200, 400]
+    evaluation = [event for event in events if isinstance(event, Evaluated)]
+    assert [event.counters.env_steps for event in evaluation][:2] == [200, 400]
     logged = [event for event in events if isinstance(event, Logged)]
     assert [event.counters.env_steps for event in logged][:2] == [150, 300]
     assert any(name.startswith("train/") for name in logged[-1].metrics)
@@ -85,9 +92,9 @@ def test_every_algorithm_runs_to_its_end_and_leaves_a_model_that_sb3_opens(algor
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC", "PPO"])
 def test_a_run_gives_the_weights_that_sb3_gives_by_itself(algorithm, tmp_path):
-    # Models draw from a generator that everybody shares: here the evaluator's would be one of them.
-    with opened(tmp_path, algorithm, **{"run.seed": 3, "eval.period": 10**6}) as driver:
-        answer = finish(driver)
+    # Models draw from a generator that all share: here the evaluator's would be one of them.
+    with opened(tmp_path, algorithm, **{"run.seed": 3, "eval.period": 10**6}) as training_run:
+        answer = finish(training_run)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -107,8 +114,8 @@ def test_a_run_gives_the_weights_that_sb3_gives_by_itself(algorithm, tmp_path):
 @pytest.mark.usefixtures("inline")
 def test_a_solved_run_answers_with_the_weights_that_solved_it(tmp_path):
     """A pole stands for 8 steps whatever one does: the first mark is the one that passes."""
-    with opened(tmp_path, **{"eval.target": 8.0}) as driver:
-        answer = finish(driver)
+    with opened(tmp_path, **{"eval.target": 8.0}) as training_run:
+        answer = finish(training_run)
 
     assert (answer["solved"], answer["reason"], answer["env_steps"]) == (True, "target", 200)
     model = stable_baselines3.DQN.load(tmp_path / "run" / "model.zip", device="cpu")
@@ -118,17 +125,17 @@ def test_a_solved_run_answers_with_the_weights_that_solved_it(tmp_path):
 
 @pytest.mark.usefixtures("inline")
 def test_the_evaluator_plays_what_the_model_would(tmp_path):
-    """Both scales of actions: what is judged is the policy that SB3 predicts with."""
-    with opened(tmp_path, "SAC") as driver:
-        finish(driver)
+    """Both scales of actions: what is evaluated is the policy that SB3 predicts with."""
+    with opened(tmp_path, "SAC") as training_run:
+        finish(training_run)
     model = stable_baselines3.SAC.load(tmp_path / "run" / "model.zip", device="cpu")
     from rookery.envs.make import make
-    from rookery.loops.sb3 import Player
-    from rookery.nets.arrays import load_arrays
+    from rookery.networks.named_arrays import load_arrays
+    from rookery.sb3.models import Sb3Policy
 
     config = load("sac", changes={"sb3.kwargs": {"policy_kwargs": {"net_arch": [8]}}})
     envs = make(config.env, 4)
-    player = Player(config, envs.codec, None)
+    player = Sb3Policy(config, envs.codec, None)
     load_arrays(player.acting, arrays_of(model.policy))
     obs = envs.reset(seed=0)
     wanted, _ = model.predict(obs, deterministic=True)
@@ -140,8 +147,8 @@ def test_the_evaluator_plays_what_the_model_would(tmp_path):
 
 @pytest.mark.usefixtures("inline")
 def test_episodes_and_callbacks_end_a_run_at_once(tmp_path):
-    with opened(tmp_path / "a", **{"run.episodes": 3}) as driver:
-        answer = finish(driver)
+    with opened(tmp_path / "a", **{"run.episodes": 3}) as training_run:
+        answer = finish(training_run)
     assert (answer["reason"], answer["episodes"]) == ("episodes", 3)
 
     def stop(event: Event) -> str | None:
@@ -155,13 +162,13 @@ def test_episodes_and_callbacks_end_a_run_at_once(tmp_path):
 
 @pytest.mark.usefixtures("inline")
 def test_leaving_the_loop_ends_the_thread_and_frees_the_folder(tmp_path):
-    with opened(tmp_path) as driver:
-        events = driver.events()
+    with opened(tmp_path) as training_run:
+        events = training_run.events()
         while not isinstance(next(events), Logged):
             pass
         events.close()
 
-    assert not driver.learning.alive
+    assert not training_run.learning.alive
     assert not (tmp_path / "run" / "result.json").exists()
 
 
@@ -179,9 +186,9 @@ class Broken(gym.Wrapper[Any, Any, Any, Any]):
 def test_what_an_environment_raises_is_a_lost_run_with_its_traceback(tmp_path):
     with (
         pytest.raises(rookery.RookeryError, match="ZeroDivisionError: the pole is gone") as lost,
-        opened(tmp_path, **{"env.wrappers": ["test_sb3_backend:Broken"]}) as driver,
+        opened(tmp_path, **{"env.wrappers": ["test_sb3_backend:Broken"]}) as training_run,
     ):
-        finish(driver)
+        finish(training_run)
 
     assert lost.value.exit_code == 3
     assert "raise ZeroDivisionError" in lost.value.__notes__[0]
@@ -209,9 +216,9 @@ def test_what_sb3_cannot_build_is_refused_and_leaves_no_run(algorithm, changes, 
 
 
 @pytest.mark.usefixtures("inline")
-def test_nobody_goes_on_from_or_judges_what_sb3_has_saved(tmp_path, capsys):
-    with opened(tmp_path) as driver:
-        finish(driver)
+def test_a_model_that_sb3_saved_is_neither_resumed_nor_evaluated(tmp_path, capsys):
+    with opened(tmp_path) as training_run:
+        finish(training_run)
     run_dir = str(tmp_path / "run")
 
     for argv in (
@@ -255,8 +262,8 @@ def test_a_run_borrows_from_another_one_and_leaves_no_pool(tmp_path):
 def test_an_on_policy_run_does_not_share_and_says_so(tmp_path):
     events: list[Event] = []
 
-    with opened(tmp_path, "PPO", **{"sharing.pool": str(tmp_path / "pool")}) as driver:
-        finish(driver, lambda _, event: events.append(event))
+    with opened(tmp_path, "PPO", **{"sharing.pool": str(tmp_path / "pool")}) as training_run:
+        finish(training_run, lambda _, event: events.append(event))
 
     (warned,) = [event for event in events if isinstance(event, Warned)]
     assert warned.kind == "sharing"
@@ -264,6 +271,15 @@ def test_an_on_policy_run_does_not_share_and_says_so(tmp_path):
     assert not (tmp_path / "pool").exists()
 
 
-def test_the_strategy_that_needs_td_errors_is_not_for_sb3():
-    with pytest.raises(ConfigError, match="adaptive follows TD errors"):
-        load("sac", changes={"sharing.strategy": "adaptive"})
+def test_the_names_that_errors_translate_are_sb3s():
+    """Those of the zoo and of sb3-contrib, which need not be installed, are written out."""
+    kinds: list[Any] = [getattr(stable_baselines3, name) for name in SMALL]
+    kinds += [stable_baselines3.HerReplayBuffer, EvalCallback, CheckpointCallback]
+    kinds += [VecNormalize, VecFrameStack, make_vec_env, BaseAlgorithm.learn]
+    kinds += [policies.ActorCriticPolicy, policies.ContinuousCritic]
+    others = {"n_timesteps", "env_wrapper", "normalize", "noise_std"}
+    others |= {"n_quantiles", "top_quantiles_to_drop_per_net"}
+
+    known = {name for kind in kinds for name in inspect.signature(kind).parameters}
+
+    assert SB3_NAMES.keys() - known == others

@@ -10,9 +10,9 @@ import pytest
 from certificates import Authority
 from eventually import eventually
 from rookery.errors import StalledError
-from rookery.server.client import RemoteParameterServer
-from running import Nursery
-from serving import House, free_port
+from rookery.server.http.remote_server import RemoteParameterServer
+from run_processes import CommandForker
+from server_processes import House, free_port
 
 pytest.importorskip("httpx")
 WITHIN_S = 120.0
@@ -20,14 +20,14 @@ ROUNDS = ("--mode", "federated", "--round-steps", "300", "--deadline", "60")
 
 
 @pytest.fixture
-def house(nursery: Nursery, tmp_path: Path) -> House:
-    return House(nursery, tmp_path, "alice", "bob")
+def house(forker: CommandForker, tmp_path: Path) -> House:
+    return House(forker, tmp_path, "alice", "bob")
 
 
 def score(house: House) -> float:
-    judged = house.start(["evaluate", str(house.run_dir), "--episodes", "20", "--json"])
-    assert judged.wait(WITHIN_S) == 0, judged.said
-    return float(judged.answer["mean_return"])
+    evaluated = house.start(["evaluate", str(house.run_dir), "--episodes", "20", "--json"])
+    assert evaluated.wait(WITHIN_S) == 0, evaluated.said
+    return float(evaluated.answer["mean_return"])
 
 
 def test_two_clients_who_send_gradients_find_the_way_out(house: House):
@@ -59,7 +59,7 @@ def test_a_wrong_key_is_refused_and_named(house: House):
     stranger = house.join("bob", key=house.key("alice"))
 
     assert stranger.wait(WITHIN_S) == 3
-    assert "is not that of a key known here; check the client's name and its key" in stranger.said
+    assert "has not proved who it is; check the client's name and its key" in stranger.said
     assert "Traceback" not in stranger.said
     server.send(SIGTERM)
     assert server.wait(WITHIN_S) == 143

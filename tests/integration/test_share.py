@@ -10,25 +10,25 @@ import pytest
 
 from eventually import eventually
 from rookery.config.load import load_run
-from running import SMALL, Nursery, clock, members, record, words
+from run_processes import SMALL, CommandForker, clock, members, record, words
 
 START_S = 120.0  # for two runs to import torch on a busy machine, and to find each other
 LONG = SMALL | {"run.env_steps": 10_000_000, "eval.period": 1_000_000}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FAILING = """\
 name: failing
-env: {id: "strange_envs:Moody", kwargs: {at: 50, mood: raise}}
+env: {id: "misbehaving_envs:Moody", kwargs: {at: 50, mood: raise}}
 run: {env_steps: 4_000}
-replay: {capacity: 2_000, warmup: 200}
+replay: {capacity: 2_000, learning_starts: 200}
 """
 
 
 class Launched:
     """A launcher in a session of its own, as from a terminal."""
 
-    def __init__(self, nursery: Nursery, argv: Sequence[str], cwd: Path):
+    def __init__(self, forker: CommandForker, argv: Sequence[str], cwd: Path):
         self.cwd = cwd
-        self.process = nursery.start(["share", "--json", "--run-dir", "runs", *argv], cwd)
+        self.process = forker.start(["share", "--json", "--run-dir", "runs", *argv], cwd)
 
     def wait(self, within_s: float = START_S) -> tuple[int, str]:
         """Returns the exit code and what it printed."""
@@ -63,17 +63,17 @@ def pools(cwd: Path) -> set[Path]:
 
 
 @pytest.fixture
-def share(_nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., Launched]]:
+def share(_forker: CommandForker, tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     """Starts launchers; nothing of them outlives the test, or is left in shared memory."""
     started: list[Launched] = []
 
     def start(*argv: str) -> Launched:
-        started.append(Launched(_nursery, argv, tmp_path))
+        started.append(Launched(_forker, argv, tmp_path))
         return started[-1]
 
     yield start
     left = [one for one in started if not eventually(lambda one=one: one.over, 10.0)]
-    _nursery.end_all()
+    _forker.end_all()
     assert not left
     assert not any(pool.exists() for pool in pools(tmp_path))
 
@@ -111,7 +111,7 @@ def test_a_failed_run_shows_its_last_lines_and_the_others_go_on(share, tmp_path)
     assert (good["exit_code"], good["reason"]) == (0, "env_steps")
     assert bad["exit_code"] == 3
     assert "failing-seed43 failed with exit code 3; its last lines (runs/failing-seed43/" in out
-    assert "rookery: error: strange_envs:Moody" in out
+    assert "rookery: error: misbehaving_envs:Moody" in out
     assert "weights_sha256" not in bad
 
 

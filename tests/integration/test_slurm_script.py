@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from eventually import eventually
-from hosts import Host, Job, hosts, missing
-from running import TESTS
+from namespace_hosts import Host, Job, hosts, missing
+from run_processes import TREE
 
-SCRIPT = TESTS.parent / "examples" / "cluster" / "slurm.sh"
+SCRIPT = TREE / "examples" / "cluster" / "slurm.sh"
 
 # srun runs what is for the head where it is, and leaves what is for the others in a file.
 TOOLS = {
@@ -27,7 +27,7 @@ TOOLS = {
 }
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.cluster,
     pytest.mark.timeout(120),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]

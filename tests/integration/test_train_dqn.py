@@ -10,16 +10,14 @@ import pytest
 
 import rookery
 from eventually import eventually
+from rookery.api.train_dqn import Cycle
 from rookery.config.load import load
 from rookery.config.schema import Engine
-from rookery.envs.toy import Echo
-from rookery.loops.cycles import Cycle
-from rookery.loops.estimate import ACTOR_FILES
-from rookery.loops.wiring import wire
-from rookery.manage import machine
-from running import members, settled
-
-pytestmark = pytest.mark.slow
+from rookery.envs.toy.basic import Echo
+from rookery.runtime import machine
+from rookery.training.build import build_parts
+from rookery.training.resources import ACTOR_FILES
+from run_processes import members, settled
 
 SMALL: dict[str, Any] = {
     "n_episodes": 16,
@@ -80,8 +78,8 @@ def test_a_worker_takes_as_many_descriptors_as_is_assumed():
     taken = {}
     for num in (1, 2):
         before = machine.open_files()
-        crew = {"run.mode": "sync", "run.engine": "processes", "actor.num": num}
-        parts = wire(load("corridor", changes=crew))
+        local_actors = {"run.mode": "sync", "run.engine": "processes", "actor.num": num}
+        parts = build_parts(load("corridor", changes=local_actors))
         taken[num] = machine.open_files() - before
         parts.close()
 
@@ -102,8 +100,8 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_all_workers_and_is_raised(nursery, tmp_path):
-    run = nursery.start([], tmp_path, script=INTERRUPTED)
+def test_ctrl_c_ends_all_workers_and_is_raised(forker, tmp_path):
+    run = forker.start([], tmp_path, script=INTERRUPTED)
     assert eventually((tmp_path / "began").exists, 90.0), run.said
     assert len(members(run.pid)) == 2 + 2  # itself and its workers, and what they are forked from
     run.send(signal.SIGINT)

@@ -8,8 +8,8 @@ import pytest
 import rookery
 from eventually import eventually
 from rookery.errors import ConfigError
-from rookery.manage import machine
-from running import settled
+from rookery.runtime import machine
+from run_processes import settled
 
 pytestmark = pytest.mark.slow
 
@@ -87,10 +87,10 @@ rookery.train_dqn(
 """
 
 
-def test_ctrl_c_leaves_no_process_and_no_snapshot(nursery, tmp_path):
+def test_ctrl_c_leaves_no_process_and_no_snapshot(forker, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    run = nursery.start([], tmp_path, {"TMPDIR": str(temporary)}, script=INTERRUPTED)
+    run = forker.start([], tmp_path, {"TMPDIR": str(temporary)}, script=INTERRUPTED)
     assert eventually((tmp_path / "began").exists, 90.0), run.said
     assert list(temporary.glob("*/opponents/*"))
     run.send(signal.SIGINT)

@@ -12,7 +12,7 @@ from eventually import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tune.py"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
 def test_a_search_over_two_learning_rates_finds_the_one_that_learns_and_leaves_nothing(tmp_path):

@@ -47,33 +47,29 @@ def elsewhere(wheel, tmp_path_factory) -> Path:
     return programs
 
 
-def test_the_wheel_has_scenarios_types_and_benchmarks(wheel):
+def test_the_wheel_has_scenarios_and_types(wheel):
     with ZipFile(wheel) as archive:
         inside = set(archive.namelist())
 
     scenarios = {path.name for path in (TREE / "src/rookery/config/scenarios").glob("*.yaml")}
     assert {"cartpole.yaml", "acrobot.yaml", "mountaincar.yaml", "corridor.yaml"} <= scenarios
     assert {f"rookery/config/scenarios/{name}" for name in scenarios} <= inside
-    assert {"rookery/py.typed", "rookery/_benchmarks/trial.py"} <= inside
+    assert "rookery/py.typed" in inside
 
 
-def test_the_wheel_has_every_source_file_and_nothing_else(wheel):
+def test_the_wheel_has_every_source_file_and_nothing_else_of_the_tree(wheel):
     with ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
 
-    package, benchmarks = _files("src/rookery"), _files("benchmarks")
-    assert inside == {f"rookery/{name}" for name in package} | {
-        f"rookery/_benchmarks/{name}" for name in benchmarks
-    }
+    assert inside == {f"rookery/{name}" for name in _files("src/rookery")}
 
 
 def test_the_installed_package_is_the_one_of_the_wheel(elsewhere, tmp_path):
-    code = "import rookery.cli.bench as bench; print(bench.__file__, bench.folder())"
+    code = "import rookery; print(rookery.__file__)"
 
-    module, benchmarks = _ran([elsewhere / "python", "-c", code], cwd=tmp_path).split()
+    module = _ran([elsewhere / "python", "-c", code], cwd=tmp_path).strip()
 
     assert Path(module).is_relative_to(elsewhere.parent)
-    assert Path(benchmarks).is_relative_to(elsewhere.parent)
 
 
 def test_what_the_wheel_does_not_declare_is_not_there(elsewhere, tmp_path):
@@ -85,10 +81,10 @@ def test_what_the_wheel_does_not_declare_is_not_there(elsewhere, tmp_path):
 
 def test_the_command_says_what_it_can_do(elsewhere, tmp_path):
     names = json.loads(_ran([elsewhere / "rookery", "list", "--json"], cwd=tmp_path))
-    usage = _ran([elsewhere / "rookery", "bench", "--help"], cwd=tmp_path)
+    usage = _ran([elsewhere / "rookery", "train", "--help"], cwd=tmp_path)
 
     assert "corridor" in names["scenarios"]
-    assert "rookery bench" in usage
+    assert "rookery train" in usage
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,10 +1,10 @@
 """The four ways to put components together, as their example has them: each of them learns."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from run_processes import CommandForker
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "components.py"
 WAYS = ["centralized", "distributed", "asynchronous", "machines"]
@@ -30,12 +30,12 @@ def test_the_example_has_the_four_calls_as_they_are_written():
 @pytest.mark.learning
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_each_of_the_four_ways_finds_the_way_out(tmp_path: Path) -> None:
+def test_each_of_the_four_ways_finds_the_way_out(forker: CommandForker, tmp_path: Path) -> None:
     """The best return is 0.95; who walks back and forth is below 0."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE)], cwd=tmp_path, capture_output=True, text=True, timeout=360
-    )
+    example = forker.start([], tmp_path, script=EXAMPLE.read_text(), path=EXAMPLE, bare=True)
+    ended = example.wait(360.0)
 
-    found = dict(line.split() for line in done.stdout.splitlines())
-    assert list(found) == WAYS, done.stderr
+    assert ended == 0, example.said
+    found = dict(line.split() for line in example.stdout.read_text().splitlines())
+    assert list(found) == WAYS, example.said
     assert {way: reward for way, reward in found.items() if float(reward) < 0.94} == {}

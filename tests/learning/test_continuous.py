@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.algos import build_algorithm
+from rookery.algorithms import build_algorithm
 from rookery.envs.make import make
-from rookery.envs.toy import Reach
-from rookery.nets.arrays import load_arrays
-from schooling import BASE, CONTROL, Trained, train
+from rookery.envs.toy.basic import Reach
+from rookery.networks.named_arrays import load_arrays
+from short_trainings import BASE, CONTROL, Trained, train
 
 pytestmark = pytest.mark.learning
 
@@ -21,7 +21,7 @@ GOALS = np.arange(-40, 41) / 8
 BAR = 6.0  # mean regret; 20 steps at 0.3 from the goal, which may be 5 away
 
 REACH = BASE | {
-    "env.id": "rookery.envs.toy:Reach",
+    "env.id": "rookery.envs.toy.basic:Reach",
     "env.kwargs": {},
     "env.reward_scale": 0.2,
     "run.env_steps": 2_000,
@@ -29,8 +29,8 @@ REACH = BASE | {
     "algo.n_step": 1,
     "algo.target_tau": 0.02,
     "net.hidden": [64, 64],
-    "replay.warmup": 200,
-    "replay.batch": 64,
+    "replay.learning_starts": 200,
+    "replay.batch_size": 64,
     "replay.samples_per_insert": 64.0,
     "actor.envs": 4,
     "actor.chunk": 4,
@@ -40,8 +40,8 @@ REACH = BASE | {
 }
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "sac": {"algo.first_temperature": 0.1},
-    "tqc": {"algo.first_temperature": 0.1, "algo.quantiles": 10, "algo.dropped": 1},
+    "sac": {"algo.initial_temperature": 0.1},
+    "tqc": {"algo.initial_temperature": 0.1, "algo.quantiles": 10, "algo.dropped_quantiles": 1},
     "td3": {"algo.noise": 0.3},
     "ddpg": {"algo.noise": 0.3},
 }
@@ -50,8 +50,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one step": {},
     "three steps, ranked by actors": {
         "algo.n_step": 3,
-        "replay.draw": "prioritized",
-        "replay.first_priority": "actor",
+        "replay.sampling": "prioritized",
+        "replay.initial_priority": "actor",
     },
 }
 
@@ -79,14 +79,14 @@ def regret(trained: Trained) -> float:
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_point_is_brought_to_its_goal(name: str, variant: dict[str, Any]) -> None:
-    trained = train(REACH | ALGORITHMS[name] | {"algo.name": name} | variant, seed=1)
+    settings = REACH | ALGORITHMS[name] | {"algo.name": name} | variant
+    trained = train(settings, seed=1, until=lambda trained: regret(trained) < BAR)
 
     assert regret(trained) < BAR
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_learning_it_is_not(name: str) -> None:
-    brief = CONTROL | {"run.env_steps": 300}
-    trained = train(REACH | ALGORITHMS[name] | {"algo.name": name} | brief, seed=1)
+    trained = train(REACH | ALGORITHMS[name] | {"algo.name": name} | CONTROL, seed=1)
 
     assert regret(trained) > 5 * BAR

@@ -7,8 +7,8 @@ walks straight to the door in 25% of seeds (504 of 2000), so a test asks for sev
 import numpy as np
 import pytest
 
-from rookery.envs.toy import Corridor
-from schooling import CONTROL, CORRIDOR, solved, train
+from rookery.envs.toy.basic import Corridor
+from short_trainings import CONTROL, CORRIDOR, solved, train
 
 pytestmark = pytest.mark.learning
 
@@ -18,7 +18,7 @@ OPTIMUM = Corridor().optimal_return
 @pytest.mark.parametrize("draw", ["uniform", "prioritized"])
 def test_three_step_learning_solves_it_for_five_seeds(draw: str) -> None:
     """85 of 85 seeds do, 40 of them prioritised; without learning 5 of 5 happen once in 1000."""
-    assert solved({**CORRIDOR, "replay.draw": draw, "algo.n_step": 3}, OPTIMUM, range(5)) == 5
+    assert solved({**CORRIDOR, "replay.sampling": draw, "algo.n_step": 3}, OPTIMUM, range(5)) == 5
 
 
 def test_without_learning_it_is_solved_by_luck_at_most() -> None:

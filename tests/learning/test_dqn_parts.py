@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rookery.envs.toy import Corridor, Echo
+from rookery.envs.toy.basic import Corridor, Echo
 from rookery.types import Array, Floats
-from schooling import BASE, CONTROL, CORRIDOR, ECHO, Trained, train
+from short_trainings import BASE, CONTROL, CORRIDOR, ECHO, Trained, reaches, train
 
 pytestmark = pytest.mark.learning
 
@@ -18,7 +18,7 @@ RAINBOW = ATOMS | {
     "algo.values": "categorical",
     "algo.dueling": True,
     "algo.noisy": True,
-    "replay.draw": "prioritized",
+    "replay.sampling": "prioritized",
 }
 
 REACH = {"algo.value_min": -1.0, "algo.value_max": 3.0}  # with gamma 0.5 nothing is worth more
@@ -46,16 +46,13 @@ PARTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 class TestParts:
     def test_each_finds_the_way_through_a_corridor(self, part: dict[str, Any]) -> None:
-        assert train(CORRIDOR | part, seed=1).optimal(Corridor().optimal_return)
+        assert reaches(CORRIDOR | part, Corridor().optimal_return, seed=1)
 
     def test_each_repeats_the_cue(self, part: dict[str, Any]) -> None:
-        assert train(ECHO | part | REACH, seed=1).optimal(Echo().optimal_return)
+        assert reaches(ECHO | part | REACH, Echo().optimal_return, seed=1)
 
     def test_none_repeats_it_without_learning(self, part: dict[str, Any]) -> None:
-        brief = {"run.env_steps": 300}
-        control = train(ECHO | part | REACH | CONTROL | brief, seed=1)
-
-        assert not control.optimal(Echo().optimal_return)
+        assert not reaches(ECHO | part | REACH | CONTROL, Echo().optimal_return, seed=1)
 
 
 class Gamble(gym.Env[Any, Any]):
@@ -100,7 +97,7 @@ GAMBLE = BASE | {
     "learner.lr_end": 0.0002,
     "learner.lr_decay": "linear",
 }
-UNTAUGHT = CONTROL | {"learner.lr_end": 0.0, "run.env_steps": 300}
+UNTAUGHT = CONTROL | {"learner.lr_end": 0.0}
 PLACES = (-3.6, 0.0, 3.6)  # payments of -4, 0 and 4 one step later
 BELOW = {0: (0.0, 0.0, 1.0), 1: tuple(((x / 0.9 + 8.0) / 16.0) ** 0.5 for x in PLACES)}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rookery.envs.toy import Echo
-from schooling import CONTROL, ECHO, solved, train
+from rookery.envs.toy.basic import Echo
+from short_trainings import CONTROL, ECHO, solved, train
 
 pytestmark = pytest.mark.learning
 
@@ -17,7 +17,7 @@ def test_the_cue_is_repeated_for_every_seed() -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        {"replay.draw": "prioritized"},
+        {"replay.sampling": "prioritized"},
         {"algo.dueling": True},
         {"env.normalize_obs": True},
         {"env.frame_stack": 2},

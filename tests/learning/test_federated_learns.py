@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from rookery.components.join import RoundPupil, Update
 from rookery.config.load import load
-from rookery.envs.toy import Echo
-from rookery.loops.notice import Notice, Sharing, portable, settings_of
-from rookery.nets.ask import tensors
+from rookery.envs.toy.basic import Echo
+from rookery.networks.forward import tensors
+from rookery.server.advertised_settings import Notice, Sharing, portable, settings_of
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.parameters import Parameters
+from rookery.server.parameter_server import Parameters
+from rookery.server.run_client import RoundPupil, Update
 from rookery.types import Floats
-from schooling import CONTROL, ECHO
+from short_trainings import CONTROL, ECHO
 
 pytestmark = pytest.mark.learning
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.envs.toy import Loop
-from rookery.replay.pool import Pool
+from rookery.envs.toy.basic import Loop
+from rookery.replay.buffer import LocalReplay
 from rookery.types import Array
-from schooling import CONTROL, LOOP, solved, train
+from short_trainings import CONTROL, LOOP, solved, train
 
 pytestmark = pytest.mark.learning
 
@@ -34,15 +34,15 @@ def test_a_time_limit_is_not_learned_as_death(steps: int) -> None:
 
 def test_the_limit_taken_for_death_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same training with truncations passed off as terminations misses the bar everywhere."""
-    honest = Pool.draw
+    honest = LocalReplay.sample
 
-    def lie(self: Pool, batch: int, *, beta: float = 1.0) -> Any:
+    def lie(self: LocalReplay, batch: int, *, beta: float = 1.0) -> Any:
         drawn = honest(self, batch, beta=beta)
         place = self.ring.columns["t"][drawn.rows % self.ring.capacity]
         drawn.discount[place == Loop().limit - 1] = 0.0
         return drawn
 
-    monkeypatch.setattr(Pool, "draw", lie)
+    monkeypatch.setattr(LocalReplay, "sample", lie)
     learned = values(LOOP, seed=0)
 
     assert (learned < 0.96 * VALUE).all()

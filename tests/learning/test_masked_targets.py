@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from fences import TWENTY, Pit
+from masked_envs import TWENTY, Pit
 from rookery.types import MASK
-from schooling import BASE, CONTROL, train
+from short_trainings import BASE, CONTROL, reaches, train
 
 pytestmark = pytest.mark.learning
 
 PIT: dict[str, Any] = BASE | {
-    "env.id": "fences:Pit",
+    "env.id": "masked_envs:Pit",
     "env.kwargs": {},
     "run.env_steps": 3_000,
     "actor.epsilon_steps": 1_500,
@@ -43,7 +43,7 @@ def test_values_are_exact_where_targets_keep_to_the_mask(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_one_that_forgets_it_believes_in_what_it_may_not_do(seed: int) -> None:
     """The control: it acts by the mask, and its targets do not."""
-    trained, q = learned({"algo.name": "fences:Forgetful"}, seed)
+    trained, q = learned({"algo.name": "masked_envs:Forgetful"}, seed)
 
     assert q[0] > 0.5
     assert trained.returns
@@ -55,7 +55,7 @@ class TestPolicies:
     """Of seed 0, whose first weights go through the door."""
 
     SHORT: ClassVar[dict[str, Any]] = {
-        "env.id": "fences:Pit",
+        "env.id": "masked_envs:Pit",
         "env.kwargs": {},
         "env.check": False,
         "eval.target": None,
@@ -65,12 +65,9 @@ class TestPolicies:
     }
 
     def test_each_learns_under_masks(self, name: str) -> None:
-        trained = train(self.SHORT, scenario=f"{name}-cartpole")
-
-        assert trained.optimal(Pit.optimal_return)
+        assert reaches(self.SHORT, Pit.optimal_return, scenario=f"{name}-cartpole")
 
     def test_none_does_without_learning(self, name: str) -> None:
-        brief = CONTROL | {"run.env_steps": 600}
-        control = train(self.SHORT | brief, scenario=f"{name}-cartpole")
+        control = self.SHORT | CONTROL
 
-        assert not control.optimal(Pit.optimal_return)
+        assert not reaches(control, Pit.optimal_return, scenario=f"{name}-cartpole")

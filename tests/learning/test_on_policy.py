@@ -6,10 +6,11 @@ trained walks straight to the corridor's door by luck now and then, so that asks
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rookery.envs.toy import Corridor, Dials
-from schooling import CONTROL, Trained, train
+from rookery.envs.toy.basic import Corridor, Dials
+from short_trainings import CONTROL, reaches, train
 
 pytestmark = pytest.mark.learning
 
@@ -21,8 +22,8 @@ SMALL: dict[str, Any] = {
     "learner.lr": 0.005,
     "net.hidden": [32],
 }
-CORRIDOR = SMALL | {"env.id": "rookery.envs.toy:Corridor"}
-PPO = {"algo.epochs": 5, "replay.batch": 64, "actor.chunk": 128, "learner.lr": 0.003}
+CORRIDOR = SMALL | {"env.id": "rookery.envs.toy.basic:Corridor"}
+PPO = {"algo.epochs": 5, "replay.batch_size": 64, "actor.chunk": 128, "learner.lr": 0.003}
 WALKS: dict[str, dict[str, Any]] = {
     "ppo": CORRIDOR | PPO | {"run.env_steps": 2_500},
     "a2c": CORRIDOR | {"run.env_steps": 6_000, "actor.envs": 8, "actor.chunk": 64},
@@ -30,7 +31,7 @@ WALKS: dict[str, dict[str, Any]] = {
 }
 DIALS = SMALL | PPO
 DIALS |= {
-    "env.id": "rookery.envs.toy:Dials",
+    "env.id": "rookery.envs.toy.basic:Dials",
     "run.env_steps": 8_000,
     "algo.gamma": 0.5,
     "algo.epochs": 8,
@@ -38,7 +39,7 @@ DIALS |= {
 }
 REACH = SMALL | PPO
 REACH |= {
-    "env.id": "rookery.envs.toy:Reach",
+    "env.id": "rookery.envs.toy.basic:Reach",
     "run.env_steps": 8_000,
     "algo.gamma": 0.9,
     "algo.epochs": 10,
@@ -49,8 +50,8 @@ NEAR = -3.0  # the optimum's mean is -1; without moving it is about -50
 
 
 def walked(name: str, seed: int, changes: dict[str, Any]) -> bool:
-    trained = train(WALKS[name] | changes, seed, scenario=f"{name}-cartpole")
-    return trained.optimal(Corridor().optimal_return)
+    optimum = Corridor().optimal_return
+    return reaches(WALKS[name] | changes, optimum, seed, scenario=f"{name}-cartpole")
 
 
 @pytest.mark.parametrize("name", WALKS)
@@ -64,22 +65,22 @@ def test_without_learning_the_way_is_found_by_luck_at_most(name: str) -> None:
     assert not all(walked(name, seed, CONTROL) for seed in range(3))
 
 
-def dialled(changes: dict[str, Any]) -> Trained:
-    return train(DIALS | changes, 0, scenario="ppo-cartpole")
-
-
 def test_ppo_learns_several_choices_at_once() -> None:
     """8 of 8 seeds. A policy that leaves one dial to chance is right a third of the time."""
-    assert dialled({}).optimal(Dials().optimal_return)
+    assert reaches(DIALS, Dials().optimal_return, scenario="ppo-cartpole")
 
 
 def test_without_learning_several_choices_are_not_right_at_once() -> None:
-    assert sum(dialled(CONTROL).returns) / 60 < 5.0
+    trained = train(DIALS | CONTROL, scenario="ppo-cartpole")
+
+    assert np.mean(trained.returns) < 5.0
 
 
 def mean_reached(changes: dict[str, Any]) -> float:
-    trained = train(REACH | changes, 0, scenario="ppo-cartpole")
-    return sum(trained.returns) / len(trained.returns)
+    trained = train(
+        REACH | changes, scenario="ppo-cartpole", until=lambda done: np.mean(done.returns) > NEAR
+    )
+    return float(np.mean(trained.returns))
 
 
 def test_ppo_learns_a_motion() -> None:

@@ -11,8 +11,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from rookery.envs.toy import Pictures
-from schooling import CONTROL, EPISODES, PICTURES, train
+from rookery.envs.toy.basic import Pictures
+from short_trainings import CONTROL, EPISODES, PICTURES, solved, train
 
 pytestmark = pytest.mark.learning
 
@@ -52,14 +52,14 @@ def best_without_memory() -> float:
     return best / 9
 
 
-def test_one_frame_is_not_enough_for_anybody() -> None:
+def test_one_frame_is_not_enough_for_any_policy() -> None:
     assert best_without_memory() == pytest.approx(8 / 9)
     assert (8 / 9) ** EPISODES < 1e-3  # to be taken for optimal after all
 
 
 def test_two_frames_are_learned_from() -> None:
     """Two of three seeds at the optimum; 20 of 20 get there."""
-    assert sum(train(PICTURES, seed).optimal(OPTIMUM) for seed in range(3)) >= 2
+    assert solved(PICTURES, OPTIMUM, range(3)) >= 2
 
 
 def test_one_frame_is_not_enough_for_the_learner() -> None:

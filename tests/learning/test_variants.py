@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from rookery.envs.toy import Corridor
+from rookery.envs.toy.basic import Corridor
 from rookery.types import EnvSpec
-from schooling import CONTROL, CORRIDOR, train
+from short_trainings import CONTROL, CORRIDOR, reaches
 
 pytestmark = pytest.mark.learning
 
@@ -30,8 +30,8 @@ class TwoRooms(nn.Module):
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "one step": {"algo.n_step": 1},
-    "five steps, prioritised": {"algo.n_step": 5, "replay.draw": "prioritized"},
-    "ranked by actors": {"replay.draw": "prioritized", "replay.first_priority": "actor"},
+    "five steps, prioritised": {"algo.n_step": 5, "replay.sampling": "prioritized"},
+    "ranked by actors": {"replay.sampling": "prioritized", "replay.initial_priority": "actor"},
     "not double": {"algo.double": False},
     "dueling": {"algo.dueling": True},
     "polyak": {"algo.target_tau": 0.02},
@@ -50,17 +50,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_every_variant_solves_it(variant: dict[str, Any], tmp_path: Path) -> None:
     """Two of two seeds whose first networks do not solve it: see the controls."""
     for seed in (1, 2):
-        assert train(CORRIDOR | variant, seed, run_dir=tmp_path).optimal(OPTIMUM)
+        assert reaches(CORRIDOR | variant, OPTIMUM, seed, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["dueling", "normalised observations", "own network"])
 def test_no_network_among_them_solves_it_without_learning(name: str, tmp_path: Path) -> None:
-    """The same two seeds, with a run just long enough to have learner steps.
-
-    The other variants begin with the networks of `test_corridor`'s control.
-    """
-    brief = {"run.env_steps": 300}
+    """The same two seeds; the others begin with the networks of `test_corridor`'s control."""
     for seed in (1, 2):
-        trained = train(CORRIDOR | VARIANTS[name] | CONTROL | brief, seed, run_dir=tmp_path)
-
-        assert not trained.optimal(OPTIMUM)
+        assert not reaches(CORRIDOR | VARIANTS[name] | CONTROL, OPTIMUM, seed, tmp_path)

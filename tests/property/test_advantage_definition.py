@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experience import VECTOR, Step, Told, columns
-from imagined import ACTORS, ENVS, EXPERIENCE, SIZES
+from experience_strategies import ACTORS, ENVS, EXPERIENCE, SIZES
 from rookery.replay.fold import Chains
 from rookery.replay.ring import Ring, schema_of
 from rookery.replay.rollouts import advantages
 from rookery.types import AHEAD, End, Extra
+from sample_experience import VECTOR, Step, Told, columns
 
 SPEC = replace(VECTOR, extras=(Extra("log_prob"), Extra(AHEAD)))
 SHARES = st.sampled_from([0.0, 0.5, 0.9, 1.0])

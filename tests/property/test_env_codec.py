@@ -9,10 +9,10 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.envs import toy
-from rookery.envs.spaces import CODED, Codec, Codes
+from rookery.envs.spaces import CODED, Codes, SpaceCodec
+from rookery.envs.toy import basic
 from rookery.envs.vector import Envs
-from rookery.types import Kind
+from rookery.types import LeafKind
 
 SMALL = st.integers(1, 4)
 SHAPES = st.lists(SMALL, max_size=3).map(tuple)
@@ -52,10 +52,10 @@ def _flat(space: Any, obs: Any) -> list[tuple[Any, Any]]:
 
 def _read_back(leaf: Any, space: Any, stored: Any) -> Any:
     """Undoes what storing does, by definition."""
-    if leaf.kind is Kind.DISCRETE:
+    if leaf.kind is LeafKind.DISCRETE:
         start = np.ravel(space.start)
         return (stored + start).reshape(len(stored), *space.shape)
-    if leaf.kind is Kind.IMAGE and leaf.shape != space.shape and len(space.shape) == 3:
+    if leaf.kind is LeafKind.IMAGE and leaf.shape != space.shape and len(space.shape) == 3:
         return stored.transpose(0, 2, 3, 1)
     return stored.reshape(len(stored), *space.shape)
 
@@ -65,7 +65,7 @@ def test_stored_observations_lose_nothing(space, num, seed):
     batched = batch_space(space, num)
     batched.seed(seed)
     obs = batched.sample()
-    codec = Codec(space, spaces.Discrete(2))
+    codec = SpaceCodec(space, spaces.Discrete(2))
 
     stored = codec.encode(obs, num)
 
@@ -84,7 +84,7 @@ def test_decoding_undoes_storing(space, num, seed):
     batched = batch_space(space, num)
     batched.seed(seed)
     obs = batched.sample()
-    codec = Codec(space, spaces.Discrete(2))
+    codec = SpaceCodec(space, spaces.Discrete(2))
 
     back = codec.decode(codec.encode(obs, num))
 
@@ -103,7 +103,7 @@ def test_decoding_undoes_storing(space, num, seed):
 )
 def test_decoded_actions_stay_in_their_space_and_keep_their_order(low, width, shape, dtype, stored):
     space = spaces.Box(low, low + width, shape, dtype)
-    codec = Codec(spaces.Discrete(2), space)
+    codec = SpaceCodec(spaces.Discrete(2), space)
     rows = np.array(sorted(stored), np.float32)
     action = np.broadcast_to(rows.reshape(-1, *(1,) * len(shape)), (len(rows), *shape))
 
@@ -116,7 +116,7 @@ def test_decoded_actions_stay_in_their_space_and_keep_their_order(low, width, sh
 @given(st.integers(-50, 50), st.integers(1, 6), st.integers(1, 4))
 def test_decoded_choices_cover_the_space(start, n, num):
     space = spaces.Discrete(n, start=start)
-    codec = Codec(spaces.Discrete(2), space)
+    codec = SpaceCodec(spaces.Discrete(2), space)
 
     decoded = [codec.decode_action(np.full(num, a)) for a in range(n)]
 
@@ -134,7 +134,7 @@ ACTIONS = st.one_of(
 def test_choices_are_read_back_as_they_were_given(space, num, seed):
     space.seed(seed)
     given_actions = np.stack([space.sample() for _ in range(num)])
-    codec = Codec(spaces.Discrete(2), space)
+    codec = SpaceCodec(spaces.Discrete(2), space)
 
     stored = codec.encode_action(given_actions)
 
@@ -157,7 +157,7 @@ def test_motions_are_read_back_to_within_a_rounding(low, width, shape, dtype, se
     space = spaces.Box(low, low + width, shape, dtype)
     space.seed(seed)
     action = np.stack([space.sample() for _ in range(3)])
-    codec = Codec(spaces.Discrete(2), space)
+    codec = SpaceCodec(spaces.Discrete(2), space)
 
     stored = codec.encode_action(action)
 
@@ -168,7 +168,7 @@ def test_motions_are_read_back_to_within_a_rounding(low, width, shape, dtype, se
 
 def _rows(mode, length, seed, actions):
     """The rows an actor would store for one environment, and how often it had to ask."""
-    envs = Envs(SyncVectorEnv([lambda: toy.Echo(2, length)], autoreset_mode=mode), "echo")
+    envs = Envs(SyncVectorEnv([lambda: basic.Echo(2, length)], autoreset_mode=mode), "echo")
     obs, rows, asked = envs.reset(seed), [], 0
     todo = list(actions)
     while todo:

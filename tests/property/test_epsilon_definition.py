@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rookery.server.ledger import Spent, epsilon_of
+from rookery.server.privacy.privacy_budget import Spent, epsilon_of
 
 # (z, q, rounds, delta). Rates from 1 down to that of a batch of 256 among 60,000.
 CASES = [

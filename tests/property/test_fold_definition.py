@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experience import DIALS, IMAGE, MIXED, VECTOR, Step, Told, acted, feed
-from imagined import ACTORS, CAPACITIES, ENVS, EXPERIENCE, GAMMA, SIZES, WINDOWS
+from experience_strategies import ACTORS, CAPACITIES, ENVS, EXPERIENCE, GAMMA, SIZES, WINDOWS
 from rookery.replay import fold
 from rookery.replay.fold import Chains
 from rookery.replay.ring import Ring, schema_of
 from rookery.types import Array, End, EnvSpec, Extra
+from sample_experience import DIALS, IMAGE, MIXED, VECTOR, Step, Told, acted, feed
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def test_returns_so_far_begin_anew_with_every_episode(steps: list[Step], sizes: 
     for row, step in enumerate(steps):
         so_far = expected[plain.before[row]] if row in plain.before else 0.0
         expected.append(0.0 if step.end else so_far * GAMMA + step.reward)
-    assert found.tolist() == expected
+    assert found.tolist() == np.float32(expected).tolist()
 
 
 def drawable(plain: Told, spec: EnvSpec, window: int) -> Array:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludo_by_hand import ONE, Luck, Table, laid, taken
-from rookery.envs.games.ludo import Ludo
-from rookery.envs.games.table import GAMES
+from plain_ludo import ONE, Luck, Table, laid, taken
+from rookery import plugins
+from rookery.games.ludo import Ludo
+from rookery.games.plugin import PLUGIN
 
 TOKENS = st.lists(st.integers(-1, 56), min_size=4, max_size=4)
 THROWS = st.sampled_from(
@@ -17,6 +18,8 @@ THROWS = st.sampled_from(
     + [[6, die] for die in range(1, 6)]
     + [[6, 6, die] for die in range(1, 6)]
 )
+
+GAMES = {name: plugins.load(rules) for name, rules in PLUGIN.games.items()}
 
 
 def known(games, table=0):
@@ -107,16 +110,16 @@ def random_plies(games, plies, rng):
     for _ in range(plies):
         if games.over.any():
             games.reset(np.flatnonzero(games.over), rng)
-        everybody = np.arange(games.num)
-        masks = [games.look(everybody, everybody * 0 + s)["action_mask"] for s in range(2)]
+        tables = np.arange(games.num)
+        masks = [games.look(tables, tables * 0 + s)["action_mask"] for s in range(2)]
         allowed = np.where(games.due[:, :1], *masks)
         action = (rng.random(allowed.shape) * allowed).argmax(1)
-        games.play(everybody, np.stack([action, action], axis=1))
+        games.play(tables, np.stack([action, action], axis=1))
         yield
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_one_seat_with_a_choice_is_due_until_the_end_and_nobody_after_it(name):
+def test_one_seat_with_a_choice_is_due_until_the_end_and_none_after_it(name):
     rng = np.random.default_rng(3)
     games = GAMES[name](16)
     games.reset(np.arange(16), rng)

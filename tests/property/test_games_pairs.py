@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paired import ONE, agree, drawn, paired
-from rookery.envs.games.connect_four import ConnectFour
-from rookery.envs.games.tictactoe import TicTacToe
+from paired_games import ONE, agree, drawn, paired
+from rookery.games.connect_four import ConnectFour
+from rookery.games.tictactoe import TicTacToe
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it imports games it has deprecated

@@ -5,9 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from paired import ONE, drawn
-from rookery.envs.games.connect_four import ConnectFour
-from rookery.envs.games.scripted import Minimax, outcome, worths
+from paired_games import ONE, drawn
+from rookery.games.connect_four import ConnectFour
+from rookery.games.scripted_players import Minimax, outcome, worths
 
 LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
 

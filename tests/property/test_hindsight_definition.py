@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experience import VECTOR, Step, Told, feed
-from imagined import ACTORS, CAPACITIES, ENVS, EXPERIENCE, SIZES
+from experience_strategies import ACTORS, CAPACITIES, ENVS, EXPERIENCE, SIZES
 from rookery.replay.fold import Chains
 from rookery.replay.hindsight import future
 from rookery.replay.ring import Ring, schema_of
+from sample_experience import VECTOR, Step, Told, feed
 
 
 @given(EXPERIENCE, CAPACITIES, SIZES, st.floats(0.0, 1.0))

@@ -1,16 +1,16 @@
-"""10,000 episodes under random masks: nobody ever does what is forbidden."""
+"""10,000 episodes under random masks: no policy takes a forbidden action."""
 
 from typing import Any
 
 import pytest
 
-from fences import NEXT, SAME, Fences
-from rookery.actor import Actor
-from rookery.algos import build_algorithm
+from masked_envs import NEXT, SAME, Fences
+from rookery.actors.actor import Actor
+from rookery.algorithms import build_algorithm
 from rookery.config.load import load
 from rookery.config.schema import ActorConfig, EnvConfig
 from rookery.envs.vector import Envs
-from rookery.evaluator import Evaluator
+from rookery.evaluation.evaluator import Evaluator
 
 EACH, NUM = 1_000, 32
 EXPLORING = [("dqn", 0.5), ("dqn", 0.0), ("dqn", 1.0), ("r2d2", 0.5), ("sac", 0.2)]
@@ -54,9 +54,9 @@ def test_an_evaluator_never_does_what_is_forbidden(name: str) -> None:
     _, envs = fences(3)
     evaluator = Evaluator(environments, built(name, envs), episodes=EACH)
 
-    judged = evaluator.run(seed=0)
+    evaluated = evaluator.run(seed=0)
 
-    assert len(judged.returns) == EACH
+    assert len(evaluated.returns) == EACH
     assert made[0].episodes >= EACH
 
 

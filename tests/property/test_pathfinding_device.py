@@ -6,23 +6,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arenas import cases_of
-from crossing import cells, free_cells, steps_to
-from rookery.envs.pathfinding import cases as case
-from rookery.envs.pathfinding import fields
-from rookery.envs.pathfinding.cases import Cases
-from rookery.envs.pathfinding.device import (
+from plain_pathfinding import cells, free_cells, steps_to
+from rookery.errors import ConfigError
+from rookery.pathfinding.world import cases as case
+from rookery.pathfinding.world import distance_fields
+from rookery.pathfinding.world.cases import Cases
+from rookery.pathfinding.world.device_worlds import (
     FAR,
     DeviceWorlds,
     _triangular,
     components,
     distances,
-    draw_layouts,
-    lay_out,
+    draw_device_cases,
+    to_device,
 )
-from rookery.envs.pathfinding.rules import NEARER, Collision, Outside, Rules
-from rookery.envs.pathfinding.worlds import BEYOND, Worlds
-from rookery.errors import ConfigError
+from rookery.pathfinding.world.rules import NEARER, Collision, Outside, WorldRules
+from rookery.pathfinding.world.worlds import BEYOND, Worlds
+from small_team_actors import cases_of
 
 CPU = torch.device("cpu")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -83,9 +83,9 @@ def assert_alike(device, compiled):
 @given(asked=worlds_of(), radius=st.integers(1, 4), share=st.sampled_from((0, 0.8, 1)), seed=SEEDS)
 def test_every_step_equals_that_of_the_compiled_worlds(outside, asked, radius, share, seed):
     rng = np.random.default_rng(seed)
-    cases, rules = scattered(rng, **asked), Rules(radius=radius, outside=outside)
+    cases, rules = scattered(rng, **asked), WorldRules(radius=radius, outside=outside)
     compiled = Worlds(cases, rules)
-    device = DeviceWorlds(lay_out(cases, rules, CPU), rules, width=asked["shape"][1])
+    device = DeviceWorlds(to_device(cases, rules, CPU), rules, width=asked["shape"][1])
 
     for _ in range(24):
         assert_alike(device, compiled)
@@ -99,11 +99,11 @@ def test_every_step_equals_that_of_the_compiled_worlds(outside, asked, radius, s
 
 
 def test_greedy_agents_arrive_as_they_do_in_the_compiled_worlds():
-    """The test above says little if nobody ever finishes: here most do, and on the same step."""
-    rng, rules = np.random.default_rng(0), Rules()
+    """The test above says little if no world ever finishes: here most do, and on the same step."""
+    rng, rules = np.random.default_rng(0), WorldRules()
     cases = case.generate(32, agents=2, size=10, density=0.2, rng=rng)
     compiled = Worlds(cases, rules)
-    device = DeviceWorlds(lay_out(cases, rules, CPU), rules, width=10)
+    device = DeviceWorlds(to_device(cases, rules, CPU), rules, width=10)
     over = np.zeros(32, dtype=bool)
 
     for _ in range(40):
@@ -118,15 +118,15 @@ def test_greedy_agents_arrive_as_they_do_in_the_compiled_worlds():
 @given(asked=worlds_of(), seed=SEEDS)
 def test_renewed_worlds_are_those_that_are_loaded(asked, seed):
     rng = np.random.default_rng(seed)
-    (first, second), rules = (scattered(rng, **asked) for _ in range(2)), Rules(radius=2)
+    (first, second), rules = (scattered(rng, **asked) for _ in range(2)), WorldRules(radius=2)
     compiled = Worlds(first, rules)
-    device = DeviceWorlds(lay_out(first, rules, CPU), rules, width=asked["shape"][1])
+    device = DeviceWorlds(to_device(first, rules, CPU), rules, width=asked["shape"][1])
 
     for renewed in (False, True):
         if renewed:
             which = rng.random(asked["count"]) < 0.5
             compiled.load(np.flatnonzero(which), Cases(*(part[which] for part in second)))
-            device.renew(torch.from_numpy(which), lay_out(second, rules, CPU))
+            device.renew(torch.from_numpy(which), to_device(second, rules, CPU))
         for _ in range(6):
             assert_alike(device, compiled)
             action = greedy(compiled.views(), rng, 0.7)
@@ -136,14 +136,14 @@ def test_renewed_worlds_are_those_that_are_loaded(asked, seed):
 
 @pytest.mark.parametrize("outside", Outside)
 @given(asked=worlds_of(), radius=st.integers(1, 4), seed=SEEDS)
-def test_fields_are_the_code_planes_of_everybody_who_is_there(outside, asked, radius, seed):
+def test_fields_are_the_code_planes_of_all_present_agents(outside, asked, radius, seed):
     cases = scattered(np.random.default_rng(seed), **asked)
-    rules = Rules(radius=radius, outside=outside)
-    laid = lay_out(cases, rules, CPU)
+    rules = WorldRules(radius=radius, outside=outside)
+    laid = to_device(cases, rules, CPU)
     around = [length + 2 * radius for length in asked["shape"]]
     planes = np.empty((asked["count"], asked["agents"], *around), dtype=np.uint8)
     beyond = np.uint8(BEYOND[outside])
-    fields.draw(np.arange(asked["count"]), cases.maps, cases.goals, radius, beyond, planes)
+    distance_fields.draw(np.arange(asked["count"]), cases.maps, cases.goals, radius, beyond, planes)
 
     there = cases.starts[..., 0] >= 0
     np.testing.assert_array_equal(laid.field.view(planes.shape).numpy()[there], planes[there])
@@ -211,8 +211,8 @@ DRAWN = st.tuples(
 
 def drawn(sizes, agents, density, radius, seed, width=9, outside=Outside.BLOCKED):
     """Returns layouts, and the same as cases on maps of the full width."""
-    rules, rng = Rules(radius=radius, outside=outside), torch.Generator().manual_seed(seed)
-    laid = draw_layouts(
+    rules, rng = WorldRules(radius=radius, outside=outside), torch.Generator().manual_seed(seed)
+    laid = draw_device_cases(
         torch.tensor(sizes), agents=agents, width=width, rules=rules, density=density, rng=rng
     )
     return laid, cases_of(laid, width=width, radius=radius), rules
@@ -234,7 +234,7 @@ def test_drawn_goals_are_within_reach_and_no_cell_is_used_twice(asked):
 def test_drawn_layouts_are_those_of_their_cases(asked):
     laid, cases, rules = drawn([9, 5, 7, 2, 3, 9], *asked)
 
-    for mine, theirs in zip(laid[:4], lay_out(cases, rules, CPU)[:4], strict=True):
+    for mine, theirs in zip(laid[:4], to_device(cases, rules, CPU)[:4], strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -317,8 +317,8 @@ def test_all_pairs_of_free_cells_are_drawn_about_equally_often(seed):
 
 
 def test_other_collision_rules_are_refused():
-    rules = Rules(collision=Collision.SOFT)
+    rules = WorldRules(collision=Collision.SOFT)
     cases = case.generate(1, agents=1, size=3, density=0.0, rng=np.random.default_rng(0))
 
     with pytest.raises(ConfigError, match="reference only, got soft; use the compiled"):
-        DeviceWorlds(lay_out(cases, rules, CPU), rules, width=3)
+        DeviceWorlds(to_device(cases, rules, CPU), rules, width=3)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossing import cells, free_cells, steps_to
-from rookery.envs.pathfinding import cases as case
+from plain_pathfinding import cells, free_cells, steps_to
 from rookery.errors import ConfigError
+from rookery.pathfinding.world import cases as case
 
 ASKED = st.tuples(
     st.integers(1, 5),  # agents, who find room on the least of these maps, if not on the first
@@ -52,5 +52,5 @@ def test_reach_is_checked_as_it_is_defined(rows, columns, seed):
     connected = (0, 0) in steps_to(free_cells(blocked), (rows - 1, columns - 1))
 
     case.check(cases)
-    with nullcontext() if connected else pytest.raises(ConfigError, match="no way leads"):
+    with nullcontext() if connected else pytest.raises(ConfigError, match="cannot be reached"):
         case.check(cases, reachable=True)

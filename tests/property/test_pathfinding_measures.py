@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.envs.pathfinding.measures import Measures
+from rookery.pathfinding.world.episode_measures import EpisodeMeasures
 
 AGENTS = st.integers(1, 4)
 
@@ -18,7 +18,7 @@ def test_measures_are_what_the_whole_story_says(data, agents, absent, steps):
     starts = goals.copy()
     starts[:agents, 0] += ~np.array(story[0])
 
-    measures = Measures(starts, goals)
+    measures = EpisodeMeasures(starts, goals)
     for now in story[1:]:
         measures.count(np.array(now + [True] * absent))
 

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossing import arrived, beside, cells, crowds, free_cells
-from rookery.envs.pathfinding.cases import Cases
-from rookery.envs.pathfinding.worlds import Worlds
+from plain_pathfinding import arrived, beside, cells, crowds, free_cells
+from rookery.pathfinding.world.cases import Cases
+from rookery.pathfinding.world.worlds import Worlds
 
 
 def stepped(cases, action):
@@ -25,7 +25,7 @@ def test_a_step_equals_the_corrections_one_by_one_in_any_order(crowd, order):
 
 
 @given(crowds())
-def test_nobody_shares_a_cell_nor_walks_through_another_nor_a_wall(crowd):
+def test_no_agent_shares_a_cell_or_passes_through_another_or_a_wall(crowd):
     cases, action = crowd
     before, after = stepped(cases, action)
     present = [cell for cell in after if cell is not None]
@@ -41,7 +41,7 @@ def test_nobody_shares_a_cell_nor_walks_through_another_nor_a_wall(crowd):
 
 
 @given(crowds())
-def test_everybody_stays_or_goes_where_it_wanted_to(crowd):
+def test_every_agent_stays_or_moves_to_its_target_cell(crowd):
     cases, action = crowd
 
     for i, (here, there) in enumerate(zip(*stepped(cases, action), strict=True)):

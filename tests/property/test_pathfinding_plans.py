@@ -7,16 +7,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crossing import beside, cells, crowds, free_cells
-from rookery.envs.pathfinding.cases import generate
-from rookery.envs.pathfinding.planner import Verdict, plan
-from rookery.envs.pathfinding.rules import Collision, Rules
-from rookery.envs.pathfinding.shield import shield
-from rookery.envs.pathfinding.worlds import Worlds
+from plain_pathfinding import beside, cells, crowds, free_cells
+from rookery.pathfinding.planner.plan import PlanStatus, plan
+from rookery.pathfinding.planner.shield import shield
+from rookery.pathfinding.world.cases import generate
+from rookery.pathfinding.world.rules import Collision, WorldRules
+from rookery.pathfinding.world.worlds import Worlds
 
 
 def is_step(free, before, after):
-    """May everybody go from here to there at once?"""
+    """Returns whether all agents may move from here to there at once."""
     present = [i for i, cell in enumerate(before) if cell is not None]
     if any((after[i] is None) != (before[i] is None) for i in range(len(before))):
         return False
@@ -74,7 +74,7 @@ def test_every_plan_obeys_the_plain_rules(crowd, seed):
     cases, _ = crowd
     found = plan(cases, steps=100, seed=seed, budget=3000)[0]
 
-    assert (found.paths is None) == (found.verdict is not Verdict.FOUND)
+    assert (found.paths is None) == (found.status is not PlanStatus.FOUND)
     assert found.spent <= 3000
     if found.paths is not None:
         check(cases, found, 100)
@@ -88,7 +88,7 @@ def test_a_plan_is_found_exactly_if_there_is_one(crowd, seed):
     least = fewest_steps(cases)
     found = plan(cases, steps=10_000, seed=seed, budget=2_000_000)[0]
 
-    assert found.verdict is (Verdict.UNSOLVABLE if least is None else Verdict.FOUND)
+    assert found.status is (PlanStatus.UNSOLVABLE if least is None else PlanStatus.FOUND)
     assert least is None or found.length >= least
 
 
@@ -98,7 +98,7 @@ def test_a_plan_is_found_exactly_if_there_is_one(crowd, seed):
 def test_every_collision_rule_lets_a_plan_happen(rule, crowd):
     cases, _ = crowd
     found = plan(cases, steps=100, budget=3000)[0]
-    worlds = Worlds(cases, Rules(collision=rule))
+    worlds = Worlds(cases, WorldRules(collision=rule))
 
     for action in found.actions():
         assert not worlds.step(action[None]).collided.any()
@@ -112,7 +112,7 @@ def test_larger_crowds_get_home_by_the_plain_rules(agents, density, seed):
     cases = generate(1, agents=agents, size=14, density=density, rng=rng)
     found = plan(cases, steps=128, seed=seed)[0]
 
-    assert found.verdict in (Verdict.FOUND, Verdict.UNSOLVABLE)
+    assert found.status in (PlanStatus.FOUND, PlanStatus.UNSOLVABLE)
     if found.paths is not None:
         check(cases, found, 128)
 

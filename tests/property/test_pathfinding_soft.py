@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.envs.pathfinding.moves import reference
-from rookery.envs.pathfinding.rules import MOVES
-from rookery.envs.pathfinding.soft import soft
+from rookery.pathfinding.world.collisions import reference
+from rookery.pathfinding.world.rules import MOVES
+from rookery.pathfinding.world.soft_collisions import soft
 
 RECORDED = Path(__file__).parent.parent / "data" / "pogema_soft.npz"
 
@@ -21,14 +21,14 @@ def crowds(draw):
     blocked = (rng.random((rows, columns)) < draw(st.sampled_from((0, 0.1, 0.3)))).astype(np.uint8)
     free = rng.permutation(np.argwhere(blocked == 0)).astype(np.int16)
     place = free[: draw(st.integers(0, len(free)))]
-    nobody = np.full((draw(st.integers(0, 2)), 2), -1, dtype=np.int16)
-    place = rng.permutation(np.concatenate((place, nobody)))
+    absent = np.full((draw(st.integers(0, 2)), 2), -1, dtype=np.int16)
+    place = rng.permutation(np.concatenate((place, absent)))
     action = rng.integers(draw(st.integers(0, 1)), 5, size=len(place))
     return blocked, place, action
 
 
 @given(crowds())
-def test_soft_moves_everybody_as_the_rule_is_told(crowd):
+def test_soft_moves_all_agents_as_the_rule_is_defined(crowd):
     after = resolved(soft, *crowd)
 
     assert after.tolist() == told(*crowd)

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossing import cells, crowds, free_cells, seen, steps_to
-from rookery.envs.pathfinding.rules import CHANNELS, Outside, Rules
-from rookery.envs.pathfinding.views import planes
-from rookery.envs.pathfinding.worlds import Worlds
+from plain_pathfinding import cells, crowds, free_cells, seen, steps_to
+from rookery.pathfinding.world.rules import CHANNELS, Outside, WorldRules
+from rookery.pathfinding.world.views import planes
+from rookery.pathfinding.world.worlds import Worlds
 
 
 @pytest.mark.parametrize("outside", Outside)
 @given(crowd=crowds(most=5), radius=st.integers(1, 3))
 def test_views_equal_their_definition_before_and_after_a_step(outside, crowd, radius):
     cases, action = crowd
-    worlds = Worlds(cases, Rules(radius=radius, outside=outside))
+    worlds = Worlds(cases, WorldRules(radius=radius, outside=outside))
     free, goals = free_cells(cases.maps[0]), cells(cases.goals[0])
 
     for _ in range(2):

@@ -31,15 +31,15 @@ def _table(players: int, games: np.ndarray, shares: np.ndarray) -> Results:
 
 
 @given(tables())
-def test_at_the_answer_nobody_gains_by_moving(table):
+def test_at_the_maximum_no_rating_gains_by_moving(table):
     """The definition: points - expected points = skill / prior², for everybody."""
     prior = 400.0
     elo = rate(table, prior=prior).elo
-    surprise = (table.wins - table.games * expected(elo[:, None] - elo)).sum(1)
+    residual = (table.wins - table.games * expected(elo[:, None] - elo)).sum(1)
 
     skill = elo - elo.mean()
     pull = skill * (log(10) / 400) / (prior * log(10) / 400) ** 2
-    assert surprise == pytest.approx(pull, abs=1e-5)
+    assert residual == pytest.approx(pull, abs=1e-5)
 
 
 @given(tables(), st.permutations(range(4)))
@@ -54,7 +54,7 @@ def test_the_order_of_the_table_does_not_matter(table, order):
 
 
 @given(tables(), st.sampled_from(NAMES[:4]))
-def test_another_anchor_moves_everybody_by_the_same(table, anchor):
+def test_another_anchor_shifts_all_ratings_equally(table, anchor):
     one, other = rate(table), rate(table, anchor=anchor)
 
     assert other.elo == pytest.approx(one.elo - one.elo[NAMES.index(anchor)], abs=1e-6)

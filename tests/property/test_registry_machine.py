@@ -1,4 +1,4 @@
-"""Whoever joins, leaves or dies in whatever order: a pool is what a plain model says it is.
+"""Members join, leave and die in any order: a pool is what a plain model says it is.
 
 Runs are processes of an imagined world in this one: `Owner` is told who acts and who is alive, the
 files and their locks are real. Whoever crashes loses its descriptors, as the kernel would have it,
@@ -18,9 +18,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lending import SCHEMA, TERMS, borrower, fill
+from pool_buffers import SCHEMA, TERMS, borrower, fill
 from rookery.errors import RegistryError
-from rookery.replay.owner import Owner
+from rookery.replay.file_owner import Owner
 from rookery.replay.ring import Ring
 from rookery.sharing import borrower as borrowing
 from rookery.sharing import registry as registries
@@ -286,14 +286,14 @@ class World(RuleBasedStateMachine):
         if self.observer is None:
             return
         _, own, member = self.observer
-        member.look_around()
+        member.refresh()
         peers = {name for name, b in self.model.items() if b.owner is not None and name != own}
         assert member.stats()["num_shared_buffers"] == len(peers)
         assert set(member._peers) == peers
         assert member.stats()["refused"] == {}
         full = {n for n in peers if self.model[n].rows and not self.model[n].silent}
         loan = member.borrow(64)
-        lent = set() if loan is None else {member._loans.lenders[k].name for k in loan.lender[:64]}
+        lent = set() if loan is None else {member._copier.lenders[k].name for k in loan.lender[:64]}
         assert lent <= full
         assert (loan is not None and loan.filled == 64) == bool(full)
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ring_follower
-import ring_writer
+import ring_reader_process as ring_follower
+import ring_writer_process as ring_writer
 from eventually import eventually
-from ring_writer import LANES, LENGTH, SPEC, STACK
+from ring_writer_process import LANES, LENGTH, SPEC, STACK
 from rookery.errors import EmptyReplayError
-from rookery.replay.reader import Reader
 from rookery.replay.ring import Ring, schema_of
+from rookery.sharing.ring_reader import RingReader
 from rookery.types import Array, Batch
 
 CAPACITY = 1200
@@ -69,7 +69,7 @@ def test_a_reader_never_gets_a_bad_row_whatever_happens_to_the_writer(seed: int)
     gaps = np.zeros(0, dtype=np.int64)
     drawn = 0
     with closing(Ring.create(schema_of(SPEC), CAPACITY)) as ring, kennel(ring) as writers:
-        reader = Reader(ring, SPEC, n_step=N_STEP, gamma=GAMMA)
+        reader = RingReader(ring, SPEC, n_step=N_STEP, gamma=GAMMA)
         for kill in range(MOST_KILLS):
             if kill >= KILLS and gaps.size:
                 break
@@ -85,12 +85,12 @@ def test_a_reader_never_gets_a_bad_row_whatever_happens_to_the_writer(seed: int)
 
         deadline = time.monotonic() + 20
         pid = writers.start()
-        while reader.overtaken == 0 and time.monotonic() < deadline:
+        while reader.overwritten == 0 and time.monotonic() < deadline:
             drawn += check(reader, rng, gaps)
         writers.kill(pid)
 
     assert drawn > 1000
-    assert reader.overtaken > 0  # the second look was needed
+    assert reader.overwritten > 0  # the second look was needed
     assert gaps.size > 0  # and some writers died in the middle of a row
 
 
@@ -106,10 +106,10 @@ def test_a_process_that_polls_in_compiled_code_sees_every_change() -> None:
         assert follower.returncode == 0
 
 
-def check(reader: Reader, rng: np.random.Generator, gaps: Array) -> int:
+def check(reader: RingReader, rng: np.random.Generator, gaps: Array) -> int:
     """Draws a batch and compares it with what its row numbers say; returns its size."""
     try:
-        batch = reader.draw(32, rng)
+        batch = reader.sample(32, rng)
     except EmptyReplayError:  # the writer laps this reader; that is its right
         return 0
     touched = check_batch(batch)

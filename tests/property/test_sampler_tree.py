@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replaying import Noise, prioritized, rank
 from rookery.replay.sampler import CEILING, FAN, SWEEP, Prioritized
 from rookery.types import Array
+from small_replays import Noise, prioritized, rank
 
 CAPACITIES = st.one_of(
     st.integers(1, 20), st.sampled_from([63, 64, 65, 512, 513, SWEEP, SWEEP + 1, SWEEP * FAN + 3])
@@ -31,7 +31,7 @@ def operations(draw: Any) -> tuple[Prioritized, list[tuple[str, Array, Array]]]:
     rows = st.integers(0, sampler._ring.committed - 1)
     happened = []
     for _ in range(draw(st.integers(1, 8))):
-        what = draw(st.sampled_from(["admit", "rerank", "clear"]))
+        what = draw(st.sampled_from(["admit", "update_priorities", "clear"]))
         size = draw(count)
         some = draw(st.lists(rows, min_size=size, max_size=size))
         errors = draw(st.lists(SIZES, min_size=size, max_size=size))
@@ -42,8 +42,8 @@ def operations(draw: Any) -> tuple[Prioritized, list[tuple[str, Array, Array]]]:
 def apply(sampler: Prioritized, what: str, rows: Array, errors: Array) -> None:
     if what == "admit":
         sampler.admit(rows, errors)
-    elif what == "rerank":
-        sampler.rerank(rows, errors)
+    elif what == "update_priorities":
+        sampler.update_priorities(rows, errors)
     else:
         sampler.clear(int(rows[0]), rows.size)
 
@@ -93,7 +93,7 @@ def test_a_draw_is_a_cumulative_search(
     sixteenths = data.draw(st.lists(st.integers(0, 15), min_size=batch, max_size=batch))
     noise = np.array(sixteenths) / 16
 
-    drawn = sampler.draw(batch, 1.0, Noise(noise)).rows
+    drawn = sampler.sample(batch, 1.0, Noise(noise)).rows
 
     mass = (np.arange(batch) + noise) * sum(leaves) / batch
     expected = np.searchsorted(np.cumsum(leaves), mass, side="right") * spread
@@ -113,7 +113,7 @@ def test_a_row_without_a_priority_is_never_drawn(
     sampler = prioritized(5001, alpha=alpha)
     rank(sampler, priorities)
 
-    rows, weight = sampler.draw(len(noise), 1.0, Noise(noise))
+    rows, weight = sampler.sample(len(noise), 1.0, Noise(noise))
 
     assert set(rows.tolist()) <= set(priorities)
     assert np.isfinite(weight).all()
@@ -134,7 +134,7 @@ def test_each_batch_holds_every_row_as_often_as_its_share_says(
     priorities = rng.exponential(size=rows.size) + 1e-3
     rank(sampler, dict(zip(rows.tolist(), priorities, strict=True)))
 
-    drawn = np.bincount(sampler.draw(4096, 1.0, rng).rows, minlength=capacity)
+    drawn = np.bincount(sampler.sample(4096, 1.0, rng).rows, minlength=capacity)
 
     share = np.zeros(capacity)
     share[rows] = priorities**alpha
@@ -152,7 +152,7 @@ def test_over_many_batches_frequencies_are_shares() -> None:
     batches, batch = 4000, 32
 
     drawn = sum(
-        np.bincount(sampler.draw(batch, 1.0, rng).rows, minlength=10) for _ in range(batches)
+        np.bincount(sampler.sample(batch, 1.0, rng).rows, minlength=10) for _ in range(batches)
     )
 
     share = priorities**0.6
@@ -165,11 +165,11 @@ def test_a_tree_of_a_million_rows_stays_its_own_sum() -> None:
     sampler = prioritized(capacity)
     sampler.admit(np.arange(capacity))
     for _ in range(50):
-        drawn = sampler.draw(256, 0.4, rng)
-        sampler.rerank(drawn.rows, rng.normal(size=256))
+        drawn = sampler.sample(256, 0.4, rng)
+        sampler.update_priorities(drawn.rows, rng.normal(size=256))
     rebuilt = prioritized(capacity)
     rebuilt.restore(sampler.state())
 
     assert rebuilt._tree.tobytes() == sampler._tree.tobytes()
-    again = rebuilt.draw(256, 0.4, np.random.default_rng(3))
-    assert np.array_equal(again.rows, sampler.draw(256, 0.4, np.random.default_rng(3)).rows)
+    again = rebuilt.sample(256, 0.4, np.random.default_rng(3))
+    assert np.array_equal(again.rows, sampler.sample(256, 0.4, np.random.default_rng(3)).rows)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rookery.algos.interface import Loss
-from rookery.algos.team import COMM, FRESH, MEMORY, PLACE, REWARD, VALUES, VIEW, Team
-from rookery.config.algorithms import Talk
+from plain_team_network import GAMMA, MEM, RADIUS, N, after, codes, crowd, heard, made
+from rookery.algorithms.algorithm import Loss
+from rookery.pathfinding.settings import Talk
+from rookery.pathfinding.team_dqn import COMM, FRESH, MEMORY, PLACE, REWARD, VALUES, VIEW, TeamDQN
 from rookery.types import Batch
-from teamwork import GAMMA, MEM, RADIUS, N, after, codes, crowd, heard, made
 
 B = 5
 
@@ -51,12 +51,12 @@ def sequences(length: int) -> Batch:
     )
 
 
-def loss_of(algorithm: Team, batch: Batch) -> Loss:
+def loss_of(algorithm: TeamDQN, batch: Batch) -> Loss:
     (loss,) = algorithm.losses(batch, step=1, rng=torch.Generator())
     return loss
 
 
-def remembered(algorithm: Team, net: Any, batch: Batch, b: int) -> list[Tensor]:
+def remembered(algorithm: TeamDQN, net: Any, batch: Batch, b: int) -> list[Tensor]:
     """Returns the values [N, A] at every moment of one world, one moment after another."""
     h, values = batch.extras[MEMORY][b].view(N, MEM), []
     steps = int(batch.mask[b].sum())
@@ -72,7 +72,7 @@ def remembered(algorithm: Team, net: Any, batch: Batch, b: int) -> list[Tensor]:
     return values
 
 
-def plain(algorithm: Team, batch: Batch) -> tuple[Tensor, list[float]]:
+def plain(algorithm: TeamDQN, batch: Batch) -> tuple[Tensor, list[float]]:
     """Returns the loss and the worlds' priorities as they are defined."""
     config, total, count, priorities = algorithm.config, torch.zeros(()), 0, []
     for b in range(B):

@@ -1,4 +1,4 @@
-"""Whom agents hear, for all places: equal to the definition, one agent after the other."""
+"""The senders of each agent, for all places: equal to the definition, one agent after the other."""
 
 from typing import Any
 
@@ -6,24 +6,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.algos.team import comm_mask
-from rookery.nets.team import neighbours
-from teamwork import heard
+from plain_team_network import heard
+from rookery.pathfinding.team_dqn import comm_mask
+from rookery.pathfinding.team_network import neighbours
 
 CELLS = st.lists(st.integers(0, 6), min_size=2, max_size=2)
-NOBODY = st.just([-1, -1])
+ABSENT = st.just([-1, -1])
 
 
 @st.composite
 def worlds(draw: Any) -> list[list[list[int]]]:
     """Some worlds with equally many agents; several may share a cell, some are nowhere."""
     agents = draw(st.integers(1, 7))
-    world = st.lists(st.one_of(CELLS, CELLS, NOBODY), min_size=agents, max_size=agents)
+    world = st.lists(st.one_of(CELLS, CELLS, ABSENT), min_size=agents, max_size=agents)
     return draw(st.lists(world, min_size=1, max_size=3))
 
 
 @given(worlds(), st.integers(1, 4), st.integers(1, 8))
-def test_agents_hear_the_nearest_that_they_see_and_of_two_the_lower_number(places, radius, most):
+def test_agents_receive_from_the_nearest_they_see_and_of_two_from_the_lower_number(
+    places, radius, most
+):
     links = neighbours(torch.tensor(places, dtype=torch.int16), radius=radius, most=most)
 
     agents, sight = len(places[0]), 2 * radius + 1
@@ -42,7 +44,7 @@ def test_agents_hear_the_nearest_that_they_see_and_of_two_the_lower_number(place
 
 
 @given(worlds(), st.integers(1, 4), st.integers(1, 8))
-def test_the_mask_of_a_world_says_who_hears_whom(places, radius, most):
+def test_the_mask_of_a_world_has_its_communication_edges(places, radius, most):
     links = neighbours(torch.tensor(places), radius=radius, most=most)
     agents = len(places[0])
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.algos.impala import vtrace
-from traced import by_hand
+from plain_vtrace import by_hand
+from rookery.algorithms.impala import vtrace
 
 GAMMA = 0.9
 NUMBERS = st.floats(-3.0, 3.0, width=32)
@@ -51,5 +51,5 @@ def test_targets_and_advantages_equal_the_paper(
         rho_clip,
         c_clip,
     )
-    np.testing.assert_allclose(traced.wanted[0, :played], wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(traced.value_target[0, :played], wanted, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(traced.advantage[0, :played], advantage, rtol=1e-3, atol=1e-3)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rookery.config.schema import Decay
-from rookery.schedule import SHAPES, Schedule
+from rookery.schedule import SHAPES, Decay, Schedule
 
 # first, last → value at 0, 1/4, 1/2, 3/4, 1
 TABLE = [

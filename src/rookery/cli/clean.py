@@ -1,22 +1,30 @@
-"""Removes what dead runs have left behind, and nothing of live ones."""
+"""Remove files that crashed or killed runs have left; files of running runs are kept."""
 
 import argparse
 from pathlib import Path
 
-from rookery.cli import output, signals
+from rookery.terminal import abrupt_exit, arguments, output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the runs: runs"
+        "--dry-run",
+        action="store_true",
+        help="only list the files that would be removed (default: remove them)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder that contains the run folders (default runs)",
+    )
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    with signals.abrupt():
-        from rookery.manage.litter import sweep
+    with abrupt_exit.abrupt():
+        from rookery.checkpoints.stale_files import sweep
 
     removed = sweep(args.runs, dry_run=args.dry_run)
     if args.json:

@@ -1,4 +1,4 @@
-"""Compares groups of runs: scores, spread, speed and who beats whom, with intervals."""
+"""Compare groups of runs by score, spread and speed, with confidence intervals."""
 
 import argparse
 import math
@@ -6,18 +6,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rookery.cli import arguments, output, signals
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 if TYPE_CHECKING:
-    from rookery.report.comparison import Comparison, Question
-    from rookery.report.runs import Metric
-    from rookery.report.tables import Section
+    from rookery.report.statistics.comparison import Comparison, Question
+    from rookery.report.statistics.comparison_tables import Section
+    from rookery.report.statistics.run_records import Metric
 
-FEWEST, MOST = 100, 100_000  # bootstrap draws
+FEWEST, MOST = 100, 100_000  # bootstrap samples
 EXAMPLES = """\
 RUN is a run folder, or a folder with runs one or two levels down. Runs are grouped by their tag
-(`rookery train --tag`), those without one by their scenario.
+(`rookery train --tag`), or by their scenario if they have none. Unfinished runs count up to their
+last step and are flagged.
 
 examples:
   rookery compare runs
@@ -28,35 +29,57 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("run", nargs="+", type=Path, metavar="RUN", help="runs, or folders of runs")
     parser.add_argument(
-        "--tag", action="append", default=[], metavar="TAG", help="only this group; can be repeated"
+        "run", nargs="+", type=Path, metavar="RUN", help="run folders, or folders that contain them"
     )
-    parser.add_argument("--baseline", metavar="TAG", help="the group to beat: the first")
+    parser.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="compare only the group of runs with this tag; repeatable (default: all groups)",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="TAG",
+        help="tag of the group that the others are compared with (default: the first)",
+    )
     parser.add_argument(
         "--threshold",
         action="append",
         default=[],
         type=threshold,
         metavar="[ENV=]SCORE",
-        help="score to be reached: eval.target of each run; ENV= where there are several tasks",
+        help="score for which to report how many env steps each run took to reach it; ENV=SCORE "
+        "sets it for one environment (default: eval.target of each run)",
     )
     parser.add_argument(
         "--metric",
         default="eval/mean_reward",
         metavar="NAME",
-        help="eval/mean_reward (default) or rollout/ep_rew_mean",
+        help="compared metric: eval/mean_reward or rollout/ep_rew_mean (default eval/mean_reward)",
     )
     parser.add_argument(
-        "--reps", type=arguments.count, default=2_000, metavar="N", help="bootstrap draws: 2000"
+        "--reps",
+        type=arguments.count,
+        default=2_000,
+        metavar="N",
+        help="number of bootstrap samples (default 2000)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the draws: 0")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also a page with curves")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="seed of the bootstrap (default 0)"
+    )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="HTML page to write, with learning curves (default: none)",
+    )
+    arguments.add_json(parser)
 
 
 def threshold(text: str) -> tuple[str, float]:
-    """Reads `475` or `CartPole-v1=475`."""
+    """Parses `475` or `CartPole-v1=475`; returns the environment (or an empty string) and score."""
     env, _, number = text.rpartition("=")
     try:
         value = float(number)
@@ -68,16 +91,16 @@ def threshold(text: str) -> tuple[str, float]:
 
 
 def run(args: argparse.Namespace) -> int:
-    with signals.abrupt():
-        from rookery.report import comparison, runs
-        from rookery.report.stats import LEVEL
+    with abrupt_exit.abrupt():
+        from rookery.report.statistics import comparison, run_records
+        from rookery.report.statistics.bootstrap import LEVEL
 
     question = _question(args)
-    loaded = runs.load(args.run, question.metric)
+    loaded = run_records.load(args.run, question.metric)
     found = comparison.compare(loaded.runs, question)
     found = found._replace(notes=[*loaded.unread, *found.notes])
     if args.html is not None:
-        from rookery.report.sheet import sheet
+        from rookery.report.charts.comparison_page import sheet
 
         output.write(args.html, "--html", [sheet(found, question)])
     if args.json:
@@ -90,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _question(args: argparse.Namespace) -> "Question":
-    from rookery.report.comparison import Question
+    from rookery.report.statistics.comparison import Question
 
     if not FEWEST <= args.reps <= MOST:
         raise ConfigError(
@@ -110,7 +133,7 @@ def _question(args: argparse.Namespace) -> "Question":
 
 def _metric(given: str) -> "Metric":
     from rookery.config.parse import nearest
-    from rookery.report.runs import Metric
+    from rookery.report.statistics.run_records import Metric
 
     allowed = [str(name) for name in Metric]
     if given not in allowed:
@@ -122,7 +145,7 @@ def _metric(given: str) -> "Metric":
 
 
 def _show(found: "Comparison", html: Path | None) -> None:
-    from rookery.report.tables import sections
+    from rookery.report.statistics.comparison_tables import sections
 
     for section in sections(found):
         _table(section)
@@ -133,7 +156,7 @@ def _show(found: "Comparison", html: Path | None) -> None:
 
 
 def _table(section: "Section") -> None:
-    """Prints a table: with lines on a terminal, plain for everything else."""
+    """Prints a comparison table, with borders on a terminal and as plain text elsewhere."""
     if not sys.stdout.isatty():
         output.say(section.title, *output.table(section.rows), "")
         return

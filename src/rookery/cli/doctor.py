@@ -1,4 +1,4 @@
-"""Shows what this machine can do, and what would help where it is short of something."""
+"""Check this machine: versions, CPUs, memory, disk, GPUs and optional packages, with hints."""
 
 import argparse
 import platform
@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from rookery.cli import output, signals
-from rookery.manage import machine
+from rookery.runtime import machine
+from rookery.terminal import abrupt_exit, arguments, output
 
 GB = 1 << 30
-EXTRAS: dict[str, tuple[str, ...]] = {  # extra → the modules it brings
+EXTRAS: dict[str, tuple[str, ...]] = {  # extra → modules it installs
     "ray": ("ray",),
     "tune": ("ray", "pyarrow", "tensorboardX"),
     "sb3": ("stable_baselines3",),
@@ -21,40 +21,38 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # extra → the modules it brings
     "pettingzoo": ("pettingzoo",),
     "atari": ("ale_py",),
     "mujoco": ("mujoco",),
-    "report": ("plotly",),
-    "server": ("starlette", "uvicorn", "httptools", "httpx", "cryptography"),
+    "server": ("starlette", "uvicorn", "httptools", "httpx", "prometheus_client"),
     "dp": ("dp_accounting",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "minari": ("minari",),
     "video": ("pygame", "PIL", "imageio_ffmpeg"),
     "peers": ("stable_baselines3", "cpprb", "tianshou"),
 }
 
 
-class Mark(StrEnum):
-    """Whether something needs attention."""
+class Status(StrEnum):
+    """Result of a check of this machine: good, a warning, or an optional feature is missing."""
 
     OK = "ok"
     WARN = "warn"
-    OFF = "off"  # not there, and nothing needs it unless asked
+    OFF = "off"  # missing, but optional
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the answer."""
+    """One line of the report: a property of this machine (such as memory), its status, a hint."""
 
     name: str
     value: str
-    mark: Mark = Mark.OK
-    hint: str = ""  # what would help
+    mark: Status = Status.OK
+    hint: str = ""  # how to improve it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    with signals.abrupt():
+    with abrupt_exit.abrupt():
         gpus = _gpus()
         findings = [*_software(), *_processors(), *_room(), *_files(), *_graphics(gpus), *_extras()]
     cores, presets = machine.cores(), scenarios(machine.cores(), len(gpus or []))
@@ -65,18 +63,21 @@ def run(args: argparse.Namespace) -> int:
         output.say_json({"findings": findings_json, "recommended": advice})
         return 0
     output.say(*output.table(map(_row, findings), indent=""))
-    output.say(f"recommended: actors {actors}, replay.batch {batch}; for example, best first:")
+    output.say(f"recommended: actors {actors}, replay.batch_size {batch}; for example, best first:")
     output.say(*(f"  {command}" for command in presets.values()))
     return 0
 
 
 def recommended(cores: int, has_gpu: bool) -> tuple[int, int]:
-    """Returns actors and batch: learner and evaluator keep a core each, a GPU likes it large."""
+    """Returns the number of actors and the batch size that are recommended for a machine.
+
+    The learner and the evaluation process get one core each, the actors the other cores.
+    """
     return max(1, cores - 2), 256 if has_gpu else 64
 
 
 def scenarios(cores: int, gpus: int) -> dict[str, str]:
-    """Returns packaged scenarios that fit a machine, best first, and the command for each."""
+    """Returns commands that train scenarios suitable for a machine, by scenario, best first."""
     found, runs = {}, min(gpus, cores // 8)  # seven actors and a learner for each GPU
     if cores >= 48:
         found["cartpole-48core"] = "rookery train cartpole-48core"
@@ -90,20 +91,20 @@ def scenarios(cores: int, gpus: int) -> dict[str, str]:
 
 
 def enough(name: str, space: machine.Space, *, least: int, hint: str) -> Finding:
-    """Judges memory or disk by the bytes that are free."""
+    """Reports free memory or disk space, as a warning if fewer than `least` bytes are free."""
     value = f"{output.size(space.free)} free of {output.size(space.total)}"
     short = space.free < least
-    return Finding(name, value, Mark.WARN if short else Mark.OK, hint if short else "")
+    return Finding(name, value, Status.WARN if short else Status.OK, hint if short else "")
 
 
 def descriptors(soft: int, hard: int) -> Finding:
-    """Judges the limit of open files: each actor and each ring takes a few."""
+    """Reports the limits of open files, as a warning if the soft one is too low for many actors."""
     least = 4096
     if soft >= least or soft < 0:  # -1: unlimited
         return Finding("open files", str(soft))
     able = hard >= least or hard < 0
     hint = f"ulimit -n {least}" if able else f"ask for more than {hard} in limits.conf"
-    return Finding("open files", str(soft), Mark.WARN, hint)
+    return Finding("open files", str(soft), Status.WARN, hint)
 
 
 def _software() -> Iterator[Finding]:
@@ -112,14 +113,14 @@ def _software() -> Iterator[Finding]:
         try:
             yield Finding(name, version(name))
         except PackageNotFoundError:
-            yield Finding(name, "missing", Mark.WARN, f"pip install {name}")
+            yield Finding(name, "missing", Status.WARN, f"pip install {name}")
 
 
 def _processors() -> Iterator[Finding]:
     cores, quota = machine.cores(), machine.cpu_quota()
     limit = "" if quota is None else f" (the control group grants {quota:.1f})"
     hint = "actor, learner and evaluator will take turns" if cores < 2 else ""
-    yield Finding("usable CPUs", f"{cores}{limit}", Mark.WARN if cores < 2 else Mark.OK, hint)
+    yield Finding("usable CPUs", f"{cores}{limit}", Status.WARN if cores < 2 else Status.OK, hint)
 
 
 def _room() -> Iterator[Finding]:
@@ -150,22 +151,22 @@ def _files() -> Iterator[Finding]:
     works = machine.unnamed_files(folder)
     value = f"work in {folder}" if works else f"do not work in {folder}"
     hint = "" if works else "the kernel cannot clear up after a crash; rookery clean does"
-    yield Finding("unnamed files", value, Mark.OK if works else Mark.WARN, hint)
+    yield Finding("unnamed files", value, Status.OK if works else Status.WARN, hint)
 
 
 def _gpus() -> list[machine.Gpu] | None:
-    """Returns None where torch itself does not work."""
+    """Returns the GPUs, or None if torch cannot be imported."""
     try:
         return machine.gpus()
-    except Exception:  # a broken torch is a finding, and the reason a user asks the doctor
+    except Exception:  # a broken torch is a finding, not an error of this verb
         return None
 
 
 def _graphics(gpus: list[machine.Gpu] | None) -> Iterator[Finding]:
     if gpus is None:
-        yield Finding("GPU", "torch cannot be imported", Mark.WARN, "pip install --upgrade torch")
+        yield Finding("GPU", "torch cannot be imported", Status.WARN, "pip install --upgrade torch")
     elif not gpus:
-        yield Finding("GPU", "none that torch can use", Mark.OFF, "training runs on the CPU")
+        yield Finding("GPU", "none that torch can use", Status.OFF, "training runs on the CPU")
     for gpu in gpus or []:
         yield Finding(f"cuda:{gpu.number}", f"{gpu.name}, {output.size(gpu.memory)}")
 
@@ -176,7 +177,7 @@ def _extras() -> Iterator[Finding]:
             yield Finding(f"extra {extra}", ", ".join(map(_version, modules)))
         else:
             hint = f"pip install 'rookery[{extra}]'"
-            yield Finding(f"extra {extra}", "not installed", Mark.OFF, hint)
+            yield Finding(f"extra {extra}", "not installed", Status.OFF, hint)
 
 
 def _version(module: str) -> str:

@@ -1,11 +1,11 @@
-"""Plays episodes with a trained agent and reports the score."""
+"""Play episodes with a trained agent and report the score."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from rookery.cli import arguments, output, signals
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 EXAMPLES = """\
 examples:
@@ -16,30 +16,34 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("run", metavar="RUN", help="the folder that `rookery train` named")
+    arguments.add_run(parser)
     parser.add_argument(
-        "--episodes", type=arguments.count, default=100, metavar="N", help="default 100"
+        "--episodes",
+        type=arguments.count,
+        default=100,
+        metavar="N",
+        help="number of episodes (default 100)",
+    )
+    arguments.add_checkpoint(parser)
+    parser.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="explore as at the end of training (default: act greedily)",
     )
     parser.add_argument(
-        "--checkpoint",
-        type=arguments.checkpoint,
-        default="best",
-        metavar="WHICH",
-        help="best (default), last, or the env steps of a checkpoint",
+        "--seed", type=int, default=0, metavar="S", help="seed of the episodes (default 0)"
     )
-    parser.add_argument("--stochastic", action="store_true", help="explore as in training")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the episodes")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
-    _refuse_no_run(args.run)
-    with signals.abrupt():
-        from rookery.loops.judge import judge
+    arguments.require_run(args.run)
+    with abrupt_exit.abrupt():
+        from rookery.evaluation.evaluate_run import evaluate_run
 
-    answer = judge(
+    answer = evaluate_run(
         Path(args.run),
         checkpoint=args.checkpoint,
         episodes=args.episodes,
@@ -54,17 +58,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(answer: dict[str, Any]) -> list[str]:
-    """Says the score in two lines."""
+    """Returns the result of an evaluation as two lines of text."""
     returns, share = answer["returns"], answer.get("success_rate")
-    told = "" if share is None else f", {share:.0%} succeeded"
+    success = "" if share is None else f", {share:.0%} succeeded"
     return [
         f"mean return {answer['mean_return']:.2f} +- {answer['std_return']:.2f} "
         f"over {answer['episodes']} episodes with version {answer['version']}",
-        f"  lowest {min(returns):.2f}, highest {max(returns):.2f}{told}",
+        f"  lowest {min(returns):.2f}, highest {max(returns):.2f}{success}",
     ]
-
-
-def _refuse_no_run(run_dir: str) -> None:
-    from rookery.config.load import load_run
-
-    load_run(run_dir)

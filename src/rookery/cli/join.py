@@ -1,10 +1,10 @@
-"""Learns together with others, over a server that `rookery serve` has started."""
+"""Train as a client of a parameter server that `rookery serve` has started."""
 
 import argparse
 from pathlib import Path
 
-from rookery.cli import arguments, output, signals
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 CODECS = {"none": "none", "fp16": "fp16", "topk": "top_k"}
 EXAMPLES = """\
@@ -14,36 +14,53 @@ examples:
   rookery join http://localhost:8888 --client carol --key-file carol.key --env-kwargs gravity=3.7
   rookery join http://localhost:8888 --client dave --key-file dave.key --compress fp16 --rounds 50
 
-The server says which scenario is trained and what it wants: gradients, or what a round of training
-has changed. What the environment shows stays here. While the server is away, its clients wait.
+The server names the scenario and the kind of update: gradients, or the weight changes of a round of
+training. Observations stay on this host. While the server is unreachable, its clients wait.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("url", metavar="URL", help="of the server, as it prints it")
-    _add_identity(parser.add_argument_group("who joins"))
-    _add_settings(parser.add_argument_group("what is played"))
-    _add_rest(parser.add_argument_group("how long, and how"))
+    parser.add_argument(
+        "url", metavar="URL", help="URL of the server, as `rookery serve` prints it"
+    )
+    _add_identity(parser.add_argument_group("identity"))
+    _add_settings(parser.add_argument_group("what to train"))
+    _add_rest(parser.add_argument_group("when to stop, and communication"))
 
 
 def _add_identity(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--client", required=True, metavar="NAME", help="as the server knows it")
     group.add_argument(
-        "--key-file", required=True, metavar="FILE", help="with this client's key, mode 0600"
+        "--client",
+        required=True,
+        metavar="NAME",
+        help="name of this client, as in `rookery serve --add-client NAME` (required)",
     )
-    group.add_argument("--ca", metavar="FILE", help="who signed the server's certificate (PEM)")
-    group.add_argument("--insecure", action="store_true", help="plain HTTP to another host")
+    group.add_argument(
+        "--key-file",
+        required=True,
+        metavar="FILE",
+        help="file with this client's key, mode 0600 (required)",
+    )
+    group.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="CA certificate that signed the server's certificate, PEM (default: the system's)",
+    )
 
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--scenario", metavar="SCENARIO", help="your own, and not the server's word")
+    group.add_argument(
+        "--scenario",
+        metavar="SCENARIO",
+        help="packaged scenario or YAML file of this client (default: the server's)",
+    )
     group.add_argument(
         "--env-kwargs",
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="arguments of this client's environment",
+        help="arguments of this client's environment (default: the scenario's)",
     )
     group.add_argument(
         "--set",
@@ -51,47 +68,55 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="any setting of this client; may be given often",
+        help="setting of this client to change; repeatable (default: none)",
     )
-    group.add_argument("--seed", type=int, metavar="N", help="default: from the client's name")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="seed of this client (default: from its name)"
+    )
 
 
 def _add_rest(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--steps", type=arguments.count, metavar="N", help="env steps to play")
     group.add_argument(
-        "--rounds", type=arguments.count, metavar="N", help="updates that the server has taken"
+        "--steps",
+        type=arguments.count,
+        metavar="N",
+        help="stop after this many env steps (default: no limit)",
     )
     group.add_argument(
-        "--compress", choices=list(CODECS), default="none", help="updates on their way"
+        "--rounds",
+        type=arguments.count,
+        metavar="N",
+        help="stop when the server has accepted this many updates of this client "
+        "(default: no limit)",
+    )
+    group.add_argument(
+        "--compress",
+        choices=list(CODECS),
+        default="none",
+        help="compression of the updates that this client sends (default none)",
     )
     group.add_argument(
         "--keep",
         type=arguments.between(1e-6, 1),
         default=0.01,
         metavar="R",
-        help="share of the entries that topk sends; default 0.01",
-    )
-    group.add_argument(
-        "--at-least",
-        type=arguments.count,
-        metavar="N",
-        help="send nothing but masked updates, to secure sums of N clients or more",
+        help="fraction of an update's entries that topk compression sends (default 0.01)",
     )
     group.add_argument(
         "--patience",
         type=arguments.between(0.1, 1e6),
         default=120.0,
         metavar="S",
-        help="seconds that the server may be away; default 120",
+        help="seconds to wait for an unreachable server before failing (default 120)",
     )
-    group.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    group.add_argument("--quiet", action="store_true", help="no lines about progress")
+    arguments.add_json(group)
+    group.add_argument("--quiet", action="store_true", help="hide progress (default: show it)")
 
 
 def run(args: argparse.Namespace) -> int:
     key = read_key(Path(args.key_file))
-    with signals.abrupt():
-        from rookery.components.join import Asked, join
+    with abrupt_exit.abrupt():
+        from rookery.server.run_client import Asked, join
 
     outcome = join(
         Asked(
@@ -106,9 +131,7 @@ def run(args: argparse.Namespace) -> int:
             codec=CODECS[args.compress],
             keep=args.keep,
             patience_s=args.patience,
-            at_least=args.at_least,
             ca=Path(args.ca) if args.ca else None,
-            insecure=args.insecure,
             quiet=args.quiet,
         )
     )
@@ -119,14 +142,14 @@ def run(args: argparse.Namespace) -> int:
         score = answer["mean_return"]
         scored = "no episode ended" if score is None else f"mean return {score:.2f}"
         output.say(
-            f"{answer['client']}: {scored}, {answer['accepted']} updates taken, version "
+            f"{answer['client']}: {scored}, {answer['accepted']} updates accepted, version "
             f"{answer['version']} after {answer['env_steps']:,} env steps ({answer['reason']})"
         )
     return outcome.exit_code
 
 
 def read_key(path: Path) -> str:
-    """Reads a client's key from a file that nobody else may read."""
+    """Reads a client's key from a file; raises `ConfigError` if other users can read the file."""
     try:
         mode = path.stat().st_mode
         key = path.read_text().strip()
@@ -136,7 +159,7 @@ def read_key(path: Path) -> str:
             "one on the server's host"
         ) from error
     if mode & 0o077:
-        raise ConfigError(f"others may read the key in {path}; chmod 600 {path}")
+        raise ConfigError(f"other users can read the key in {path}; chmod 600 {path}")
     if not key or len(key.split()) != 1:
-        raise ConfigError(f"{path} holds no key; it has one word, and nothing else")
+        raise ConfigError(f"{path} holds no key; a key file has a single word")
     return key

@@ -1,12 +1,12 @@
-"""Rates the snapshots of a self-play run: all play each other, and random has 0 Elo."""
+"""Rate the snapshots of a self-play run by Elo in a tournament; the random player has 0 Elo."""
 
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rookery.cli import arguments, output, signals
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 EXAMPLES = """\
 examples:
@@ -14,25 +14,37 @@ examples:
   rookery ladder runs/a --games 200 --snapshots 20 --out ladder.svg --json
 """
 FORMATS = ("svg",)
-WHO = ("random", "scripted")  # of whom every player's points are shown
+BASELINES = ("random", "scripted")  # players against which every player's points are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("run", metavar="RUN", help="the folder that `rookery train` named")
+    arguments.add_run(parser)
     parser.add_argument(
-        "--games", type=even, default=100, metavar="N", help="of each pair, half in each seat; 100"
+        "--games",
+        type=even,
+        default=100,
+        metavar="N",
+        help="number of games of each pair of players; each of the two is the first player "
+        "in half of them (default 100)",
     )
     parser.add_argument(
         "--snapshots",
         type=arguments.count,
         default=12,
         metavar="N",
-        help="at most, spread evenly, the newest always; 12",
+        help="maximum number of snapshots to rate, evenly spaced and including the newest "
+        "(default 12)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the games; 0")
-    parser.add_argument("--out", metavar="FILE.svg", help="draw ratings and pay-off matrix")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="seed of the games (default 0)"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE.svg",
+        help="SVG chart of ratings and pay-off matrix to write (default: none)",
+    )
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,17 +53,20 @@ def run(args: argparse.Namespace) -> int:
     out = None
     if args.out:
         out, _ = arguments.target(Path("ladder"), args.out, None, FORMATS)
-    _refuse_no_run(args.run)
-    with signals.abrupt():
-        from rookery.loops import ladder, place
-        from rookery.report.ladder import write
+    arguments.require_run(args.run)
+    with abrupt_exit.abrupt():
+        from rookery.selfplay import snapshot_ladder
+        from rookery.selfplay.ladder_chart import write
+        from rookery.terminal import output_path
 
     if out is not None:
-        place.prepare(out, "a picture")
-    found = ladder.climb(Path(args.run), games=args.games, seed=args.seed, snapshots=args.snapshots)
+        output_path.prepare(out, "a picture")
+    found = snapshot_ladder.climb(
+        Path(args.run), games=args.games, seed=args.seed, snapshots=args.snapshots
+    )
     answer = found.answer()
     if out is not None:
-        with place.reported(out):
+        with output_path.reported(out):
             write(out, found.chart())
         answer["file"] = str(out)
     if args.json:
@@ -62,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(answer: Mapping[str, Any]) -> list[str]:
-    """Says who is how strong, and who beats whom."""
-    from rookery.report.ladder import remarks
+    """Returns the ranking and the pay-off matrix of the players as lines of text."""
+    from rookery.selfplay.ladder_chart import remarks
 
     players, circles = answer["players"], answer["cycles"]
     file = [f"{answer['file']}: ratings and pay-off matrix"] if "file" in answer else []
@@ -81,8 +96,8 @@ def summary(answer: Mapping[str, Any]) -> list[str]:
 
 
 def ranking(players: list[dict[str, Any]]) -> list[str]:
-    """Returns the table of players, the strongest first."""
-    known = [name for name in WHO if any(p["name"] == name for p in players)]
+    """Returns the ranking of the players as lines of text, the strongest first."""
+    known = [name for name in BASELINES if any(p["name"] == name for p in players)]
     head = ["place", "name", "Elo", "learner steps", *(f"vs {name}" for name in known), "games"]
     rows = [
         [
@@ -99,7 +114,7 @@ def ranking(players: list[dict[str, Any]]) -> list[str]:
 
 
 def matrix(answer: Mapping[str, Any]) -> list[str]:
-    """Returns the pay-off matrix; columns have the places of the rows."""
+    """Returns the pay-off matrix as lines of text; players are numbered by rank."""
     players = answer["players"]
     width = max(len(player["name"]) for player in players)
     head = " " * (width + 6) + "".join(f"{player['place']:>5}" for player in players)
@@ -111,7 +126,7 @@ def matrix(answer: Mapping[str, Any]) -> list[str]:
 
 
 def even(text: str) -> int:
-    """Reads an even number above 0: both seats are played equally often."""
+    """Parses an even number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) == 0 or int(text) % 2:
         raise argparse.ArgumentTypeError(
             f"needs an even number above 0, half for each seat, got {text!r}"
@@ -121,9 +136,3 @@ def even(text: str) -> int:
 
 def _percent(share: float | None, sign: str = "") -> str:
     return "-" if share is None else f"{100 * share:.0f}{sign}"
-
-
-def _refuse_no_run(run_dir: str) -> None:
-    from rookery.config.load import load_run
-
-    load_run(run_dir)

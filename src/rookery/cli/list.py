@@ -1,14 +1,18 @@
-"""Shows scenarios and algorithms, or every setting with its type, default and meaning."""
+"""List scenarios and algorithms, or every setting with its type, default and meaning."""
 
 import argparse
 import json
 
-from rookery.cli import output
+from rookery.terminal import arguments, output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--settings", action="store_true", help="every setting there is, for --set")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument(
+        "--settings",
+        action="store_true",
+        help="list every setting for --set (default: scenarios and algorithms)",
+    )
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,64 +1,76 @@
-"""The command `rookery`: finds the verb, runs it, and turns what happened into an exit code.
+"""Entry point of the command `rookery`: runs a subcommand, and returns an exit code.
 
-Only the verb that was asked for is imported, and its heavy parts only once it runs, so that every
-`--help` answers at once.
+Only the requested subcommand is imported, and its large dependencies only when it runs, so that
+`--help` is fast.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from rookery import plugins
 from rookery.errors import ConfigError, EnvError, RookeryError
+from rookery.plugins import Verb
 
-VERBS: dict[str, tuple[str, str]] = {
-    "train": ("rookery.cli.train", "train an agent, or go on with a run"),
-    "share": ("rookery.cli.share", "train several runs that learn from each other"),
-    "serve": ("rookery.cli.serve", "serve parameters to clients that train them together"),
-    "join": ("rookery.cli.join", "train together with others, over a server"),
-    "evaluate": ("rookery.cli.evaluate", "play episodes with a trained agent and report the score"),
-    "record": ("rookery.cli.record", "play episodes with a trained agent and write a film"),
-    "export": ("rookery.cli.export", "write a trained agent's policy to one file, and check it"),
-    "timeline": ("rookery.cli.timeline", "draw what each process of a run did when"),
-    "compare": ("rookery.cli.compare", "compare groups of runs, with intervals"),
-    "ladder": ("rookery.cli.ladder", "rate the snapshots of a self-play run against each other"),
-    "play": ("rookery.cli.play", "play against a trained agent in the terminal"),
-    "pathfinding": ("rookery.cli.pathfinding", "many agents on a grid: evaluate, show, demo"),
-    "import": ("rookery.cli.import_", "turn settings of the RL Baselines3 Zoo into a scenario"),
-    "list": ("rookery.cli.list", "show scenarios, algorithms and settings"),
-    "doctor": ("rookery.cli.doctor", "show what this machine can do"),
-    "clean": ("rookery.cli.clean", "remove what dead runs have left behind"),
-    "bench": ("rookery.cli.bench", "measure speed, beside other libraries"),
+VERBS: dict[str, Verb] = {
+    "train": Verb("rookery.cli.train", "train an agent, or resume a run"),
+    "share": Verb("rookery.cli.share", "train several runs that share their replay buffers"),
+    "serve": Verb("rookery.cli.serve", "start a parameter server for distributed clients"),
+    "join": Verb("rookery.cli.join", "train as a client of a parameter server"),
+    "evaluate": Verb(
+        "rookery.cli.evaluate", "play episodes with a trained agent and report the score"
+    ),
+    "record": Verb("rookery.cli.record", "record episodes of a trained agent as GIF or video"),
+    "export": Verb(
+        "rookery.cli.export", "write a trained agent's policy to one file, and check it"
+    ),
+    "timeline": Verb("rookery.cli.timeline", "draw a chart of the activity of a run's processes"),
+    "compare": Verb("rookery.cli.compare", "compare groups of runs, with confidence intervals"),
+    "ladder": Verb(
+        "rookery.cli.ladder", "rate the snapshots of a self-play run against each other"
+    ),
+    "play": Verb("rookery.cli.play", "play against a trained agent in the terminal"),
+    "list": Verb("rookery.cli.list", "show scenarios, algorithms and settings"),
+    "doctor": Verb("rookery.cli.doctor", "check this machine: versions, CPUs, memory, GPUs"),
+    "clean": Verb("rookery.cli.clean", "remove files that dead runs have left"),
 }
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, the shells' convention
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code.
+    """Runs one subcommand of `rookery` and returns its exit code.
 
-    Without `argv` this is the whole process: the streams are made tolerant first, and a Ctrl+C
-    that comes after the work is done ends the process without a traceback.
+    Without `argv` it takes the arguments of the process. It then also installs signal handlers, so
+    that SIGTERM, and Ctrl+C after the end of the subcommand, end the process without a traceback,
+    and makes the output streams print escapes for characters that they cannot encode.
     """
     try:
-        from rookery.cli import output, signals
+        from rookery.terminal import abrupt_exit, output
 
         if argv is None:
-            signals.leave_when_terminated()
+            abrupt_exit.leave_when_terminated()
             output.tolerate()
         code = _answer(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:
         code = _complain("interrupted", INTERRUPTED)
     if argv is None:
-        from rookery.cli import output, signals  # an interrupt may have come before the first one
+        from rookery.terminal import (  # an interrupt may have come before the first one
+            abrupt_exit,
+            output,
+        )
 
-        signals.leave_at_once()
+        abrupt_exit.leave_at_once()
         output.flush()
         _leave_ray_behind(code)
     return code
 
 
 def _leave_ray_behind(code: int) -> None:
-    """Ends here where a Ray without a head hangs in this process: it would crash us a moment later,
-    and the exit code would be that of the crash."""
+    """Ends the process at once with exit code `code`, if its Ray cluster has lost the head node.
+
+    At a normal exit, Ray would crash the process, with another exit code.
+    """
     engine = sys.modules.get("rookery.engines.ray")
     if engine is not None and engine.left_behind:
         os._exit(code)
@@ -76,25 +88,24 @@ def _answer(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     verb = argv[0] if argv else ""
-    if verb not in VERBS:
+    found = VERBS.get(verb) or plugins.verbs().get(verb)
+    if found is None:
         return _without_verb(verb)
-    from importlib import import_module
+    from rookery.terminal.arguments import Parser, parse
 
-    from rookery.cli.arguments import Parser, parse
-
-    module = import_module(VERBS[verb][0])
+    module: Any = plugins.load_module(found.module)
     parser = Parser(prog=f"rookery {verb}", description=module.__doc__)
     module.add_arguments(parser)
     args = parse(parser, argv[1:])
-    if os.getcwd() not in sys.path:  # `module:Class` means the user's own files first of all
+    if os.getcwd() not in sys.path:  # so that `module:Class` finds the user's own files first
         sys.path.insert(0, os.getcwd())
     code: int = module.run(args)
     return code
 
 
 def _show_cause(error: RookeryError) -> None:
-    """Shows where a user's own code failed; for everything else the message says enough."""
-    for note in getattr(error, "__notes__", ()):  # an actor's own traceback
+    """Prints the traceback of the exception that caused an error, such as one in an environment."""
+    for note in getattr(error, "__notes__", ()):  # traceback of an actor process
         print(note, file=sys.stderr)
     if isinstance(error, EnvError) and error.__cause__ is not None:
         import traceback
@@ -103,8 +114,8 @@ def _show_cause(error: RookeryError) -> None:
 
 
 def _without_verb(given: str) -> int:
-    from rookery import __version__
-    from rookery.cli.output import say
+    from rookery.terminal.output import say
+    from rookery.version import __version__
 
     if given == "--version":
         say(f"rookery {__version__}")
@@ -115,25 +126,31 @@ def _without_verb(given: str) -> int:
     raise _no_verb(given)
 
 
+def _all_verbs() -> dict[str, Verb]:
+    return VERBS | plugins.verbs()
+
+
 def _no_verb(given: str) -> ConfigError:
     from rookery.config.parse import nearest
 
-    allowed = f"allowed: {', '.join(VERBS)}; `rookery --help` explains them"
+    verbs = list(_all_verbs())
+    allowed = f"allowed: {', '.join(verbs)}; `rookery --help` explains them"
     if not given:
         return ConfigError(f"no verb was given; {allowed}")
-    near = nearest(given, list(VERBS))
+    near = nearest(given, verbs)
     hint = f"did you mean {near!r}? " if near else ""
-    return ConfigError(f"{given!r} is no verb of rookery; {hint}{allowed}")
+    return ConfigError(f"{given!r} is not a verb of rookery; {hint}{allowed}")
 
 
 def _help() -> str:
-    width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:{width}}  {about}" for verb, (_, about) in VERBS.items())
+    known = _all_verbs()
+    width = max(map(len, known))
+    verbs = "\n".join(f"  {name:{width}}  {verb.about}" for name, verb in known.items())
     return (
         "usage: rookery VERB ...\n\n"
         "Reinforcement learning with many actors and one learner.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "`rookery VERB --help` explains one; `rookery --version` says which version this is.\n"
+        "`rookery VERB --help` explains a verb; `rookery --version` prints the version.\n"
         "Start here: rookery train cartpole"
     )
 

@@ -1,4 +1,4 @@
-"""Lets a person play against a trained agent, in the terminal."""
+"""Play against a trained agent in the terminal."""
 
 import argparse
 import re
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rookery.cli import output, signals
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 if TYPE_CHECKING:
-    from rookery.loops.versus import Versus
+    from rookery.selfplay.human_play import HumanGame
 
 EXAMPLES = """\
 examples:
@@ -20,86 +20,91 @@ examples:
 SEATS: dict[str, int | None] = {"first": 0, "second": 1, "random": None}
 NUMBERS = ("first", "second", "third", "fourth")
 HELP = [
-    "  a number      does what has this number",
-    "  help          shows this",
-    "  quit          ends the game; so do Ctrl+D and Ctrl+C",
+    "  a number      plays the action with this number",
+    "  help          shows this list",
+    "  quit          ends the game, as do Ctrl+D and Ctrl+C",
 ]
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, the shells' convention
 T = TypeVar("T")
 
 
-class Left(Exception):
-    """The person has had enough."""
+class PlayerLeft(Exception):
+    """Raised when the person quits the game or closes the terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("run", metavar="RUN", help="the folder that `rookery train` named")
+    arguments.add_run(parser)
     parser.add_argument(
-        "--seat", choices=list(SEATS), default="random", help="yours; random (default): drawn"
+        "--seat",
+        choices=list(SEATS),
+        default="random",
+        help="your seat in the game: first player, second player or random (default random)",
     )
     parser.add_argument(
         "--against",
         type=opponent,
         default="best",
         metavar="WHO",
-        help="best (default), latest, vN (a snapshot), random or scripted",
+        help="opponent: best, latest, vN (a snapshot), random or scripted (default best)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything random; 0")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="seed of all random numbers (default 0)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
-    _refuse_no_run(args.run)
-    with signals.abrupt():
-        from rookery.loops.versus import open_table
+    arguments.require_run(args.run)
+    with abrupt_exit.abrupt():
+        from rookery.selfplay.human_play import open_table
 
-    versus = open_table(Path(args.run), against=args.against, seed=args.seed)
-    output.say(f"{versus.name} against {args.against}; `help` explains, `quit` ends")
+    game = open_table(Path(args.run), against=args.against, seed=args.seed)
+    output.say(f"{game.name} against {args.against}; `help` explains, `quit` ends")
     ended: list[str] = []
     try:
-        code = _games(versus, args.against, SEATS[args.seat], ended)
-    except Left:
+        code = _games(game, args.against, SEATS[args.seat], ended)
+    except PlayerLeft:
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
     finally:
-        versus.close()
+        game.close()
     output.say("", farewell(ended))
     return code
 
 
-def _games(versus: "Versus", who: str, seat: int | None, ended: list[str]) -> int:
-    """Plays until the person wants no more; notes how each game ended."""
+def _games(game: "HumanGame", who: str, seat: int | None, ended: list[str]) -> int:
+    """Plays games until the person wants no more; appends each result to `ended`; returns 0."""
     again = True
     while again:
-        versus.begin(seat)
-        _say("", f"you are {NUMBERS[versus.seat]}")
-        _game(versus, who)
-        ended.append(judged(versus.lead))
-        _say("", versus.picture(), ended[-1])
+        game.begin(seat)
+        _say("", f"you are {NUMBERS[game.seat]}")
+        _game(game, who)
+        ended.append(result_text(game.lead))
+        _say("", game.picture(), ended[-1])
         again = _asked("again? [y/n] ", {"y": True, "yes": True, "n": False, "no": False})
     return 0
 
 
-def _game(versus: "Versus", who: str) -> None:
-    while not versus.over:
-        action = _choice(versus) if versus.due else None
-        for seat, answer in versus.ply(action).items():
-            name = who if versus.seats == 2 else f"{who} ({NUMBERS[seat]})"
+def _game(game: "HumanGame", who: str) -> None:
+    while not game.over:
+        action = _choice(game) if game.due else None
+        for seat, answer in game.ply(action).items():
+            name = who if game.seats == 2 else f"{who} ({NUMBERS[seat]})"
             _say(f"{name} plays {answer}")
 
 
-def _choice(versus: "Versus") -> int:
-    """Shows the position and asks until an allowed action was named."""
-    choices = {str(action): action for action in versus.choices}
-    _say("", versus.picture(), f"you may play: {', '.join(choices)}")
+def _choice(game: "HumanGame") -> int:
+    """Shows the position and asks for an allowed action until one is given."""
+    choices = {str(action): action for action in game.choices}
+    _say("", game.picture(), f"you may play: {', '.join(choices)}")
     return _asked("your move: ", choices)
 
 
 def _asked(prompt: str, answers: Mapping[str, T]) -> T:
-    """Asks until one of the answers was given."""
+    """Prompts the person until a key of `answers` is typed; returns the value of that key."""
     while True:
         given = _line(prompt).strip().lower()
         if given in answers:
@@ -107,33 +112,33 @@ def _asked(prompt: str, answers: Mapping[str, T]) -> T:
         if given in ("help", "h", "?"):
             _say(*HELP)
         elif given in ("quit", "q", "exit"):
-            raise Left
+            raise PlayerLeft
         else:
             _say(f"{given!r} is not one of {', '.join(answers)}; `help` explains")
 
 
 def _say(*lines: str) -> None:
-    """Prints lines; where nobody reads any more, there is nobody to play with."""
+    """Prints lines; raises `PlayerLeft` if the output is closed."""
     try:
         print(*lines, sep="\n", flush=True)
     except BrokenPipeError:
-        raise Left from None
+        raise PlayerLeft from None
 
 
 def _line(prompt: str) -> str:
     try:
         return input(prompt)
-    except (EOFError, BrokenPipeError):  # nobody writes any more, or nobody reads
-        raise Left from None
+    except (EOFError, BrokenPipeError):  # input or output is closed
+        raise PlayerLeft from None
 
 
-def judged(lead: float) -> str:
-    """Says how a game ended for somebody with so much more than the others."""
+def result_text(lead: float) -> str:
+    """Returns the result of a game in words; `lead` is the margin over the best opponent."""
     return "you won" if lead > 0 else "you lost" if lead < 0 else "a draw"
 
 
 def farewell(ended: list[str]) -> str:
-    """Counts the games."""
+    """Returns the last line of text: games won, drawn and lost."""
     if not ended:
         return "bye"
     won, drawn = ended.count("you won"), ended.count("a draw")
@@ -141,7 +146,7 @@ def farewell(ended: list[str]) -> str:
 
 
 def opponent(text: str) -> str:
-    """Reads who is played against."""
+    """Parses the name of an opponent: best, latest, random, scripted, or a snapshot's (v400)."""
     if text in ("best", "latest", "random", "scripted"):
         return text
     if match := re.fullmatch(r"v(\d{1,12})", text):
@@ -149,9 +154,3 @@ def opponent(text: str) -> str:
     raise argparse.ArgumentTypeError(
         f"needs best, latest, random, scripted, or v and a version, got {text!r}"
     )
-
-
-def _refuse_no_run(run_dir: str) -> None:
-    from rookery.config.load import load_run
-
-    load_run(run_dir)

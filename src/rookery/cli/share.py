@@ -1,4 +1,4 @@
-"""Trains several runs at once that learn from each other's experience."""
+"""Train several runs in parallel that share their replay buffers."""
 
 import argparse
 import contextlib
@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rookery.cli import arguments, output, signals, train
+from rookery.cli import train
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 if TYPE_CHECKING:
     from rookery.config import Config
-    from rookery.loops.flock import Flock, Job, Member
-    from rookery.report.standings import Board
+    from rookery.report.console.runs_table import Board
+    from rookery.sharing.launcher import Job, LaunchedRun, RunLauncher
 
 EXAMPLES = """\
 examples:
@@ -25,12 +26,12 @@ examples:
   rookery share --scenario sac --strategy local_only --extra-args --tag baseline_local
   rookery share --scenarios league league league-exploiter --cross-sample-ratio 0
 
-Each run is a `rookery train` with its own folder, whose log.txt has all that it printed. What
-stands behind --extra-args is given to each of them. Flags may be written with underscores.
+Each run is a `rookery train` with its own folder; its output is in the folder's log.txt. The
+arguments after --extra-args are passed to every run. Flags may be written with underscores.
 """
-TIED = (sys.executable, "-m", "rookery.cli.tied")  # ends with us
-LOOK_S = 0.2  # between two looks at the runs
-PER_RUN = {  # what --extra-args cannot give to all runs alike, and what to use
+TIED = (sys.executable, "-m", "rookery.cli.tied_command")  # ends when this process does
+POLL_S = 0.2  # seconds between two updates of the table
+PER_RUN = {  # flags that --extra-args cannot pass to all runs, and what to use instead
     "--seed": "--base-seed",
     "--seeds": "--base-seed and --n-parallel",
     "--run-dir": "--run-dir in front of --extra-args",
@@ -40,7 +41,7 @@ PER_RUN = {  # what --extra-args cannot give to all runs alike, and what to use
     "--device": "--gpus",
     "--json": "--json in front of --extra-args",
 }
-SHORT = 500  # episodes below which sharing has hardly begun to pay
+SHORT = 500  # episodes below which sharing hardly helps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,18 +54,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     either = group.add_mutually_exclusive_group()
-    either.add_argument("--scenario", metavar="SCENARIO", help="of all runs: a name or a YAML file")
     either.add_argument(
-        "--scenarios", nargs="+", metavar="SCENARIO", help="one run of each, or N of each"
+        "--scenario",
+        metavar="SCENARIO",
+        help="scenario of all runs, a name or a YAML file; this or --scenarios is required",
+    )
+    either.add_argument(
+        "--scenarios",
+        nargs="+",
+        metavar="SCENARIO",
+        help="scenarios to run in parallel; this or --scenario is required",
     )
     group.add_argument(
-        "--n-parallel", type=arguments.count, metavar="N", help="runs of a scenario; default 4"
+        "--n-parallel",
+        type=arguments.count,
+        metavar="N",
+        help="number of runs of each scenario (default 4; with --scenarios 1)",
     )
     group.add_argument(
-        "--base-seed", type=int, default=42, metavar="S", help="run i has seed S + i; default 42"
+        "--base-seed",
+        type=int,
+        default=42,
+        metavar="S",
+        help="seed S of the first run; the others have S + 1, S + 2, ... (default 42)",
     )
     group.add_argument(
-        "--gpus", nargs="+", type=int, metavar="I", help="GPUs that the runs take in turn"
+        "--gpus",
+        nargs="+",
+        type=int,
+        metavar="I",
+        help="GPUs assigned to the runs round-robin (default: the scenario's device)",
     )
     group.add_argument(
         "--set",
@@ -72,7 +91,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="any setting, of all runs; may be given often",
+        help="setting to change in all runs; repeatable (default: none)",
     )
 
 
@@ -80,41 +99,55 @@ def _add_sharing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--strategy",
         metavar="WORD",
-        help="self_heavy (default), uniform, weighted, newest, adaptive, or local_only",
+        help="strategy that chooses the replay buffers to sample: self_heavy, uniform, weighted, "
+        "newest or local_only (default self_heavy)",
     )
     group.add_argument(
         "--cross-sample-ratio",
         type=float,
         metavar="R",
-        help="share of each batch that comes from the pool; default 0.2",
+        help="fraction of each batch sampled from shared replay buffers, 0 to 1 (default 0.2)",
     )
     group.add_argument(
-        "--buffer-size", type=arguments.count, metavar="ROWS", help="replay.capacity of each run"
+        "--buffer-size",
+        type=arguments.count,
+        metavar="ROWS",
+        help="replay capacity of each run, in transitions (default: the scenario's)",
     )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--run-dir", metavar="DIR", help="folder of the runs' folders; default runs/share-<time>"
+        "--run-dir", metavar="DIR", help="parent of the run folders (default runs/share-<time>)"
     )
-    either = group.add_mutually_exclusive_group()  # neither: what the scenario says
-    either.add_argument("--wandb", action="store_true", default=None, help="Weights & Biases too")
+    either = group.add_mutually_exclusive_group()
     either.add_argument(
-        "--no-wandb", action="store_false", dest="wandb", help="not, whatever the scenario says"
+        "--wandb",
+        action="store_true",
+        default=None,  # keeps the scenario's setting
+        help="log to Weights & Biases (default: the scenario's)",
     )
-    group.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    group.add_argument("--quiet", action="store_true", help="no table")
+    either.add_argument(
+        "--no-wandb",
+        action="store_false",
+        dest="wandb",
+        help="do not log to Weights & Biases (default: the scenario's)",
+    )
+    arguments.add_json(group)
+    group.add_argument(
+        "--quiet", action="store_true", help="hide the live table of runs (default: show it)"
+    )
     group.add_argument(
         "--extra-args",
         nargs=argparse.REMAINDER,
         default=[],
         metavar="...",
-        help="the rest of the line, for each `rookery train`",
+        help="arguments for every `rookery train`, up to the end of the line (default: none)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    with signals.abrupt():
+    with abrupt_exit.abrupt():
         from rookery.sharing.registry import shared_directory
 
     pool = shared_directory() / f"pool-{secrets.token_hex(4)}"
@@ -127,14 +160,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace, parent: Path, pool: Path) -> "tuple[list[Job], list[Config]]":
-    """Returns the runs to start and their settings, all of them checked."""
+    """Checks the command's arguments; returns the runs to start and their settings."""
     _refuse_contradictions(args)
     jobs, configs = [], []
     for index, scenario in enumerate(_scenarios(args)):
         job, config = _job(args, index, scenario, parent, pool)
         jobs.append(job)
         configs.append(config)
-    _refuse_strangers(jobs, configs)
+    _refuse_several_environments(jobs, configs)
     _refuse_other_networks(jobs, configs)
     return jobs, configs
 
@@ -148,7 +181,7 @@ def _scenarios(args: argparse.Namespace) -> list[str]:
 def _job(
     args: argparse.Namespace, index: int, scenario: str, parent: Path, pool: Path
 ) -> "tuple[Job, Config]":
-    from rookery.loops.flock import Job
+    from rookery.sharing.launcher import Job
 
     seed = args.base_seed + index
     gpu = args.gpus[index % len(args.gpus)] if args.gpus else None
@@ -166,7 +199,10 @@ def _job(
 
 
 def _words(args: argparse.Namespace, gpu: int | None) -> list[str]:
-    """Returns what all runs are told, but for the GPU."""
+    """Returns the `--set` arguments of the `rookery train` command that starts a run.
+
+    `gpu` is the number of the GPU of the run's learner, or None for the scenario's device.
+    """
     words = [word for override in args.overrides for word in ("--set", override)]
     settings = {
         "sharing.strategy": args.strategy,
@@ -184,7 +220,7 @@ def _words(args: argparse.Namespace, gpu: int | None) -> list[str]:
 
 
 def _config(words: Sequence[str]) -> "Config":
-    """Returns the settings that `rookery train` makes of these words."""
+    """Returns the settings of a run that `rookery train` starts with these arguments."""
     parser = arguments.Parser(prog="rookery train", description=None)
     train.add_arguments(parser)
     (config,) = train.plan(arguments.parse(parser, list(words)))
@@ -192,25 +228,25 @@ def _config(words: Sequence[str]) -> "Config":
 
 
 def is_on_policy(config: "Config") -> bool:
-    """Does a run learn only from what its present policy did?"""
+    """Returns whether a run trains an on-policy algorithm of SB3, such as PPO."""
     from rookery.config.schema import SB3_OFF_POLICY
 
     return config.backend == "sb3" and config.sb3.algorithm not in SB3_OFF_POLICY
 
 
 def warnings(jobs: "Sequence[Job]", configs: "Sequence[Config]") -> Iterator[str]:
-    """Says what is known to be of little use before anything is started."""
-    from rookery.manage import machine
+    """Yields warnings: runs that sharing cannot help, too few CPUs, too few episodes."""
+    from rookery.runtime import machine
 
     for job, config in zip(jobs, configs, strict=True):
         if is_on_policy(config):
             yield (
-                f"{job.name}: {config.sb3.algorithm} is on-policy, it learns only from what its "
-                "own policy just did; it runs beside the others as a baseline and shares nothing"
+                f"{job.name}: {config.sb3.algorithm} is on-policy and cannot learn from other "
+                "runs' rows; it runs as a baseline and shares nothing"
             )
     sharing = [job for job in jobs if job.shares]
     if len(sharing) == 1:
-        yield f"{sharing[0].name} is the only run that shares: it has nobody to learn from"
+        yield f"{sharing[0].name} is the only run that shares, so it has no run to learn from"
     cores = machine.cores()
     if len(jobs) > cores:
         yield (
@@ -218,44 +254,47 @@ def warnings(jobs: "Sequence[Job]", configs: "Sequence[Config]") -> Iterator[str
             f"{cores} or less, or count env steps instead of seconds"
         )
     if sharing and (most := max(map(_most_episodes, configs))) < SHORT:
-        yield _brief(f"{most} episodes at the most")
+        yield _too_short(most)
 
 
 def _most_episodes(config: "Config") -> int:
-    """Returns how many episodes a run can end before it is over."""
+    """Returns the most episodes that a run's limits allow; each takes at least one env step."""
     return min(config.run.env_steps, config.run.episodes or config.run.env_steps)
 
 
-def _brief(what: str) -> str:
+def _too_short(most: int) -> str:
     return (
-        f"these runs have {what}; with fewer than {SHORT} there is little that one run has and "
-        "another has not, and sharing may not be worth it"
+        f"these runs have at most {most} episodes; with fewer than {SHORT} the runs' experience "
+        "hardly differs, and sharing may not help"
     )
 
 
 def _run(args: argparse.Namespace, jobs: "list[Job]", configs: "list[Config]", pool: Path) -> int:
-    from rookery.loops.flock import Flock
-    from rookery.manage.interrupts import Interrupts
-    from rookery.report.console import is_terminal
-    from rookery.report.standings import Board
+    from rookery.report.console.open_console import is_terminal
+    from rookery.report.console.runs_table import Board
+    from rookery.runtime.signals import Interrupts
+    from rookery.sharing.launcher import RunLauncher
 
-    with Interrupts() as interrupts, _pooled(jobs, configs, pool), Flock(jobs) as flock:
+    with Interrupts() as interrupts, _pooled(jobs, configs, pool), RunLauncher(jobs) as launcher:
         interrupts.begin()
         stream = None if args.quiet else sys.stdout
-        with Board(flock.standings, stream, terminal=is_terminal(sys.stdout)) as board:
-            while flock.busy and not interrupts.reason:
-                time.sleep(LOOK_S)
-                _report(flock, board)
+        with Board(launcher.standings, stream, terminal=is_terminal(sys.stdout)) as board:
+            while launcher.busy and not interrupts.reason:
+                time.sleep(POLL_S)
+                _report(launcher, board)
             if interrupts.reason:
-                flock.stop(interrupts.exit_code - 128)
-            _report(flock, board)
-    _conclude(args, flock)
-    return interrupts.exit_code or (3 if any(member.failed for member in flock.members) else 0)
+                launcher.stop(interrupts.exit_code - 128)
+            _report(launcher, board)
+    _conclude(args, launcher)
+    return interrupts.exit_code or (3 if any(run.failed for run in launcher.runs) else 0)
 
 
 @contextlib.contextmanager
 def _pooled(jobs: "list[Job]", configs: "list[Config]", pool: Path) -> Iterator[None]:
-    """A pool for the runs that share, and nothing of it afterwards, whoever was killed."""
+    """Context in which the pool exists, the folder through which runs share replay buffers.
+
+    The pool is removed at the end. If no run shares replay or plays in a league, no pool is made.
+    """
     if not any(job.shares for job in jobs):
         yield
         return
@@ -271,45 +310,45 @@ def _pooled(jobs: "list[Job]", configs: "list[Config]", pool: Path) -> Iterator[
         shutil.rmtree(pool, ignore_errors=True)
 
 
-def _report(flock: "Flock", board: "Board") -> None:
-    """Shows how the runs are doing, and what the failed ones said last."""
-    from rookery.loops.flock import SHOWN, tail
+def _report(launcher: "RunLauncher", board: "Board") -> None:
+    """Updates the table of runs, and prints the last log lines of runs that have failed."""
+    from rookery.sharing.launcher import SHOWN, tail
 
-    for member in flock.look():
-        if member.failed:
+    for run in launcher.poll():
+        if run.failed:
             board.say(
-                f"{member.job.name} failed with exit code {member.exit_code}; its last lines "
-                f"({member.log}):",
-                *(f"  {line}" for line in tail(member.log, SHOWN)),
+                f"{run.job.name} failed with exit code {run.exit_code}; its last lines "
+                f"({run.log}):",
+                *(f"  {line}" for line in tail(run.log, SHOWN)),
             )
     board.show()
 
 
-def _conclude(args: argparse.Namespace, flock: "Flock") -> None:
-    entries = [entry(member) for member in flock.members]
+def _conclude(args: argparse.Namespace, launcher: "RunLauncher") -> None:
+    entries = [entry(run) for run in launcher.runs]
     most = max((one.get("episodes", SHORT) for one in entries if one["shares"]), default=SHORT)
     if most < SHORT:
-        _complain(_brief(f"{most} episodes at the most"))
+        _complain(_too_short(most))
     if args.json:
         output.say_json({"runs": entries})
-    elif any(member.exit_code == 0 for member in flock.members):
-        output.say(f"  rookery compare {flock.members[0].job.run_dir.parent}")
+    elif any(run.exit_code == 0 for run in launcher.runs):
+        output.say(f"  rookery compare {launcher.runs[0].job.run_dir.parent}")
 
 
-def entry(member: "Member") -> dict[str, Any]:
-    """Returns a run as the answer has it: what it was, how it ended, and its own answer."""
-    job = member.job
+def entry(launched: "LaunchedRun") -> dict[str, Any]:
+    """Returns a run's entry in the JSON output: its arguments, exit code and result."""
+    job = launched.job
     return {
         "name": job.name,
         "scenario": job.scenario,
         "seed": job.seed,
         "gpu": job.gpu,
         "shares": job.shares,
-        "foreign_share": member.standing.foreign,
+        "foreign_share": launched.standing.foreign,
         "run_dir": str(job.run_dir),
-        "log": str(member.log),
-        "exit_code": member.exit_code,
-        **member.answer,
+        "log": str(launched.log),
+        "exit_code": launched.exit_code,
+        **launched.answer,
     }
 
 
@@ -337,28 +376,30 @@ def _refuse_taken(run_dir: Path) -> None:
     from rookery.config.load import RUN_FILE
 
     if (run_dir / RUN_FILE).exists():
-        raise ConfigError(f"{run_dir} holds a run already; choose another --run-dir")
+        raise ConfigError(f"{run_dir} already holds a run; choose another --run-dir")
 
 
-def _refuse_strangers(jobs: "list[Job]", configs: "list[Config]") -> None:
-    """Refuses runs whose rows cannot be learned from by the others."""
+def _refuse_several_environments(jobs: "list[Job]", configs: "list[Config]") -> None:
     played = {c.env.id: j.scenario for j, c in zip(jobs, configs, strict=True) if j.shares}
     if len(played) > 1:
         raise ConfigError(
-            "runs that share play one environment, got "
+            "runs that share need the same environment, got "
             + ", ".join(f"{env} ({scenario})" for env, scenario in played.items())
-            + "; give all of them --set env.id=..., or share in groups"
+            + "; give all of them --set env.id=..., or start one `rookery share` for each"
         )
 
 
 def _refuse_other_networks(jobs: "list[Job]", configs: "list[Config]") -> None:
-    """Refuses a league whose runs could not play with each other's weights."""
+    """Raises `ConfigError` if the runs of a league have different algorithms or networks.
+
+    The runs of a league play against each other, for which they load each other's weights.
+    """
     league = [(j, c) for j, c in zip(jobs, configs, strict=True) if c.selfplay.league]
     for job, config in league:
         first, given = league[0][1], (config.algo.name, config.net)
         if given != (first.algo.name, first.net):
             raise ConfigError(
-                f"runs of a league play with each other's weights, but {job.scenario} has "
+                f"runs of a league load each other's weights, but {job.scenario} has "
                 f"algo.name {config.algo.name} and net.hidden {list(config.net.hidden)}, and "
                 f"{league[0][0].scenario} has {first.algo.name} and {list(first.net.hidden)}, or "
                 "another setting of net differs; give all of them the same with --set"
@@ -366,17 +407,17 @@ def _refuse_other_networks(jobs: "list[Job]", configs: "list[Config]") -> None:
 
 
 def _refuse_missing_sb3(configs: "Sequence[Config]") -> None:
-    """Every run would refuse itself: better once, before a folder is made."""
-    from rookery.manage import machine
+    """Raises `ConfigError` if a run needs Stable-Baselines3 and it is not installed."""
+    from rookery.sb3.backend import require_sb3
 
     if any(config.backend == "sb3" for config in configs):
-        machine.require_sb3()
+        require_sb3()
 
 
 def _refuse_missing_gpus(gpus: Sequence[int]) -> None:
     if not gpus:
         return
-    with signals.abrupt():
+    with abrupt_exit.abrupt():
         import torch
 
     present = torch.cuda.device_count()

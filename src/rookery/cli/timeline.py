@@ -1,18 +1,18 @@
-"""Draws what each process of a run did when."""
+"""Draw a chart of the activity of a run's processes over time."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rookery.cli import output, signals
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 if TYPE_CHECKING:
-    from rookery.report.lanes import History
+    from rookery.report.charts.timeline_lanes import History
 
 EXAMPLES = """\
-RUN/timeline.html is for a browser, RUN/trace.json for https://ui.perfetto.dev, which shows every
-span and reads the file on your machine.
+RUN/timeline.html opens in a browser. RUN/trace.json opens in https://ui.perfetto.dev, which shows
+every span; the file does not leave your machine.
 
 examples:
   rookery timeline runs/a
@@ -22,34 +22,48 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    parser.add_argument("run", metavar="RUN", help="the folder that `rookery train` named")
+    arguments.add_run(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the chart (HTML): RUN/timeline.html"
+        "--out", type=Path, metavar="FILE", help="chart to write, HTML (default RUN/timeline.html)"
     )
     parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="the trace for Perfetto: RUN/trace.json"
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="trace to write, for Perfetto (default RUN/trace.json)",
     )
     parser.add_argument(
-        "--flow", type=Path, metavar="FILE", help="also draw processes and data rates (SVG)"
+        "--flow",
+        type=Path,
+        metavar="FILE",
+        help="diagram of processes and data rates to write, SVG (default: none)",
     )
     parser.add_argument(
         "--from",
         dest="began",
         type=float,
         metavar="S",
-        help="seconds since the run's first span; the busiest three seconds unless given",
+        help="start of the drawn time, in seconds since the run's first recorded activity "
+        "(default 0 with --to, without it the busiest three seconds)",
     )
-    parser.add_argument("--to", dest="ended", type=float, metavar="S", help="the same")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    parser.add_argument(
+        "--to",
+        dest="ended",
+        type=float,
+        metavar="S",
+        help="end of the drawn time, in seconds since the run's first recorded activity "
+        "(default: the run's end with --from, without it the busiest three seconds)",
+    )
+    arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    with signals.abrupt():
-        from rookery.report import lanes
+    with abrupt_exit.abrupt():
+        from rookery.report.charts import timeline_lanes
 
     folder = Path(args.run)
-    _refuse_no_run(folder)
-    history = lanes.load(folder)
+    arguments.require_run(folder)
+    history = timeline_lanes.load(folder)
     _refuse_nothing_traced(history, folder)
     answer = {
         "run_dir": str(folder),
@@ -65,9 +79,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(args: argparse.Namespace, folder: Path, history: "History") -> dict[str, str | None]:
-    from rookery.report import perfetto
-    from rookery.report.flow import flow
-    from rookery.report.page import page
+    from rookery.report.charts import perfetto
+    from rookery.report.charts.data_flow import flow
+    from rookery.report.charts.timeline_page import page
 
     name = folder.resolve().name
     window = _window(args, history)
@@ -82,8 +96,11 @@ def _draw(args: argparse.Namespace, folder: Path, history: "History") -> dict[st
 
 
 def _window(args: argparse.Namespace, history: "History") -> tuple[float, float]:
-    """Returns what was asked for, inside the run."""
-    from rookery.report.lanes import WINDOW_S, busiest
+    """Returns start and end of the time interval to draw, in seconds since the first activity.
+
+    Raises `ConfigError` if the interval is empty or outside the run.
+    """
+    from rookery.report.charts.timeline_lanes import WINDOW_S, busiest
 
     if args.began is None and args.ended is None:
         return busiest(history, 0.0, history.seconds, WINDOW_S)
@@ -91,15 +108,15 @@ def _window(args: argparse.Namespace, history: "History") -> tuple[float, float]
     ended = history.seconds if args.ended is None else min(args.ended, history.seconds)
     if not 0 <= began < ended:
         raise ConfigError(
-            f"--from {args.began} --to {args.ended} is no part of the run; allowed are seconds "
-            f"from 0 to {history.seconds:.3f}, the first below the second"
+            f"--from {args.began} --to {args.ended} is not within the run; give seconds from 0 to "
+            f"{history.seconds:.3f}, the first below the second"
         )
     return began, ended
 
 
 def summary(answer: dict[str, Any], history: "History") -> list[str]:
-    """Says what limits the run and where the pictures are."""
-    from rookery.report.bottleneck import bottleneck
+    """Returns lines of text: the run's bottleneck, and the files that were written."""
+    from rookery.report.metrics.bottleneck import bottleneck
 
     files = [answer[key] for key in ("html", "trace", "flow") if answer[key]]
     return [
@@ -109,15 +126,9 @@ def summary(answer: dict[str, Any], history: "History") -> list[str]:
     ]
 
 
-def _refuse_no_run(folder: Path) -> None:
-    from rookery.config.load import load_run
-
-    load_run(folder)
-
-
 def _refuse_nothing_traced(history: "History", folder: Path) -> None:
     if not history.lanes or history.seconds <= 0:
         raise ConfigError(
-            f"{str(folder)!r} has no timeline: nothing was traced; run it again with "
-            "`--set report.timeline=true` (the default), for a few seconds at least"
+            f"{str(folder)!r} has no timeline, since nothing was traced; run it again with "
+            "`--set report.timeline=true` (the default), for at least a few seconds"
         )

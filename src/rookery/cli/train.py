@@ -1,11 +1,11 @@
-"""Trains an agent, or goes on with a run that was stopped."""
+"""Train an agent, or resume a run that was stopped."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rookery.cli import arguments, output, signals
 from rookery.errors import ConfigError
+from rookery.terminal import abrupt_exit, arguments, output
 
 if TYPE_CHECKING:
     from rookery.config import Config
@@ -61,9 +61,9 @@ examples:
 UNFINISHED = ("interrupted", "terminated", "callback", "minutes")
 VERDICTS = {
     "target": "solved",
-    "env_steps": "all its env steps played",
-    "episodes": "all its episodes played",
-    "minutes": "its time was up",
+    "env_steps": "env step limit reached",
+    "episodes": "episode limit reached",
+    "minutes": "time limit reached",
     "callback": "stopped by a callback",
     "interrupted": "interrupted",
     "terminated": "terminated",
@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SCENARIO",
-        help="a packaged scenario or a YAML file; with --resume the run folder",
+        help="packaged scenario or YAML file; with --resume, the run folder (default: none; "
+        "--env is then required)",
     )
     _add_settings(parser.add_argument_group("what to train"))
     _add_stops(parser.add_argument_group("when to stop, whichever comes first"))
@@ -91,79 +92,165 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="any setting, such as replay.batch=64; may be given often",
-    )
-    group.add_argument("--env", metavar="ID", help="Gymnasium id, module:Id or module:Class")
-    group.add_argument("--mode", metavar="MODE", help="single, sync or async")
-    group.add_argument("--actors", type=int, metavar="N", help="how many, in sync and async")
-    group.add_argument(
-        "--envs-per-actor", type=int, metavar="E", help="environments that an actor steps together"
+        help="setting to change, such as replay.batch_size=64; repeatable (default: none)",
     )
     group.add_argument(
-        "--engine", metavar="ENGINE", help="where actors live: inline, processes or ray"
+        "--env",
+        metavar="ID",
+        help="environment: Gymnasium id, module:Id or module:Class (default: the scenario's)",
     )
     group.add_argument(
-        "--address", metavar="HOST:PORT", help="of a Ray cluster, or auto; without it a local one"
+        "--mode",
+        metavar="MODE",
+        help="training loop: single (one process plays and learns), sync (actors and learner take "
+        "turns), async (actors and learner run in parallel), device (environments, replay and "
+        "learner on one device) (default: the scenario's)",
+    )
+    _add_actors(group)
+    _add_learner(group)
+    either = group.add_mutually_exclusive_group()
+    either.add_argument(
+        "--seed", type=int, metavar="N", help="seed of all random numbers (default: the scenario's)"
+    )
+    either.add_argument(
+        "--seeds",
+        type=arguments.seeds,
+        metavar="N-M",
+        help="seeds of several runs in sequence, such as 0-4 or 0,2,5 (default: one run)",
+    )
+
+
+def _add_actors(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--actors",
+        type=int,
+        metavar="N",
+        help="number of actors, in sync and async mode (default: the scenario's)",
+    )
+    group.add_argument(
+        "--envs-per-actor",
+        type=int,
+        metavar="E",
+        help="environments that each actor steps together (default: the scenario's)",
+    )
+    group.add_argument(
+        "--engine",
+        metavar="ENGINE",
+        help="engine that runs the actors: auto, inline, processes or ray (default auto)",
+    )
+    group.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="address of a Ray cluster, or auto to find it (default: start a local one)",
     )
     group.add_argument(
         "--learner-resources",
         type=arguments.amounts,
         metavar="GPU=1,...",
-        help="of a cluster's host that the learner is to live on; without it: here",
+        help="Ray resources that the learner's host must have (default: this host is used)",
     )
-    group.add_argument("--shards", type=int, metavar="N", help="pieces that replay is kept in")
+    group.add_argument(
+        "--shards",
+        type=int,
+        metavar="N",
+        help="number of shards of the replay buffer (default 1; with --engine ray one per host)",
+    )
     group.add_argument(
         "--actor-devices",
         type=arguments.words,
         metavar="CUDA:0,CUDA:1",
-        help="GPUs that actors take in turn; without it they play on the CPU",
+        help="GPUs assigned to the actors round-robin (default: CPU)",
     )
     group.add_argument(
         "--inference",
         metavar="WHERE",
-        help="local: each actor has a network; central: one server answers all of them",
+        help="where actions are computed: local (in each actor) or central (in one inference "
+        "server) (default local)",
     )
-    group.add_argument("--device", metavar="DEVICE", help="of the learner: auto, cpu or cuda:N")
+
+
+def _add_learner(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--learners", type=int, metavar="N", help="that share every batch, on a GPU each"
+        "--device",
+        metavar="DEVICE",
+        help="device of the learner: auto, cpu or cuda:N (default auto)",
     )
-    either = group.add_mutually_exclusive_group()
-    either.add_argument("--seed", type=int, metavar="N", help="everything random follows from it")
-    either.add_argument(
-        "--seeds",
-        type=arguments.seeds,
-        metavar="N-M",
-        help="0-4 or 0,2,5: several runs, one after another",
+    group.add_argument(
+        "--learners",
+        type=int,
+        metavar="N",
+        help="number of data-parallel learners, one GPU each (default 1)",
     )
 
 
 def _add_stops(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--env-steps", type=int, metavar="N", help="environment steps")
-    group.add_argument("--episodes", type=int, metavar="N", help="finished episodes")
-    group.add_argument("--minutes", type=float, metavar="X", help="minutes")
-    group.add_argument("--target", type=float, metavar="S", help="mean return when evaluated")
+    group.add_argument(
+        "--env-steps",
+        type=int,
+        metavar="N",
+        help="stop after this many environment steps (default: the scenario's)",
+    )
+    group.add_argument(
+        "--episodes",
+        type=int,
+        metavar="N",
+        help="stop after this many finished episodes (default: no limit)",
+    )
+    group.add_argument(
+        "--minutes",
+        type=float,
+        metavar="X",
+        help="stop after this many minutes of training (default: no limit)",
+    )
+    group.add_argument(
+        "--target",
+        type=float,
+        metavar="S",
+        help="stop when the mean evaluation return reaches this (default: the scenario's)",
+    )
 
 
 def _add_resume(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--resume", action="store_true", help="go on with the run in the folder SCENARIO names"
+        "--resume",
+        action="store_true",
+        help="resume a stopped run; SCENARIO is then its run folder (default: start a new run)",
     )
     group.add_argument(
-        "--exact", action="store_true", help="with --resume: as if it had never been interrupted"
+        "--exact",
+        action="store_true",
+        help="with --resume, continue bit for bit as if never stopped, from the newest "
+        "checkpoint that allows it (default: from the newest checkpoint)",
     )
-    group.add_argument("--init-from", metavar="RUN", help="a new run with the weights of another")
+    group.add_argument(
+        "--init-from",
+        metavar="RUN",
+        help="start a new run with the weights of another run (default: random weights)",
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--run-dir", metavar="DIR", help="folder of the run; with --seeds the folder of its runs"
+        "--run-dir",
+        metavar="DIR",
+        help="run folder; with --seeds, the parent of the run folders (default: new below runs/)",
     )
-    group.add_argument("--tag", metavar="WORD", help="a word in the folder's name and in trackers")
-    # None, not False: without the flag the file's own setting stands.
-    group.add_argument("--wandb", action="store_true", default=None, help="Weights & Biases too")
-    group.add_argument("--print-config", action="store_true", help="print all settings and stop")
-    group.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    group.add_argument("--quiet", action="store_true", help="no live view")
+    group.add_argument(
+        "--tag",
+        metavar="WORD",
+        help="word in the run folder's name and in experiment trackers (default: none)",
+    )
+    group.add_argument(
+        "--wandb",
+        action="store_true",
+        default=None,  # keeps the scenario's setting
+        help="log to Weights & Biases (default: the scenario's)",
+    )
+    group.add_argument(
+        "--print-config", action="store_true", help="print all settings and exit (default: train)"
+    )
+    arguments.add_json(group)
+    group.add_argument("--quiet", action="store_true", help="hide the live view (default: show it)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -171,13 +258,13 @@ def run(args: argparse.Namespace) -> int:
     if args.print_config:
         _print(configs, as_json=args.json)
         return 0
-    with signals.abrupt():
-        from rookery.loops.launch import launch
-        from rookery.loops.replica import follow, rank_of
+    with abrupt_exit.abrupt():
+        from rookery.learner.data_parallel.follower import rank_of, run_follower
+        from rookery.training.launch import launch
 
-    _refuse_several_at_one_door(configs)
+    _refuse_shared_rendezvous(configs)
     if rank_of(configs[0]):
-        return follow(configs[0])
+        return run_follower(configs[0])
     answers, code = [], 0
     for config in configs:
         outcome = launch(
@@ -191,7 +278,7 @@ def run(args: argparse.Namespace) -> int:
         code = code or outcome.exit_code
         if not args.json:
             output.say(*summary(outcome.answer, config))
-        if outcome.exit_code > 128:  # a signal asks for the end of all, not of this one
+        if outcome.exit_code > 128:  # a signal ends all runs, not only this one
             break
     if args.json:
         output.say_json({"runs": answers} if args.seeds else answers[0])
@@ -199,7 +286,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace) -> list["Config"]:
-    """Returns the settings of every run that is asked for, all of them checked."""
+    """Checks the command's arguments; returns the settings of every requested run."""
     from rookery.config.load import load, load_run
 
     _refuse_contradictions(args)
@@ -217,7 +304,7 @@ def plan(args: argparse.Namespace) -> list["Config"]:
 
 
 def summary(answer: dict[str, Any], config: "Config") -> list[str]:
-    """Says in three lines what a run came to and how to go on with it."""
+    """Returns lines of text: a run's result, and commands to try next."""
     run_dir, score = answer["run_dir"], answer["best_score"]
     scored = "never evaluated" if score is None else f"best score {score:.2f}"
     verdict = VERDICTS[answer["reason"]]
@@ -247,7 +334,7 @@ def _variants(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.exact and not args.resume:
-        raise ConfigError("--exact goes with --resume; write rookery train --resume --exact RUN")
+        raise ConfigError("--exact needs --resume; write rookery train --resume --exact RUN")
     if args.resume:
         _refuse_with_resume(args)
     elif args.source is None and args.env is None and not args.print_config:
@@ -257,11 +344,11 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         )
 
 
-def _refuse_several_at_one_door(configs: list["Config"]) -> None:
-    place = configs[0].learner.rendezvous
-    if place is not None and len(configs) > 1:
+def _refuse_shared_rendezvous(configs: list["Config"]) -> None:
+    address = configs[0].learner.rendezvous
+    if address is not None and len(configs) > 1:
         raise ConfigError(
-            f"learners from other hosts come to {place} for one run, got {len(configs)} --seeds; "
+            f"learner.rendezvous {address} serves one run, got {len(configs)} --seeds; "
             "use --seed, or leave learner.rendezvous out"
         )
 
@@ -273,8 +360,8 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
         if getattr(args, name) is not None:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(
-                f"{flag} cannot change with --resume: it is part of what the run is; "
-                f"leave {flag} out, or begin a new run with --init-from {args.source}"
+                f"{flag} cannot change with --resume; leave {flag} out, or start a new run with "
+                f"--init-from {args.source}"
             )
 
 

@@ -6,5 +6,5 @@
     MainLoop(environment, replay_buffer, agent).run_training(total_episodes=300)
 
 Each of them is made of parts that runs are made of too, and each can be replaced by an object of
-yours with the same methods: `interface.py` says which of them a loop calls.
+yours with the same methods: `protocols.py` says which of them a loop calls.
 """

@@ -1,8 +1,8 @@
 """Environments in several processes, played with any policy.
 
-Workers are the actors of a run: processes with a ring in shared memory each, that a crew looks
-after and replaces (`loops/crew.py`). They start with the first call that needs them, and again for
-a policy with another network or for another limit of steps.
+Workers are the actors of a run: processes with a ring in shared memory each, that a group looks
+after and replaces (`actors/local_group.py`). They start with the first call that needs them, and
+again for a policy with another network or for another limit of steps.
 """
 
 import contextlib
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.algos import Algorithm, build_algorithm, written
-from rookery.board import Board
-from rookery.components import guest
+from rookery.actors.local_group import LocalActors
+from rookery.actors.policy import NONE, checked, recipe
+from rookery.algorithms import Algorithm, build_algorithm, row_spec
+from rookery.components import custom_policy
+from rookery.components.custom_policy import GuestConfig
 from rookery.components.experience import each, joined, keys_of, steps_in
-from rookery.components.guest import GuestConfig
 from rookery.config.schema import ActorConfig, Config, Engine, EnvConfig, Mode
-from rookery.envs.entry import name_of
+from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs
 from rookery.errors import ConfigError
 from rookery.event import Episode
-from rookery.learner import pick_device
-from rookery.loops.crew import Crew
-from rookery.loops.rollout import NONE, checked, recipe
-from rookery.nets.arrays import arrays_of, load_arrays
+from rookery.learner.weight_store import WeightStore
+from rookery.networks.device import pick_device
+from rookery.networks.named_arrays import arrays_of, load_arrays
 from rookery.replay.ring import Ring
 from rookery.types import Array, End, EnvSpec
 
@@ -49,8 +49,8 @@ class Stage(NamedTuple):
     """Workers, for one kind of policy and one limit of steps."""
 
     made_for: tuple[Any, ...]
-    crew: Crew
-    board: Board
+    actors: LocalActors
+    board: WeightStore
     spec: EnvSpec
     algorithm: Algorithm  # never plays: it knows which parameters act
 
@@ -179,14 +179,14 @@ class DistributedEnvironment:
         self._left.clear()
         self._open.clear()
         if self._stage is not None:
-            self._stage.crew.cut()
-            for ring in self._stage.crew.rings:
+            self._stage.actors.cut()
+            for ring in self._stage.actors.rings:
                 ring.consume(ring.committed)
 
     @checked
     def get_environment_stats(self) -> dict[str, Any]:
         """Returns counts, and means over the last 100 episodes (nan before the first)."""
-        crew = self._stage.crew if self._stage else None
+        actors = self._stage.actors if self._stage else None
         scores, lengths = [e.score for e in self._ended], [e.length for e in self._ended]
         return {
             "environment": self.spec.name,
@@ -195,15 +195,15 @@ class DistributedEnvironment:
             "env_steps": self._env_steps,
             "mean_reward": float(np.mean(scores)) if scores else float("nan"),
             "mean_length": float(np.mean(lengths)) if lengths else float("nan"),
-            "restarts": self._restarts + (crew.restarts if crew else 0),
-            "pids": crew.pids if crew else {},
+            "restarts": self._restarts + (actors.restarts if actors else 0),
+            "pids": actors.pids if actors else {},
         }
 
     @checked
     def shutdown(self) -> None:
         """Ends the workers. May be called again; the next steps start new ones."""
         if self._stage is not None:
-            self._restarts += self._stage.crew.restarts
+            self._restarts += self._stage.actors.restarts
             self._stage = None
         self._left.clear()
         self._open.clear()
@@ -227,7 +227,7 @@ class DistributedEnvironment:
         if policy is None and self._stage is not None:
             weights = arrays_of(self._stage.algorithm.acting)
             epsilon = float(getattr(self._policy, "epsilon", 0.0))
-            return self._stage, Source(self._stage.crew.config, weights, epsilon)
+            return self._stage, Source(self._stage.actors.config, weights, epsilon)
         if policy is None:
             raise ConfigError("nobody has a policy yet, got None; give one with the first call")
         source = self._source(policy)
@@ -242,14 +242,14 @@ class DistributedEnvironment:
             self._refuse_strangers(policy)
             epsilon = float(getattr(policy, "epsilon", 0.0))
             return Source(policy.recipe.config, policy.get_weights(), epsilon)
-        raw = guest.packed(policy)
-        room = guest.room_for(raw)
-        known = self._stage.crew.config.algo if self._stage else None
+        raw = custom_policy.packed(policy)
+        room = custom_policy.room_for(raw)
+        known = self._stage.actors.config.algo if self._stage else None
         if isinstance(known, GuestConfig) and len(raw) <= known.room:
             room = known.room
         algo = GuestConfig(codec=self._shown.codec, room=room)
         config = replace(self._made_from.config, algo=algo)
-        return Source(config, guest.arrays_for(raw, room), 0.0)
+        return Source(config, custom_policy.arrays_for(raw, room), 0.0)
 
     def _refuse_strangers(self, policy: Any) -> None:
         theirs = getattr(policy, "codec", self._shown.codec)
@@ -266,21 +266,21 @@ class DistributedEnvironment:
         self.shutdown()
         config = self._config(source.config, limit)
         algorithm = build_algorithm(config, self.spec)
-        spec = written(self.spec, algorithm)
+        spec = row_spec(self.spec, algorithm)
         with contextlib.ExitStack() as stack:
-            board = Board(source.weights)
+            board = WeightStore(source.weights)
             stack.callback(board.close)
             board.publish(source.weights)
-            crew = Crew(
+            actors = LocalActors(
                 config,
                 spec,
-                board_fd=board.fd,
+                weights_fd=board.fd,
                 factory=self._made_from.factory,
                 memory=algorithm.memory,
             )
-            stack.callback(crew.close)
+            stack.callback(actors.close)
             self._release = weakref.finalize(self, stack.pop_all().close)
-        self._stage = Stage(made_for, crew, board, spec, algorithm)
+        self._stage = Stage(made_for, actors, board, spec, algorithm)
         return self._stage
 
     def _config(self, config: Config, limit: int | None) -> Config:
@@ -322,8 +322,8 @@ class DistributedEnvironment:
         episodes: int | None = None,
     ) -> None:
         """Has the first so many workers play; what they wrote is put to each one's pieces."""
-        for reports in stage.crew.play(env_steps, [source.epsilon] * workers, episodes):
-            for pieces, ring in zip(played, stage.crew.rings, strict=True):
+        for reports in stage.actors.collect(env_steps, [source.epsilon] * workers, episodes):
+            for pieces, ring in zip(played, stage.actors.rings, strict=True):
                 if ring.waiting:
                     pieces.append(_taken(ring))
             for report in reports:

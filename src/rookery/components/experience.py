@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from rookery.components.interface import Experience
+from rookery.components.protocols import Experience
 from rookery.config.schema import Config
-from rookery.envs.reward import learned_reward
-from rookery.envs.spaces import Codec
+from rookery.envs.spaces import SpaceCodec
+from rookery.envs.vector import learned_reward
 from rookery.errors import ConfigError
 from rookery.replay.ring import obs_column
-from rookery.types import Array, Batch, End, EnvSpec
+from rookery.types import Array, ArrayBatch, Batch, End, EnvSpec
 
 OBS, NEXT_OBS = "obs", "next_obs"
 KEYS = (OBS, "action", "reward", NEXT_OBS, "terminated", "truncated")
@@ -38,7 +38,7 @@ def keys_of(spec: EnvSpec) -> tuple[str, ...]:
     return (*leaves, *KEYS[1:3], *after, *KEYS[4:])
 
 
-def steps_in(rows: Mapping[str, Array], spec: EnvSpec, codec: Codec) -> dict[str, Array]:
+def steps_in(rows: Mapping[str, Array], spec: EnvSpec, codec: SpaceCodec) -> dict[str, Array]:
     """Returns the steps that one environment's rows hold, in their order.
 
     A row is a step once the next one is there, which has what it led to. Rows whose successor
@@ -71,7 +71,9 @@ def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
     return {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
 
 
-def batch_of(steps: Experience | Batch, config: Config, spec: EnvSpec, codec: Codec) -> Batch:
+def batch_of(
+    steps: Experience | ArrayBatch, config: Config, spec: EnvSpec, codec: SpaceCodec
+) -> ArrayBatch:
     """Turns a batch of steps into what a learner takes."""
     if isinstance(steps, Batch):
         return steps

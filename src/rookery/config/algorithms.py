@@ -9,39 +9,39 @@ together is refused before torch is imported.
 """
 
 import difflib
-import importlib
 import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
-from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rookery import plugins
 from rookery.config.checks import at_least_0, positive, within
 from rookery.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rookery.config.schema import Config
 
 GROUP = "rookery.algorithms"  # entry points by which a package adds its own
 Taken = MappingProxyType[str, tuple[tuple[Any, ...], str]]  # key → what may be there, what to do
 
 REPLAY = "to learn from rows more than a few times, use dqn, sac, td3 or ddpg"
 SEQUENCES: dict[str, tuple[tuple[Any, ...], str]] = {
-    "replay.first_priority": (("largest",), "a sequence has no single TD error: leave it out"),
+    "replay.initial_priority": (("largest",), "a sequence has no single TD error: leave it out"),
     "replay.hindsight": ((0.0,), "goals are exchanged in single transitions alone; leave it out"),
-    "sharing.guard": ((False,), "it weighs single transitions alone; leave it out"),
 }
-AGENTS = "each agent has rewards of its own, as the rules of its world say: leave it out"
 DIVERGENCES: dict[str, tuple[tuple[Any, ...], str]] = {
-    "replay.first_priority": (("largest",), "it ranks rows by divergences, which actors cannot"),
+    "replay.initial_priority": (("largest",), "it ranks rows by divergences, which actors cannot"),
 }
 PROBABLE: dict[str, tuple[tuple[Any, ...], str]] = {
     "actor.epsilon": (
         (None,),
         "its rows carry probabilities, and random actions have others; leave it out",
     ),
-    "replay.draw": (("uniform",), "priorities would change what its probabilities mean"),
+    "replay.sampling": (("uniform",), "priorities would change what its probabilities mean"),
     "sharing.pool": ((None,), f"others' rows were played by other policies; {REPLAY}"),
 }
 
@@ -56,7 +56,6 @@ class AlgoConfig:
 
     on_policy = False  # does it learn only from what its newest policy has just played?
     remembers = False  # has it a recurrent layer?
-    taught = False  # does somebody else say what it should have done?
     burn_in = 0  # steps of a sequence that only warm up its memory, but where an episode begins
 
     @property
@@ -88,6 +87,9 @@ class AlgoConfig:
     def learned(self) -> int:
         """Rows that one drawn row, or sequence, teaches."""
         return 1
+
+    def check_run(self, config: "Config") -> None:
+        """Refuses, with a ConfigError, a run that the algorithm cannot do."""
 
     def __post_init__(self) -> None:
         wanted = settings_of(self.name)
@@ -167,8 +169,8 @@ class SacConfig(AlgoConfig):
     target_tau: float = 0.005  # Polyak factor of the target critics at every learner step
     critics: int = 2  # the smallest of them is believed
     temperature: float | None = None  # weight of the entropy; none: learned
-    first_temperature: float = 1.0  # where it is learned: its value at the start
-    entropy_target: float | None = None  # none: -1 per action number; discrete: 0.5 of the largest
+    initial_temperature: float = 1.0  # where it is learned: its value at the start
+    target_entropy: float | None = None  # none: -1 per action number; discrete: 0.5 of the largest
 
     @property
     def explores(self) -> bool:
@@ -178,7 +180,7 @@ class SacConfig(AlgoConfig):
         super().__post_init__()
         within("algo.target_tau", self.target_tau, 0.0, 1.0)
         positive("algo.critics", self.critics)
-        positive("algo.first_temperature", self.first_temperature)
+        positive("algo.initial_temperature", self.initial_temperature)
         if self.temperature is not None:
             at_least_0("algo.temperature", self.temperature)
 
@@ -189,14 +191,14 @@ class TqcConfig(SacConfig):
 
     name: str = "tqc"
     quantiles: int = 25  # of each critic
-    dropped: int = 2  # the largest so many of each critic are not believed
+    dropped_quantiles: int = 2  # the largest so many of each critic are not believed
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.dropped < self.quantiles:
+        if not 0 <= self.dropped_quantiles < self.quantiles:
             raise ConfigError(
-                f"algo.dropped must be at least 0 and below algo.quantiles {self.quantiles}, got "
-                f"{self.dropped}; lower it"
+                "algo.dropped_quantiles must be at least 0 and below algo.quantiles "
+                f"{self.quantiles}, got {self.dropped_quantiles}; lower it"
             )
 
 
@@ -223,14 +225,14 @@ class Td3Config(DdpgConfig):
     """DDPG with two critics, late policy updates and smoothed targets (Fujimoto et al. 2018)."""
 
     name: str = "td3"
-    policy_period: int = 2  # learner steps between two steps of the policy and of the targets
-    target_noise: float = 0.2  # deviation of the noise on target actions
+    policy_delay: int = 2  # learner steps between two steps of the policy and of the targets
+    target_policy_noise: float = 0.2  # deviation of the noise on target actions
     target_noise_clip: float = 0.5  # and its bound
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algo.policy_period", self.policy_period)
-        at_least_0("algo.target_noise", self.target_noise)
+        positive("algo.policy_delay", self.policy_delay)
+        at_least_0("algo.target_policy_noise", self.target_policy_noise)
         at_least_0("algo.target_noise_clip", self.target_noise_clip)
 
 
@@ -280,89 +282,12 @@ class R2d2Config(AlgoConfig):
             )
 
 
-class Talk(StrEnum):
-    """Whom the agents of a team listen to."""
-
-    NEAR = "near"  # the nearest in view
-    SELECTIVE = "selective"  # those of them without whom one would do something else (DCC)
-    NONE = "none"
-
-
-class Teacher(StrEnum):
-    """Who says what a team should have done."""
-
-    NONE = "none"  # nobody: it learns from rewards
-    PLANNER = "planner"  # a planner that sees everything, from wherever the team has got to
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeamConfig(AlgoConfig):
-    """Recurrent DQN for agents that talk (after DHC and DCC, Ma et al. 2021); learns from all."""
-
-    name: str = "team"
-    n_step: int = 3  # env steps summed before bootstrapping
-    length: int = 16  # steps of a sequence that are learned from
-    burn_in: int = 8  # steps before them that only warm up the memory
-    double: bool = True  # van Hasselt et al. 2016
-    target_period: int = 500  # learner steps between copies into the target network
-    target_tau: float | None = 0.005  # Polyak factor at every learner step, instead of a period
-    eta: float = 0.5  # a sequence's priority: eta of its largest error, the rest of their mean
-    talk: Talk = Talk.NEAR
-    neighbours: int = 4  # others that an agent can listen to, at most
-    rounds: int = 2  # times that agents listen in a step
-    heads: int = 4  # of the attention over neighbours
-    width: int = 32  # of each head
-    explorers: int = 4  # one agent in so many takes random actions, the others do their best
-    care: float = 0.0  # share of what those it hears lose that an agent counts as its own loss
-    teacher: Teacher = Teacher.NONE  # planner: values are learned as scores of what it would do
-    temperature: float = 0.0  # who acts off the device draws by softmax(values / this); 0: best
-
-    takes = Taken(
-        SEQUENCES
-        | {
-            "env.frame_stack": ((1,), "agents remember by themselves: leave it out"),
-            "env.reward_scale": ((1.0,), AGENTS),
-            "env.reward_clip": ((None,), AGENTS),
-            "env.normalize_obs": ((False,), "views are bits: leave it out"),
-            "env.normalize_reward": ((False,), AGENTS),
-        }
-    )
-    remembers = True
-
-    @property
-    def taught(self) -> bool:  # type: ignore[override]
-        return self.teacher is not Teacher.NONE
-
-    @property
-    def sequence(self) -> int:
-        return self.burn_in + self.length
-
-    @property
-    def stride(self) -> int:
-        return self.length
-
-    @property
-    def learned(self) -> int:
-        return self.length
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positives = ("length", "target_period", "neighbours", "rounds", "heads", "width")
-        for name in (*positives, "explorers"):
-            positive(f"algo.{name}", getattr(self, name))
-        for name in ("burn_in", "care", "temperature"):
-            at_least_0(f"algo.{name}", getattr(self, name))
-        within("algo.eta", self.eta, 0.0, 1.0)
-        if self.target_tau is not None:
-            within("algo.target_tau", self.target_tau, 0.0, 1.0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(AlgoConfig):
     """What algorithms share that learn a policy and the value of states."""
 
-    value_weight: float = 0.5  # of the value's loss beside the policy's
-    entropy_bonus: float = 0.0  # weight of the policy's entropy
+    vf_coef: float = 0.5  # of the value's loss beside the policy's
+    ent_coef: float = 0.0  # weight of the policy's entropy
     shared_net: bool = False  # one network for policy and value, but for the last layer
 
     @property
@@ -371,8 +296,8 @@ class ActorCriticConfig(AlgoConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_0("algo.value_weight", self.value_weight)
-        at_least_0("algo.entropy_bonus", self.entropy_bonus)
+        at_least_0("algo.vf_coef", self.vf_coef)
+        at_least_0("algo.ent_coef", self.ent_coef)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,7 +317,7 @@ class RolloutConfig(ActorCriticConfig):
             ),
             "algo.n_step": ((1,), "algo.gae_lambda decides how far it looks"),
             "actor.chunk_episodes": ((None,), "a rollout has actor.chunk env steps of each actor"),
-            "replay.first_priority": (("largest",), REPLAY),
+            "replay.initial_priority": (("largest",), REPLAY),
             "replay.hindsight": ((0.0,), REPLAY),
             "replay.max_policy_lag": ((None,), "its rows are never old; leave it out"),
             "replay.storage": (("memory",), "a rollout is small; leave it out"),
@@ -414,11 +339,11 @@ class PpoConfig(RolloutConfig):
 
     name: str = "ppo"
     epochs: int = 10  # times every row of a rollout is learned from
-    clip: float = 0.2  # how far probabilities may be learned away from those that played
+    clip_range: float = 0.2  # how far probabilities may be learned away from those that played
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algo.clip", self.clip)
+        positive("algo.clip_range", self.clip_range)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,7 +362,7 @@ class ImpalaConfig(ActorCriticConfig):
     """Actor-critic from late actors, corrected by V-trace (Espeholt et al. 2018)."""
 
     name: str = "impala"
-    entropy_bonus: float = 0.01  # weight of the policy's entropy
+    ent_coef: float = 0.01  # weight of the policy's entropy
     length: int = 20  # env steps of a drawn stretch
     rho_clip: float = 1.0  # bound of the ratios that weigh a step's TD error
     c_clip: float = 1.0  # bound of the ratios that carry errors back
@@ -475,44 +400,45 @@ class Entry(NamedTuple):
 ALGORITHMS: dict[str, Entry] = {
     "dqn": Entry(
         DqnConfig,
-        "rookery.algos.dqn:Dqn",
+        "rookery.algorithms.dqn:Dqn",
         "deep Q-learning and its parts: double, dueling, n-step, distributional, noisy; discrete",
     ),
     "sac": Entry(
-        SacConfig, "rookery.algos.sac:sac", "soft actor-critic; continuous and discrete actions"
+        SacConfig,
+        "rookery.algorithms.sac:sac",
+        "soft actor-critic; continuous and discrete actions",
     ),
     "tqc": Entry(
-        TqcConfig, "rookery.algos.tqc:Tqc", "SAC with truncated quantile critics; continuous"
+        TqcConfig, "rookery.algorithms.tqc:Tqc", "SAC with truncated quantile critics; continuous"
     ),
     "td3": Entry(
         Td3Config,
-        "rookery.algos.td3:Td3",
+        "rookery.algorithms.td3:Td3",
         "DDPG with twin critics, delayed and smoothed; continuous",
     ),
     "ddpg": Entry(
-        DdpgConfig, "rookery.algos.ddpg:Ddpg", "deep deterministic policy gradients; continuous"
+        DdpgConfig,
+        "rookery.algorithms.ddpg:Ddpg",
+        "deep deterministic policy gradients; continuous",
     ),
     "r2d2": Entry(
-        R2d2Config, "rookery.algos.r2d2:R2d2", "recurrent DQN, from sequences; discrete actions"
-    ),
-    "team": Entry(
-        TeamConfig,
-        "rookery.algos.team:Team",
-        "agents that talk to those nearby; recurrent DQN, learns from all; for pathfinding",
+        R2d2Config,
+        "rookery.algorithms.r2d2:R2d2",
+        "recurrent DQN, from sequences; discrete actions",
     ),
     "ppo": Entry(
         PpoConfig,
-        "rookery.algos.ppo:Ppo",
+        "rookery.algorithms.ppo:Ppo",
         "proximal policy optimisation, on-policy (single, sync); all kinds of actions",
     ),
     "a2c": Entry(
         A2cConfig,
-        "rookery.algos.a2c:A2c",
+        "rookery.algorithms.a2c:A2c",
         "advantage actor-critic, on-policy (single, sync); all kinds of actions",
     ),
     "impala": Entry(
         ImpalaConfig,
-        "rookery.algos.impala:Impala",
+        "rookery.algorithms.impala:Impala",
         "actor-critic with V-trace, for late actors; all kinds of actions",
     ),
 }
@@ -520,8 +446,8 @@ ALGORITHMS: dict[str, Entry] = {
 
 @cache
 def known() -> dict[str, Entry]:
-    """Returns every algorithm that has a name: ours, and those of packages that are installed."""
-    found = dict(ALGORITHMS)
+    """Returns every algorithm that has a name: the core's, plugins', other distributions'."""
+    found = ALGORITHMS | {name: _of_plugin(row) for name, row in plugins.algorithms().items()}
     for point in entry_points(group=GROUP):
         cls = point.load()
         found.setdefault(point.name, _entry(point.value, cls))
@@ -548,14 +474,17 @@ def settings_of(name: str) -> type[AlgoConfig]:
 
 def load_class(where: str) -> Any:
     """Returns what `module:Class` stands for."""
-    module, _, name = where.partition(":")
     try:
-        return attrgetter(name)(importlib.import_module(module))
+        return plugins.load(where)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"algo.name is {where!r}, which cannot be imported ({error}); "
             "it must be module:Class; put its folder on PYTHONPATH"
         ) from error
+
+
+def _of_plugin(row: plugins.AlgorithmNames) -> Entry:
+    return Entry(load_class(row.settings), row.algorithm, row.about)
 
 
 def _entry(where: str, cls: Any) -> Entry:

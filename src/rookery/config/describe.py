@@ -6,15 +6,16 @@ The comments are read from the schema's own source, so that nothing is written t
 import ast
 import inspect
 import io
+import sys
 import tokenize
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from dataclasses import MISSING, is_dataclass
 from enum import Enum
 from types import ModuleType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from rookery.config import algorithms, schema
-from rookery.config.algorithms import ALGORITHMS, AlgoConfig
+from rookery.config.algorithms import AlgoConfig, known
 from rookery.config.load import as_dict, as_plain
 from rookery.config.parse import dotted
 from rookery.config.schema import Config
@@ -32,6 +33,8 @@ class Setting(NamedTuple):
 def settings() -> list[Setting]:
     """Returns every setting in the schema's order, and what each algorithm adds to them."""
     comments = _comments(schema) | _comments(algorithms)
+    for home in {entry.settings.__module__ for entry in known().values()}:
+        comments |= _comments(sys.modules[home])
     found = list(_settings(Config, as_dict(Config()), "", comments))
     at = max(i for i, setting in enumerate(found) if setting.key.startswith("algo.")) + 1
     return found[:at] + list(_added(comments)) + found[at:]
@@ -40,13 +43,18 @@ def settings() -> list[Setting]:
 def _added(comments: dict[tuple[str, str], str]) -> Iterator[Setting]:
     """Yields the settings that only some algorithms have, with the algorithm before the comment."""
     common = get_type_hints(AlgoConfig)
-    for name, entry in ALGORITHMS.items():
+    for name, entry in known().items():
         cls = entry.settings
         for key, wanted in get_type_hints(cls).items():
             if key not in common:
-                default = as_plain(getattr(cls, key))
+                default = as_plain(_default(cls, key))
                 comment = _inherited(cls, key, comments) or _summary(wanted)
                 yield Setting(f"algo.{key}", _type(wanted), default, f"{name}: {comment}")
+
+
+def _default(cls: type[AlgoConfig], key: str) -> Any:
+    found = cls.__dataclass_fields__[key]
+    return found.default if found.default_factory is MISSING else found.default_factory()
 
 
 def _inherited(cls: type, key: str, comments: dict[tuple[str, str], str]) -> str:

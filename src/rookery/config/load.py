@@ -1,6 +1,6 @@
 """Where settings come from, and where they go.
 
-    config = load("cartpole", overrides=["replay.batch=128"], changes={"run.seed": 3})
+    config = load("cartpole", overrides=["replay.batch_size=128"], changes={"run.seed": 3})
     Path("config.yaml").write_text(dump(config))
 
 Later sources win: defaults < file < overrides (text, as after --set) < changes (values). They are
@@ -16,11 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rookery.config import text
+from rookery import plugins
+from rookery.config import yaml_text
 from rookery.config.algorithms import AlgoConfig
 from rookery.config.parse import annotation, dotted, nearest, parse, plain, section
 from rookery.config.schema import Config
 from rookery.errors import ConfigError
+from rookery.version import __version__
 
 __all__ = [
     "RUN_FILE",
@@ -35,6 +37,7 @@ __all__ = [
     "scenarios",
 ]
 
+SCENARIOS = "rookery.config.scenarios"  # the core's; plugins name theirs
 RUN_FILE = "config.yaml"  # the resolved settings in a run folder
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -102,12 +105,27 @@ def load_run(
             f"{str(folder)!r} is not a run folder: it has no {RUN_FILE}; "
             "give the folder that `rookery train` named"
         )
-    return load(folder / RUN_FILE, overrides=overrides, changes=changes)
+    try:
+        return load(folder / RUN_FILE, overrides=overrides, changes=changes)
+    except ConfigError:
+        _check_stored(folder / RUN_FILE)
+        raise
+
+
+def _check_stored(path: Path) -> None:
+    """Raises ConfigError that names the file if the settings stored in it cannot be loaded."""
+    try:
+        load(path)
+    except ConfigError as error:
+        raise ConfigError(
+            f"Rookery {__version__} cannot read the settings stored in {str(path)!r}: {error}. "
+            "A run of another version is resumed and evaluated with that version"
+        ) from error
 
 
 def dump(config: Config) -> str:
     """Returns YAML that `load` reads back to an equal config."""
-    return text.write(as_dict(config))
+    return yaml_text.write(as_dict(config))
 
 
 def as_dict(config: Config) -> dict[str, Any]:
@@ -130,9 +148,10 @@ def scenarios() -> Mapping[str, Scenario]:
     """Returns the packaged scenarios by name."""
     from importlib.resources import files  # 20 ms that a path or a config need not wait for
 
-    folder = Path(str(files("rookery.config.scenarios")))
-    paths = sorted(folder.glob("*.yaml"), key=lambda path: path.stem)
-    return {path.stem: Scenario(path, text.read_file(path).get("about", "")) for path in paths}
+    folders = [files(package) for package in (SCENARIOS, *plugins.each("scenarios"))]
+    found = (path for folder in folders for path in Path(str(folder)).glob("*.yaml"))
+    paths = sorted(found, key=lambda path: path.stem)
+    return {path.stem: Scenario(path, yaml_text.read_file(path).get("about", "")) for path in paths}
 
 
 def _settings(source: str | Path | Config | None) -> dict[str, Any]:
@@ -141,7 +160,7 @@ def _settings(source: str | Path | Config | None) -> dict[str, Any]:
     if isinstance(source, Config):
         return as_dict(source)
     path = _path(source)
-    settings = text.read_file(path)
+    settings = yaml_text.read_file(path)
     settings.setdefault("name", path.stem)
     return settings
 
@@ -174,14 +193,14 @@ def _override(given: str) -> tuple[str, Any]:
     key, equals, value = given.partition("=")
     if not equals:
         raise ConfigError(
-            f"--set needs section.key=value, got {given!r}; for example --set replay.batch=64"
+            f"--set needs section.key=value, got {given!r}; for example --set replay.batch_size=64"
         )
     return key.strip(), _value(key.strip(), value)
 
 
 def _value(key: str, given: str) -> Any:
     """Reads the value with YAML, but leaves `5` or `2024-01-01` as it is where text is wanted."""
-    value = text.read(given, f"the value in --set {key}={given}")
+    value = yaml_text.read(given, f"the value in --set {key}={given}")
     wanted = annotation(key)
     takes_text = wanted is str or (wanted == str | None and value is not None)
     return given if takes_text and not isinstance(value, str) else value

@@ -1,6 +1,6 @@
 """Mappings become settings, and nothing of a wrong type gets through.
 
-    parse(Config, {"replay": {"batch": 32}, "net": "mypackage.nets:MyNet"})
+    parse(Config, {"replay": {"batch_size": 32}, "net": "mypackage.nets:MyNet"})
 
 The annotations of the schema are the rules; READERS has one function for each kind of annotation.
 Every refusal names the dotted key, what was given, what is allowed and what to do.
@@ -16,7 +16,8 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from rookery.config.algorithms import ALGORITHMS, AlgoConfig, settings_of
+from rookery.config.algorithms import AlgoConfig, known, settings_of
+from rookery.config.other_libraries import NAMES_ELSEWHERE
 from rookery.config.schema import Config, NetConfig
 from rookery.errors import ConfigError
 
@@ -49,7 +50,10 @@ def _meant_class(cls: type[T], mapping: Mapping[Any, Any]) -> type[T]:
 def hints(cls: Any) -> dict[str, Any]:
     """Returns what a section may hold; `algo` what any of our algorithms takes."""
     found: dict[str, Any] = {}
-    for one in [cls, *(entry.settings for entry in ALGORITHMS.values() if cls is AlgoConfig)]:
+    for one in [
+        cls,
+        *(entry.settings for entry in (known().values() if cls is AlgoConfig else ())),
+    ]:
         found |= {name: wanted for name, wanted in get_type_hints(one).items() if name not in found}
     return found
 
@@ -252,8 +256,7 @@ def _example(cls: type, where: str) -> str:
 
 def _unknown(cls: type, key: Any, where: str) -> ConfigError:
     allowed = list(get_type_hints(cls))
-    near = _meant(str(key), allowed, where)
-    hint = f"did you mean {near}? " if near else ""
+    hint = _hint(str(key), allowed, where)
     place = f"in {where}" if where else "at the top"
     return ConfigError(
         f"unknown setting {dotted(where, key)!r}; {hint}"
@@ -261,16 +264,22 @@ def _unknown(cls: type, key: Any, where: str) -> ConfigError:
     )
 
 
-def _meant(key: str, allowed: list[str], where: str) -> str | None:
-    """Looks for the same name in another section, then for a similar one here, then anywhere."""
+def _hint(key: str, allowed: list[str], where: str) -> str:
+    """Looks for the name in another section, in other libraries, then for a similar one."""
     by_name: dict[str, list[str]] = {}
     for path in keys():
         if path == dotted(where, key):  # of another algorithm
             continue
         by_name.setdefault(path.rpartition(".")[2], []).append(path)
     if key in by_name:
-        return " or ".join(by_name[key])
+        return _meant(by_name[key])
+    if key in NAMES_ELSEWHERE and where != "sb3":  # SB3's own settings are in sb3.kwargs
+        return f"Rookery calls it {NAMES_ELSEWHERE[key]}. "
     if near := nearest(key, allowed):
-        return dotted(where, near)
+        return _meant([dotted(where, near)])
     far = nearest(key, list(by_name))
-    return " or ".join(by_name[far]) if far else None
+    return _meant(by_name[far]) if far else ""
+
+
+def _meant(found: list[str]) -> str:
+    return f"did you mean {' or '.join(found)}? "

@@ -12,9 +12,11 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from rookery import plugins
 from rookery.config.algorithms import AlgoConfig, DqnConfig
 from rookery.config.checks import at_least_0, device, one_of, positive, reference, within
 from rookery.errors import ConfigError
+from rookery.schedule import Decay
 
 SB3_OFF_POLICY = ("SAC", "TD3", "DDPG", "DQN")
 SB3_ALGORITHMS = (*SB3_OFF_POLICY, "PPO", "A2C")
@@ -31,7 +33,7 @@ SB3_OURS = (  # what a run of ours gives to the constructor, from settings of it
 )
 
 
-class Backend(StrEnum):
+class BackendName(StrEnum):
     """Whose algorithms learn."""
 
     ROOKERY = "rookery"
@@ -44,7 +46,7 @@ class Mode(StrEnum):
     SINGLE = "single"
     SYNC = "sync"
     ASYNC = "async"
-    DEVICE = "device"  # worlds, replay and learner on one device; for algo.name team
+    DEVICE = "device"  # environments, replay and learner on one device
 
 
 class Engine(StrEnum):
@@ -99,7 +101,6 @@ class Strategy(StrEnum):
     WEIGHTED = "weighted"
     NEWEST = "newest"
     LOCAL_ONLY = "local_only"
-    ADAPTIVE = "adaptive"
 
 
 class Pick(StrEnum):
@@ -141,16 +142,6 @@ class Optimizer(StrEnum):
     ADAMW = "adamw"
     RMSPROP = "rmsprop"
     SGD = "sgd"
-
-
-class Decay(StrEnum):
-    """The shape of a schedule between its first and its last value."""
-
-    CONSTANT = "constant"
-    LINEAR = "linear"
-    EXPONENTIAL = "exponential"
-    COSINE = "cosine"
-    STEP = "step"
 
 
 class Activation(StrEnum):
@@ -229,12 +220,12 @@ class ReplayConfig:
     """How experience is kept and drawn."""
 
     capacity: int = 100_000  # rows
-    warmup: int = 1_000  # rows stored before the first draw ("learning start")
-    batch: int = 64  # rows in a learner step
+    learning_starts: int = 1_000  # rows stored before the first learner step
+    batch_size: int = 64  # rows in a learner step
     samples_per_insert: float = 32.0  # how often a row is learned from, on average
-    draw: Draw = Draw.UNIFORM
+    sampling: Draw = Draw.UNIFORM
     alpha: float = 0.6  # how much priorities count; 0 draws uniformly
-    first_priority: FirstPriority = FirstPriority.LARGEST  # actor: TD error by its own values
+    initial_priority: FirstPriority = FirstPriority.LARGEST  # actor: TD error by its own values
     beta: float = 0.4  # importance correction at the start of the run
     beta_end: float = 1.0  # importance correction at its end
     max_policy_lag: int | None = None  # versions; rows that arrive later are never drawn
@@ -253,10 +244,10 @@ class ReplayConfig:
             )
         for name in ("alpha", "beta", "beta_end", "hindsight"):
             within(f"replay.{name}", getattr(self, name), 0.0, 1.0)
-        if self.first_priority is FirstPriority.ACTOR and self.draw is Draw.UNIFORM:
+        if self.initial_priority is FirstPriority.ACTOR and self.sampling is Draw.UNIFORM:
             raise ConfigError(
-                "replay.first_priority is actor, but replay.draw is uniform and knows no "
-                "priorities; set replay.draw=prioritized, or leave replay.first_priority out"
+                "replay.initial_priority is actor, but replay.sampling is uniform and knows no "
+                "priorities; set replay.sampling=prioritized, or leave replay.initial_priority out"
             )
 
 
@@ -345,7 +336,6 @@ class SharingConfig:
     strategy: Strategy = Strategy.SELF_HEAVY
     cross_sample_ratio: float = 0.2  # share of each batch's rows that comes from the pool
     reward_tag: str | None = None  # how rewards were normalised before storing; must agree
-    guard: bool = False  # rows count less where their action is unlikely to our own policy
 
     def __post_init__(self) -> None:
         within("sharing.cross_sample_ratio", self.cross_sample_ratio, 0.0, 1.0)
@@ -366,8 +356,10 @@ class SelfplayConfig:
     slips: float = 0.0  # random actions of our own as opponents, for each one of the actor's
     opening: int = 0  # random plies at the beginning of each game, up to so many
     scripted: str | None = None  # module:Class, a player of yours; none: the game's own
-    judge: Pick = Pick.SCRIPTED  # in evaluations: random or scripted; where there is none, random
-    judge_opening: int = 2  # random plies at the beginning of each game of an evaluation
+    eval_opponent: Pick = (
+        Pick.SCRIPTED
+    )  # in evaluations: random or scripted; where there is none, random
+    eval_opening: int = 2  # random plies at the beginning of each game of an evaluation
     league: bool = False  # runs of one sharing.pool play against each other's snapshots
     part: Part = Part.MAIN  # this run's, in a league
 
@@ -380,10 +372,12 @@ class SelfplayConfig:
             positive(f"selfplay.{name}", getattr(self, name))
         if self.newest is not None:
             positive("selfplay.newest", self.newest)
-        for name in ("opening", "judge_opening"):
+        for name in ("opening", "eval_opening"):
             at_least_0(f"selfplay.{name}", getattr(self, name))
         within("selfplay.slips", self.slips, 0.0, 1.0)
-        one_of("selfplay.judge", self.judge, (Pick.RANDOM.value, Pick.SCRIPTED.value))
+        one_of(
+            "selfplay.eval_opponent", self.eval_opponent, (Pick.RANDOM.value, Pick.SCRIPTED.value)
+        )
         if self.scripted is not None:
             reference("selfplay.scripted", self.scripted)
         for pick, weight in self.opponents.items():
@@ -427,18 +421,12 @@ class ClusterConfig:
 class DeviceConfig:
     """What run.mode device puts on the learner's device."""
 
-    agents: int = 4_096  # that play at once, of each team size
+    agents: int = 4_096  # agents that play at once, of each team size
     rows: int = 256  # steps of all of them that replay holds
-    teams: int = 3  # team sizes at once: the largest that the curriculum has opened
-    curriculum: dict[str, Any] = field(default_factory=dict)  # agents, sizes, threshold, history, …
-    lecture: int = 32  # steps that worlds do as algo.teacher says, at most, before
-    trial: int = 16  # they play so many by themselves, and
-    pupils: float = 0.5  # such a share of them is taught next
 
     def __post_init__(self) -> None:
-        for name in ("agents", "rows", "teams", "lecture", "trial", "pupils"):
+        for name in ("agents", "rows"):
             positive(f"device.{name}", getattr(self, name))
-        within("device.pupils", self.pupils, 0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -567,7 +555,7 @@ SB3_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {  # what it would pass over
     "actor.num": ((1,), "use sb3.envs"),
     "actor.inference": ((Inference.LOCAL,), OWN_LOOP),
     "learner.replicas": ((1,), OWN_LOOP),
-    "replay.draw": ((Draw.UNIFORM,), "leave it out"),
+    "replay.sampling": ((Draw.UNIFORM,), "leave it out"),
     "replay.storage": ((Storage.MEMORY,), "lower replay.capacity"),
     "replay.shards": ((None, 1), "its replay is one piece: leave it out"),
     "replay.hindsight": ((0.0,), "SB3 has a HerReplayBuffer of its own: leave it out"),
@@ -581,11 +569,10 @@ SB3_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {  # what it would pass over
 ALONE = (Mode.SINGLE, Mode.DEVICE)  # modes in which nobody plays but the training process
 ON_DEVICE = "on one device there is nothing of it: leave it out, or use another --mode"
 DEVICE_TAKES: dict[str, tuple[tuple[Any, ...], str]] = {
-    "algo.name": (("team",), "its worlds are those of path finding; use another --mode"),
     "run.engine": ((Engine.AUTO, Engine.INLINE), ON_DEVICE),
     "actor.num": ((1,), "use device.agents"),
     "actor.chunk_episodes": ((None,), ON_DEVICE),
-    "replay.draw": ((Draw.PRIORITIZED,), "its windows are drawn by priorities"),
+    "replay.sampling": ((Draw.PRIORITIZED,), "its windows are drawn by priorities"),
     "replay.storage": ((Storage.MEMORY,), ON_DEVICE),
     "replay.shards": ((None, 1), ON_DEVICE),
     "sharing.pool": ((None,), ON_DEVICE),
@@ -627,7 +614,9 @@ class Config:
 
     name: str = "custom"  # the scenario's name
     about: str = ""  # one line for `rookery list`
-    backend: Backend = Backend.ROOKERY  # sb3: the section sb3 instead of algo, net and learner
+    backend: BackendName = (
+        BackendName.ROOKERY
+    )  # sb3: the section sb3 instead of algo, net and learner
     run: RunConfig = field(default_factory=RunConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     algo: AlgoConfig = field(default_factory=DqnConfig)
@@ -652,16 +641,14 @@ class Config:
         return Engine.INLINE if self.run.mode in ALONE else Engine.PROCESSES
 
     @property
-    def judged_env(self) -> EnvConfig:
+    def eval_env(self) -> EnvConfig:
         """The environment as it is while a policy is judged."""
         return replace(self.env, kwargs={**self.env.kwargs, **self.eval.kwargs})
 
     @property
     def wants_values(self) -> bool:
         """Do actors write what they expect of their actions?"""
-        guarded = self.sharing.pool is not None and self.sharing.guard
-        actors = self.replay.first_priority is FirstPriority.ACTOR
-        return guarded or actors or self.algo.on_policy
+        return self.replay.initial_priority is FirstPriority.ACTOR or self.algo.on_policy
 
     @property
     def randomness(self) -> Randomness:
@@ -669,7 +656,7 @@ class Config:
         actor = self.actor
         if actor.epsilon is None and self.algo.explores:
             first = 1.0 if self.algo.random_first else 0.0
-            return Randomness(first, 0.0, self.replay.warmup, Decay.STEP)
+            return Randomness(first, 0.0, self.replay.learning_starts, Decay.STEP)
         first = 1.0 if actor.epsilon is None else actor.epsilon
         return Randomness(first, actor.epsilon_end, actor.epsilon_steps, actor.epsilon_decay)
 
@@ -683,7 +670,7 @@ class Config:
         return (1 + max(1, earlier)) * actor.num * (actor.chunk + 2 * actor.envs)
 
     def __post_init__(self) -> None:
-        if self.backend is Backend.SB3:
+        if self.backend is BackendName.SB3:
             self._refuse_what_sb3_has_not()
             return
         self._refuse_what_only_sb3_has()
@@ -691,9 +678,8 @@ class Config:
         self._refuse_a_far_oracle()
         self._refuse_two_scales()
         self._refuse_disk_in_a_pool()
-        self._refuse_a_far_guard()
         self._refuse_what_nobody_remembers()
-        self._refuse_a_far_teacher()
+        self.algo.check_run(self)
         self._refuse_what_does_not_fit(self.algo.takes, f"algo.name {self.algo.name}")
         if self.selfplay.on:
             self._refuse_what_does_not_fit(SELFPLAY_TAKES, "selfplay.opponents")
@@ -703,32 +689,36 @@ class Config:
         if self.replay.hindsight > 0:
             self._refuse_what_does_not_fit(HINDSIGHT_TAKES, "replay.hindsight")
         if self.run.mode is Mode.DEVICE:
-            self._refuse_what_does_not_fit(DEVICE_TAKES, "run.mode device")
+            self._refuse_what_does_not_fit(
+                _on_device(self.algo.name) | DEVICE_TAKES, "run.mode device"
+            )
         elif self.algo.on_policy:
-            positive("replay.batch", self.replay.batch)
+            positive("replay.batch_size", self.replay.batch_size)
         else:
             self._refuse_sizes()
 
     def _refuse_sizes(self) -> None:
         """Rows that could never be drawn."""
         replay = self.replay
-        if not 1 <= replay.batch <= replay.warmup <= replay.capacity:
+        if not 1 <= replay.batch_size <= replay.learning_starts <= replay.capacity:
             raise ConfigError(
-                "replay needs 1 <= batch <= warmup <= capacity, got "
-                f"batch {replay.batch}, warmup {replay.warmup}, capacity {replay.capacity}; "
-                "lower replay.batch or raise the other two"
+                "replay needs 1 <= batch_size <= learning_starts <= capacity, got batch_size "
+                f"{replay.batch_size}, learning_starts {replay.learning_starts}, capacity "
+                f"{replay.capacity}; lower replay.batch_size or raise the other two"
             )
         least = self.actor.num * self.actor.envs * (self.algo.sequence + 1)
-        if self.algo.sequence and replay.warmup < least:
+        if self.algo.sequence and replay.learning_starts < least:
             raise ConfigError(
-                f"no sequence of {self.algo.sequence} steps may be complete after replay.warmup "
-                f"{replay.warmup} rows of {self.actor.num} x {self.actor.envs} environments; "
-                f"raise replay.warmup to {least}, or lower actor.envs"
+                f"no sequence of {self.algo.sequence} steps may be complete after "
+                f"replay.learning_starts {replay.learning_starts} rows of {self.actor.num} x "
+                f"{self.actor.envs} environments; "
+                f"raise replay.learning_starts to {least}, or lower actor.envs"
             )
-        if replay.warmup > self.run.env_steps:
+        if replay.learning_starts > self.run.env_steps:
             raise ConfigError(
-                f"learning would never start: replay.warmup is {replay.warmup} rows but "
-                f"run.env_steps is {self.run.env_steps}; lower the first or raise the second"
+                f"learning would never start: replay.learning_starts is {replay.learning_starts} "
+                f"rows but run.env_steps is {self.run.env_steps}; lower the first or raise the "
+                "second"
             )
         if self.actor.chunk + self.actor.envs > replay.capacity:
             raise ConfigError(
@@ -743,13 +733,6 @@ class Config:
             if (given := attrgetter(name)(self)) not in allowed:
                 may = " or ".join(map(_said, allowed))
                 raise ConfigError(f"{who} takes {name} {may} only, got {_said(given)}; {do}")
-
-    def _refuse_a_far_guard(self) -> None:
-        if self.sharing.guard and self.run.engine is Engine.RAY:
-            raise ConfigError(
-                "sharing.guard compares loans with the learner's own policy, and with engine ray "
-                "they are borrowed on other hosts; leave it out, or use another engine"
-            )
 
     def _refuse_a_far_oracle(self) -> None:
         """One server answers processes of its own machine."""
@@ -772,7 +755,7 @@ class Config:
 
     def _refuse_unequal_shares(self) -> None:
         """What several learners cannot share."""
-        count, batch = self.learner.replicas, self.replay.batch
+        count, batch = self.learner.replicas, self.replay.batch_size
         if self.algo.on_policy:
             raise ConfigError(
                 f"learner.replicas {count} share batches drawn from replay, and algo.name "
@@ -782,8 +765,9 @@ class Config:
         self._refuse_what_does_not_fit(REPLICAS_TAKE, f"learner.replicas {count}")
         if batch % count:
             raise ConfigError(
-                f"replay.batch {batch} cannot be cut into {count} equal slices; set replay.batch "
-                f"to a multiple such as {-(-batch // count) * count}, or use other --learners"
+                f"replay.batch_size {batch} cannot be cut into {count} equal slices; set "
+                f"replay.batch_size to a multiple such as {-(-batch // count) * count}, or use "
+                "other --learners"
             )
 
     def _refuse_an_idle_league(self) -> None:
@@ -799,13 +783,6 @@ class Config:
             raise ConfigError(
                 f"net.recurrent is {self.net.recurrent}, but algo.name {self.algo.name} has no "
                 "memory and takes none only; use algo.name=r2d2, or leave net.recurrent out"
-            )
-
-    def _refuse_a_far_teacher(self) -> None:
-        if self.algo.taught and self.run.mode is not Mode.DEVICE:
-            raise ConfigError(
-                "algo.teacher goes from world to world on one device, got run.mode "
-                f"{self.run.mode}; use --mode device, or leave the teacher out"
             )
 
     def _refuse_disk_in_a_pool(self) -> None:
@@ -831,16 +808,6 @@ class Config:
                 f"set sb3.algorithm to one of {', '.join(SB3_ALGORITHMS)}"
             )
         self._refuse_what_does_not_fit(SB3_TAKES, "backend sb3")
-        if self.sharing.guard:
-            raise ConfigError(
-                "sharing.guard compares rows with a policy that SB3 keeps to itself; leave it out, "
-                "or use backend rookery"
-            )
-        if self.sharing.strategy is Strategy.ADAPTIVE:
-            raise ConfigError(
-                "sharing.strategy adaptive follows TD errors, which SB3's algorithms tell nobody; "
-                "use another strategy, or backend rookery"
-            )
         if self.run.seed >= 1 << 32:
             raise ConfigError(
                 f"SB3 takes seeds below 2**32, got {self.run.seed}; use a smaller one"
@@ -848,11 +815,11 @@ class Config:
 
     def _refuse_two_scales(self) -> None:
         """Stored rewards beside values learned from divided ones make no TD error."""
-        if self.replay.first_priority is FirstPriority.ACTOR and self.env.normalize_reward:
+        if self.replay.initial_priority is FirstPriority.ACTOR and self.env.normalize_reward:
             raise ConfigError(
-                "replay.first_priority actor needs rewards that are learned as they are stored, "
+                "replay.initial_priority actor needs rewards that are learned as they are stored, "
                 "but env.normalize_reward divides them later; scale with env.reward_scale, or "
-                "leave replay.first_priority out"
+                "leave replay.initial_priority out"
             )
 
     def _refuse_crowds(self) -> None:
@@ -893,6 +860,27 @@ class Config:
                 f"run.mode async has no chunks of episodes, got actor.chunk_episodes "
                 f"{self.actor.chunk_episodes}; leave it out, or use --mode sync"
             )
+
+
+def _on_device(given: str) -> dict[str, tuple[tuple[Any, ...], str]]:
+    """Returns which algorithms have environments that play on a device."""
+    able = [name for name, row in plugins.algorithms().items() if row.batched_env is not None]
+    if not able:
+        raise ConfigError(
+            "run.mode device needs an algorithm with environments that play on a device, and none "
+            f"is installed, got algo.name {given}; use another --mode"
+        )
+    return {"algo.name": (tuple(able), "no other has environments there; use another --mode")}
+
+
+def refuse_a_league_of_one(config: Config) -> None:
+    """For the start of a run: whether there is a pool is not known before."""
+    if config.selfplay.league and config.sharing.pool is None:
+        raise ConfigError(
+            f"{config.name} has selfplay.league, in which runs play against each other, and no "
+            "sharing.pool to find others in; start several with `rookery share --scenarios league "
+            "league-exploiter`, name a folder in sharing.pool, or set selfplay.league=false"
+        )
 
 
 def _said(value: Any) -> str:

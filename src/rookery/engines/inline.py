@@ -1,64 +1,60 @@
-"""The inline engine: a role here, in the caller's thread.
+"""The inline engine: runs a worker object in the caller's process and thread.
 
-It works while its keeper waits for it, so that one thread is enough and nothing happens at once.
+The worker runs only while the caller waits for its answer, so that nothing runs in parallel.
 """
 
-import importlib
 import os
 import traceback
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from rookery.engines.interface import Role, describe
+from rookery import plugins
+from rookery.engines.engine import EngineRole, describe
 
 
 class Inline:
-    """A role in this process. One that has raised does nothing any more."""
+    """Handle of a worker object in this process. After an error the worker is not called again."""
 
-    def __init__(self, role: Role, name: str):
+    def __init__(self, role: EngineRole[object, object], name: str):
         self.role, self.name = role, name
-        self._orders: deque[Any] = deque()
+        self._orders: deque[object] = deque()
         self._closed = False
-        self.alive, self.busy = True, False
+        self.alive, self.in_process = True, True
 
     @property
     def pid(self) -> int:
         return os.getpid()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         self._orders.append(message)
 
-    def receive(self, timeout_s: float = 0.0) -> Any | None:
-        """Has the role do what it was told, or roam a little."""
-        if not self.alive or not (self._orders or self.role.roaming):
+    def receive(self, timeout_s: float = 0.0) -> Any | None:  # type: ignore[explicit-any]  # what the worker answers
+        """Lets the worker handle the oldest control message and returns its answer.
+
+        If no message is queued and the worker is self-driven, calls its `work` once instead.
+        """
+        if not self.alive or not (self._orders or self.role.self_driven):
             return None
-        self.busy = True
         try:
-            return self.role.do(self._orders.popleft()) if self._orders else self.role.roam()
-        except Exception as error:  # whatever it was, its keeper decides what follows
+            return self.role.do(self._orders.popleft()) if self._orders else self.role.work()
+        except Exception as error:  # the caller decides what follows
             self.alive = False
             return describe(error, traceback.format_exc())._replace(error=error)
-        finally:
-            self.busy = False
 
     def stop(self, grace_s: float = 0.0) -> int | None:
         self.alive = False
         if not self._closed:
-            self._closed = self.busy = True
-            try:
-                self.role.close()
-            finally:
-                self.busy = False
+            self._closed = True
+            self.role.close()
         return None
 
 
-def start(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Inline:
-    """Builds the role here. What its constructor raises is the caller's."""
-    module, _, builder = target.partition(":")
+def start(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> Inline:
+    """Builds the worker object in this process. Errors of its constructor are raised here."""
     try:
-        return Inline(getattr(importlib.import_module(module), builder)(setup), name)
-    except BaseException:  # whatever it was, nobody else knows of these
+        return Inline(plugins.load(target)(setup), name)
+    except BaseException:  # the descriptors have no other owner
         for fd in fds:
             os.close(fd)
         raise

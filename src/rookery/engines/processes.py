@@ -1,12 +1,12 @@
-"""Child processes that never import the user's main module again.
+"""Child processes that, unlike multiprocessing's, never import the user's main module again.
 
-    child = spawn("rookery.loops.desk:serve", setup, name="manage")
+    child = spawn("rookery.evaluation.evaluation_process:serve", setup, name="eval")
     child.send(message); child.receive(timeout_s=1.0)
 
-A child is a fresh interpreter with a socket to us. What it runs on is named, what it needs is sent
-over that socket (cloudpickle: classes from a script, standard input or a notebook travel by
-value). It leads its own process group, dies with its parent, and notices when the socket closes.
-Spawn from the main thread: the kernel's death signal fires when the spawning *thread* ends.
+A child is a fresh Python interpreter with a socket to its parent. It gets the name of a function
+and, over the socket, the function's arguments (pickled with cloudpickle, so that classes from a
+script or a notebook work). The child has its own process group and dies with its parent. Spawn from
+the main thread: the kernel kills the child when the spawning *thread* ends.
 """
 
 import contextlib
@@ -33,9 +33,16 @@ PART_S = 5  # for the rest of a message: a child that was stopped in the middle 
 
 
 class Child:
-    """A running child and the connection to it. Sending never blocks the caller."""
+    """A running child process and the connection to it. Sending never blocks the caller."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", connection: Connection, name: str):
+    in_process = False
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        connection: "Connection[object, object]",
+        name: str,
+    ):
         self.process, self.name = process, name
         self._connection = connection
         self._outbox: deque[bytes] = deque()
@@ -54,17 +61,17 @@ class Child:
 
     @property
     def waiting(self) -> int:
-        """Messages that have not left yet."""
+        """Number of queued messages that have not been sent to the child yet."""
         return len(self._outbox)
 
-    def send(self, message: Any) -> None:
-        """Queues a message; a sender thread of ours hands it over."""
+    def send(self, message: object) -> None:
+        """Queues a message to the child; a background thread sends it."""
         with self._wake:
             self._outbox.append(cloudpickle.dumps(message))
             self._wake.notify()
 
-    def receive(self, timeout_s: float = 0.0) -> Any | None:
-        """Returns the next message, or None if none comes in time or the child is gone."""
+    def receive(self, timeout_s: float = 0.0) -> Any | None:  # type: ignore[explicit-any]  # what was pickled
+        """Returns the child's next message; None if none comes in time or the child is gone."""
         try:
             if self._connection.poll(timeout_s):
                 return cloudpickle.loads(self._connection.recv_bytes())
@@ -73,11 +80,14 @@ class Child:
         return None
 
     def stop(self, grace_s: float = GRACE_S) -> int:
-        """Ends the child's whole group: politely, then for certain. Returns its exit status."""
+        """Waits up to `grace_s` for the child to end, then kills its whole process group.
+
+        Returns the child's exit status.
+        """
         deadline = time.monotonic() + grace_s
         while self.process.poll() is None and time.monotonic() < deadline:
-            self.receive(0.05)  # it may wait for somebody to listen
-            if self._broken:  # it hung up: what is left of it is its own end
+            self.receive(0.05)  # it may wait until its message is read
+            if self._broken:  # it has closed the connection and is ending
                 time.sleep(0.005)
         self.kill()  # also what a child that has ended left in its group
         status = self.process.wait(timeout=GRACE_S)
@@ -85,7 +95,7 @@ class Child:
         return status
 
     def kill(self) -> None:
-        """Kills the child and everything in its group, now."""
+        """Kills the child and its whole process group immediately."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -105,28 +115,30 @@ class Child:
                 message = self._outbox[0]
             try:
                 self._connection.send_bytes(message)
-            except OSError:  # the child is gone: whoever supervises it will see
+            except OSError:  # the child has ended, which its supervisor will notice
                 self._broken = True
                 return
             self._outbox.popleft()
 
 
-def start(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Child:
-    """The engine: a role in a process of its own."""
-    from rookery.engines.keeper import Stay
+def start(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> Child:
+    """Starts a worker object in a process of its own: the engine `processes`."""
+    from rookery.engines.process_main import RoleSpec
 
     try:
-        return spawn("rookery.engines.keeper:serve", Stay(target, setup), name=name, fds=fds)
+        return spawn(
+            "rookery.engines.process_main:serve", RoleSpec(target, setup), name=name, fds=fds
+        )
     finally:
         for fd in fds:
             os.close(fd)
 
 
-def spawn(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Child:
-    """Starts `module:function` in a process of its own, called as function(connection, setup).
+def spawn(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> Child:
+    """Starts a process that calls `target` (module:function) as function(connection, setup).
 
-    It inherits the descriptors `fds` under the same numbers. Where there is no process or no
-    descriptor left for it, this is an OSError.
+    The process inherits the file descriptors `fds` under the same numbers. Raises OSError if the
+    operating system has no process or descriptor left.
     """
     first = {"path": list(sys.path), "setup": cloudpickle.dumps(setup)}
     ours, theirs = socket.socketpair()
@@ -134,7 +146,7 @@ def spawn(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Chi
     command = [
         sys.executable,
         "-m",
-        "rookery.engines.child",
+        "rookery.engines.child_process",
         target,
         str(theirs.fileno()),
         str(os.getpid()),
@@ -153,10 +165,12 @@ def spawn(target: str, setup: Any, *, name: str, fds: Sequence[int] = ()) -> Chi
     return child
 
 
-def _talking_to(process: "subprocess.Popen[bytes]", connection: Connection, name: str) -> Child:
+def _talking_to(
+    process: "subprocess.Popen[bytes]", connection: "Connection[object, object]", name: str
+) -> Child:
     try:
         return Child(process, connection, name)
-    except RuntimeError as error:  # a thread is a process to the system: it may have none left
+    except RuntimeError as error:  # threads count as processes: the system may have none left
         process.kill()
         process.wait()
         connection.close()
@@ -164,20 +178,31 @@ def _talking_to(process: "subprocess.Popen[bytes]", connection: Connection, name
 
 
 def _environment() -> dict[str, str]:
-    """One thread for each role unless the user says otherwise."""
+    """Returns a child's environment variables: those of this process, and one BLAS thread.
+
+    If the user has set a number of BLAS threads, that number stays.
+    """
     return {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
 
 
-def send(connection: Connection, message: Any) -> None:
-    """The child's side of `Child.receive`."""
+def send(connection: "Connection[object, object]", message: object) -> None:
+    """Sends a message to the parent process; called in a child process.
+
+    The parent gets it from `Child.receive`. Raises ClosedError if the parent process is gone.
+    """
     try:
         connection.send_bytes(cloudpickle.dumps(message))
     except OSError as error:
         raise ClosedError("the parent process is gone") from error
 
 
-def receive(connection: Connection) -> Any:
-    """The child's side of `Child.send`. Blocks; raises ClosedError when the parent is gone."""
+def receive(  # type: ignore[explicit-any]  # what was pickled
+    connection: "Connection[object, object]",
+) -> Any:
+    """Waits for the parent's next message and returns it; called in a child process.
+
+    The parent sends it with `Child.send`. Raises ClosedError when the parent process is gone.
+    """
     try:
         message = connection.recv_bytes()
     except (EOFError, OSError) as error:  # a reset, where it had not read all that we sent

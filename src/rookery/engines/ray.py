@@ -1,20 +1,17 @@
-"""The ray engine: roles on the hosts of a Ray cluster. The only file that imports ray.
+"""The Ray engine: starts worker objects (roles) on the hosts of a Ray cluster.
 
     cluster = Cluster.open(config.cluster, cpus=4, store_bytes=200 << 20)
-    host = cluster.start("rookery.loops.station:Station", setup, name="station-0", cpus=1)
+    host = cluster.start("rookery.cluster.host_worker:HostWorker", setup, name="host-0", cpus=1)
     host.send(order, cluster.share(weights)); host.receive(timeout_s=1.0)
     cluster.close()
 
-A Ray that was started here ends with this process, however that ends (`broom.py`); one that was
-joined stays, without our actors. Calls are applied once and in order (`remote.py`). Arrays in
-answers and parcels may be read-only views of the object store: copy what is to be written to.
+A Ray instance started by this process ends with it, even after kill -9 (`ray_cleanup.py`). An
+existing cluster that was joined stays up; only our Ray actors in it end. Calls are executed once
+and in order (`rpc.py`). Arrays in answers and payloads may be read-only views of Ray's object
+store: copy them before writing to them.
 """
 
-import atexit
 import contextlib
-import importlib
-import importlib.metadata
-import logging
 import os
 import signal
 import socket
@@ -26,20 +23,26 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never, TypedDict
 
 import cloudpickle
 
 from rookery.config.schema import ClusterConfig
 from rookery.engines import processes
-from rookery.engines.broom import Broom
-from rookery.engines.remote import (
+from rookery.engines.library_internals import (
+    import_ray,
+    reread_ray_environment,
+    silent_ray,
+    skip_ray_shutdown_at_exit,
+)
+from rookery.engines.ray_cleanup import RayCleanup
+from rookery.engines.rpc import (
     FIRST_RETRY_S,
-    Hello,
-    Host,
-    Keeper,
-    Parcel,
-    Verdict,
+    CallVerdict,
+    HostInfo,
+    RemoteHandle,
+    RoleServer,
+    SharedObject,
     gist,
     versions,
 )
@@ -47,26 +50,26 @@ from rookery.errors import ConfigError, LostError, StalledError
 
 JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
-END_S = 10.0  # for disconnecting, and for what is left to be swept
+END_S = 10.0  # to disconnect and to end leftover processes
 INTERRUPTED_S = 4.0  # the same, where it was not up yet
 LOOK_S = 2.0  # for an answer about the hosts, and of an actor
 GLANCE_S = 0.2  # the same, where some are known: then the last answer counts
-LEAST_STORE = 80 << 20  # bytes; Ray refuses less than 75 MiB
+LEAST_STORE = 80 << 20  # bytes; Ray needs at least 75 MiB
 PUT_TRIES = 5
 SETTINGS = {  # of Ray itself, where the user exports none
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",  # then it aborts a driver without a head
     "RAY_timeout_ms_task_wait_for_death_info": "100",  # a call fails after this and the next
     "RAY_core_worker_internal_heartbeat_ms": "100",
-    "RAY_worker_niceness": "0",  # 15: on a busy host a station would not even start in time
+    "RAY_worker_niceness": "0",  # 15: on a busy host a worker would not start in time
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
-left_behind = False  # a Ray hangs in this process: it crashes at an end with goodbyes
+left_behind = False  # a Ray hangs in this process, and an ordinary exit would crash
 
 
-class Node(NamedTuple):
-    """A live host."""
+class RayNode(NamedTuple):
+    """A live host of the Ray cluster."""
 
     id: str
     name: str
@@ -74,37 +77,53 @@ class Node(NamedTuple):
     resources: dict[str, float]
 
 
-class Resident(Keeper):
-    """A keeper that knows which host it is on."""
+class NodeEntry(TypedDict):
+    """Entry of `ray.nodes()` for one host: the keys that this module reads."""
 
-    def hello(self) -> Hello:
-        context = _ray().get_runtime_context()
-        address = _ray().util.get_node_ip_address()
+    NodeID: str
+    NodeManagerHostname: str
+    NodeManagerAddress: str
+    Resources: dict[str, float]
+
+
+class RayRoleServer(RoleServer):
+    """Ray actor that runs one worker object (see `RoleServer`).
+
+    `hello` returns the host and process in which it runs.
+    """
+
+    def hello(self) -> HostInfo:
+        context = import_ray().get_runtime_context()
+        address = import_ray().util.get_node_ip_address()
         node = context.get_node_id()
-        return Hello(socket.gethostname(), address, node, os.getpid(), versions())
+        return HostInfo(socket.gethostname(), address, node, os.getpid(), versions())
 
 
 class _Wire:
-    """A Ray actor."""
+    """Connection to a `RayRoleServer`: makes remote calls, awaits them, classifies their errors."""
 
-    def __init__(self, actor: Any):
+    def __init__(self, actor: object):
         self._actor = actor
         self._killed = False
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: object) -> object:
         return getattr(self._actor, method).remote(*args)
 
-    def ready(self, ref: Any, timeout_s: float) -> bool:
-        return bool(_ray().wait([ref], timeout=timeout_s)[0])
+    def ready(self, ref: object, timeout_s: float) -> bool:
+        return bool(import_ray().wait([ref], timeout=timeout_s)[0])
 
-    def get(self, ref: Any) -> Any:
-        return _ray().get(ref, timeout=LOOK_S)
+    def get(self, ref: object) -> object:
+        return import_ray().get(ref, timeout=LOOK_S)
 
-    def judge(self, error: Exception) -> Verdict:
-        """Whatever is neither the actor's end nor the call's own is worth another try."""
-        kinds = _ray().exceptions
+    def classify(self, error: Exception) -> CallVerdict:
+        """Maps the exception of a failed Ray call to RETRY, DEAD or RAISED (`CallVerdict`).
+
+        DEAD: the Ray actor or its host is gone. RAISED: the called method raised an exception, or
+        the error is not one of Ray's. RETRY: any other error of Ray, e.g. a timeout.
+        """
+        kinds = import_ray().exceptions
         if isinstance(error, kinds.RayTaskError):
-            return Verdict.RAISED
+            return CallVerdict.RAISED
         dead = (
             kinds.ActorDiedError,
             kinds.ActorUnschedulableError,
@@ -115,38 +134,43 @@ class _Wire:
             kinds.TaskCancelledError,
         )
         if isinstance(error, dead):
-            return Verdict.DEAD
-        return Verdict.RETRY if isinstance(error, kinds.RayError) else Verdict.RAISED
+            return CallVerdict.DEAD
+        return CallVerdict.RETRY if isinstance(error, kinds.RayError) else CallVerdict.RAISED
 
     def kill(self) -> None:
-        if not self._killed and _ray().is_initialized():
+        if not self._killed and import_ray().is_initialized():
             self._killed = True
-            with contextlib.suppress(_ray().exceptions.RayError, ValueError):  # it is gone already
-                _ray().kill(self._actor)
+            with contextlib.suppress(
+                import_ray().exceptions.RayError, ValueError
+            ):  # it is gone already
+                import_ray().kill(self._actor)
 
 
 # The cluster.
 
 
 class Cluster:
-    """A Ray that was started here or joined. `open` it, `close` it; one at a time in a process."""
+    """Connection to a Ray cluster, started by this process or joined; one per process.
+
+    Get it with `open`, end it with `close`.
+    """
 
     def __init__(self, session: "_Session", *, started: bool):
         self.started = started
         self._session = session
         self._client = uuid.uuid4().hex
-        self._resident: Any = None  # the class that Ray knows
-        self._hosts: list[Host] = []
-        self._known: list[Node] = []
+        self._role_server: Any = None  # type: ignore[explicit-any]  # the class that Ray knows
+        self._hosts: list[RemoteHandle[Never, object]] = []
+        self._known: list[RayNode] = []
         self._asking: threading.Thread | None = None
         self._asked = 0.0  # when the head was first asked what it has not answered
 
     @classmethod
     def open(cls, config: ClusterConfig, *, cpus: int, store_bytes: int) -> "Cluster":
-        """Starts a Ray on this machine, or joins the one at `config.address`.
+        """Starts Ray on this machine, or joins the cluster at `config.address`.
 
-        What cannot work is a ConfigError within JOIN_S. Ray's environment variables are ours until
-        `close`; signal handlers stay as they are.
+        Raises ConfigError within JOIN_S if the cluster cannot be joined. Changes Ray's environment
+        variables until `close`; signal handlers stay as they are.
         """
         environ = _Environ()
         _need_ray()
@@ -155,8 +179,11 @@ class Cluster:
             return cls(_start(config, environ, cpus, store), started=True)
         return cls(_join(config, environ, config.address), started=False)
 
-    def nodes(self) -> list[Node]:
-        """Returns the live hosts by address; the last known ones where the head does not answer."""
+    def nodes(self) -> list[RayNode]:
+        """Returns the live hosts of the Ray cluster, sorted by address.
+
+        If Ray's head node does not answer in time, returns the hosts of its last answer.
+        """
         if self._asking is None or not self._asking.is_alive():  # else it has waited long enough
             self._asking = threading.Thread(target=self._ask, name="nodes", daemon=True)
             self._asked = self._asked or time.monotonic()
@@ -166,24 +193,30 @@ class Cluster:
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the head was asked by `nodes` what it has not answered; 0 if it has."""
+        """Seconds for which Ray's head node has not answered the requests of `nodes`.
+
+        Counts from the first unanswered request; 0 if the latest request was answered.
+        """
         return time.monotonic() - self._asked if self._asked else 0.0
 
-    def start(
+    def start(  # type: ignore[explicit-any]  # orders and answers follow from `target`
         self,
         target: str,
-        setup: Any,
+        setup: object,
         *,
         name: str,
         cpus: float,
         gpus: float = 0.0,
         node: str | None = None,
-    ) -> Host:
-        """Brings `target(setup)` to life on some host, or on the one with the id `node`."""
+    ) -> RemoteHandle[Any, Any]:
+        """Starts the worker object `target(setup)` on any host, or on the host with id `node`.
+
+        Returns its handle at once; the worker starts in the background.
+        """
         environ = {name: os.environ.get(name, "1") for name in THREADS}
-        if self._resident is None:  # once: each new one has to be sent to the head
-            self._resident = _ray().remote(Resident)
-        actor = self._resident.options(
+        if self._role_server is None:  # once: each new one has to be sent to the head
+            self._role_server = import_ray().remote(RayRoleServer)
+        actor = self._role_server.options(
             num_cpus=cpus,
             num_gpus=gpus,
             max_restarts=0,
@@ -191,26 +224,39 @@ class Cluster:
             scheduling_strategy=_strategy(node),
         )
         stay = (target, cloudpickle.dumps(setup), [p for p in sys.path if p], environ)
-        host = Host(name, _Wire(actor.remote()), stay, self._client, len(self._hosts))
+        link = _Wire(actor.remote())
+        host: RemoteHandle[Never, object] = RemoteHandle(
+            name, link, stay, self._client, len(self._hosts)
+        )
         self._hosts.append(host)
         return host
 
-    def share(self, value: Any) -> Parcel:
-        """Puts a value into the object store once. A full one is waited for a little."""
-        full = (_ray().exceptions.ObjectStoreFullError, _ray().exceptions.OutOfDiskError)
+    def share(self, value: object) -> SharedObject:
+        """Puts a value into Ray's object store and returns its reference.
+
+        Retries for a short time if the store is full, then raises LostError.
+        """
+        full = (
+            import_ray().exceptions.ObjectStoreFullError,
+            import_ray().exceptions.OutOfDiskError,
+        )
         for attempt in range(PUT_TRIES):
             try:
-                return Parcel(_ray().put(value))
+                return SharedObject(import_ray().put(value))
             except full as error:
                 cause = error
                 time.sleep(FIRST_RETRY_S * 2**attempt)
         raise LostError(
             f"{socket.gethostname()}: Ray's object store is full ({gist(cause)}); give Ray a "
-            "larger one (`ray start --object-store-memory`), and /dev/shm and the disk more room"
+            "larger one (`ray start --object-store-memory`), and free space in /dev/shm and on the "
+            "disk"
         ) from cause
 
-    def wait(self, hosts: Sequence[Host], timeout_s: float) -> None:
-        """Waits until one of these has news for `receive`, or the time is over."""
+    def wait(self, hosts: Sequence[RemoteHandle[Never, object]], timeout_s: float) -> None:
+        """Waits until a remote call to one of these workers is answered, at most `timeout_s`.
+
+        The handle's `receive` then processes the answer.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             refs = [host.pending for host in hosts if host.busy]
@@ -219,13 +265,16 @@ class Cluster:
             look = left if len(sent) == len(refs) else min(left, FIRST_RETRY_S)  # some are to retry
             if not sent:
                 time.sleep(look)
-            elif _ray().wait(sent, num_returns=1, timeout=look)[0]:
+            elif import_ray().wait(sent, num_returns=1, timeout=look)[0]:
                 return
             if time.monotonic() >= deadline:
                 return
 
     def close(self) -> None:
-        """Kills what was started here. Of a Ray that was started here, nothing is left."""
+        """Kills all workers that `start` has started, and disconnects from the Ray cluster.
+
+        A Ray instance that this process started is shut down.
+        """
         for host in self._hosts:
             host.stop()
         self._hosts.clear()
@@ -233,20 +282,20 @@ class Cluster:
 
     def _ask(self) -> None:
         try:
-            found = [node for node in _ray().nodes() if node["Alive"]]
-        except Exception:  # the head does not answer: that is for those who wait for its hosts
+            found = [node for node in import_ray().nodes() if node["Alive"]]
+        except Exception:  # the head does not answer: `silence_s` grows
             return
         nodes = [_node(entry) for entry in found]
         self._known = sorted(nodes, key=lambda node: (node.address, node.id))
         self._asked = 0.0
 
 
-def _node(entry: dict[str, Any]) -> Node:
+def _node(entry: NodeEntry) -> RayNode:
     address = entry["NodeManagerAddress"]
-    return Node(entry["NodeID"], entry["NodeManagerHostname"], address, dict(entry["Resources"]))
+    return RayNode(entry["NodeID"], entry["NodeManagerHostname"], address, dict(entry["Resources"]))
 
 
-def _strategy(node: str | None) -> Any:
+def _strategy(node: str | None) -> object:
     if node is None:
         return "SPREAD"
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -255,13 +304,13 @@ def _strategy(node: str | None) -> Any:
 
 
 class RayParameterServer:
-    """A parameter server that is a Ray actor of yours, as loops ask it.
+    """Client of a parameter server that the user has started as a Ray actor.
 
     server = RayParameterServer(ray.remote(ParameterServer).remote(arrays))
     loop = MainLoop(environment, replay_buffer, agent, server)
     """
 
-    def __init__(self, actor: Any, *, patience_s: float = 60.0):
+    def __init__(self, actor: object, *, patience_s: float = 60.0):
         self._actor, self._patience_s = actor, patience_s
 
     def register_worker(self, worker: str) -> int:
@@ -270,22 +319,30 @@ class RayParameterServer:
     def unregister_worker(self, worker: str) -> None:
         self._ask("unregister_worker", worker)
 
-    def get_parameters(self, newer_than: int = -1) -> Any:
+    def get_parameters(self, newer_than: int = -1) -> Any:  # type: ignore[explicit-any]  # the server decides
         return self._ask("get_parameters", newer_than)
 
-    def push_gradients(self, worker: str, grads: Any, weight: float = 1.0, **more: Any) -> Any:
-        """Ray may ask again what was on its way: an update without a `push_id` gets one."""
+    def push_gradients(  # type: ignore[explicit-any]  # the server decides
+        self, worker: str, grads: Any, weight: float = 1.0, **more: Any
+    ) -> Any:
+        """Sends gradients to the parameter server and returns its answer.
+
+        Adds a unique `push_id` if there is none, so that the server can recognise a call that Ray
+        delivers twice.
+        """
         more["push_id"] = more.get("push_id") or uuid.uuid4().hex
         return self._ask("push_gradients", worker, grads, weight, **more)
 
-    def get_server_stats(self) -> dict[str, Any]:
+    def get_server_stats(self) -> dict[str, object]:
         return dict(self._ask("get_server_stats"))
 
-    def _ask(self, method: str, *given: Any, **more: Any) -> Any:
-        kinds = _ray().exceptions
+    def _ask(  # type: ignore[explicit-any]  # the server decides
+        self, method: str, *given: object, **more: object
+    ) -> Any:
+        kinds = import_ray().exceptions
         asked = getattr(self._actor, method).remote(*given, **more)
         try:
-            return _ray().get(asked, timeout=self._patience_s)
+            return import_ray().get(asked, timeout=self._patience_s)
         except kinds.GetTimeoutError as error:
             why = f"the parameter server did not answer {method} within {self._patience_s:g} s"
             raise StalledError(f"{why}; look at its actor, or raise patience_s") from error
@@ -297,22 +354,26 @@ class RayParameterServer:
 
 
 class _Session:
-    """Ray in this process: a thread that starts it, waits, and ends it.
+    """Thread that initializes Ray in this process, waits, and shuts it down.
 
-    A thread of its own, for three reasons: in the main thread Ray would take over SIGTERM, signals
-    would wait until it is up, and what it starts is killed when the *thread* that did so ends.
+    It is a thread for three reasons: in the main thread Ray would replace the SIGTERM handler,
+    signals would be blocked until Ray is up, and Ray's child processes are killed when the *thread*
+    that started them ends.
     """
 
-    def __init__(self, options: dict[str, Any], environ: "_Environ", broom: "Broom | None"):
-        self._options, self._environ, self._broom = options, environ, broom
+    def __init__(self, options: dict[str, object], environ: "_Environ", cleanup: RayCleanup | None):
+        self._options, self._environ, self._cleanup = options, environ, cleanup
         self._up, self._over = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._quiet = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
 
     def open(self, within_s: float) -> None:
-        """Raises what Ray says, or TimeoutError."""
-        self._quiet.enter_context(_quiet())
+        """Initializes Ray in the thread, which starts a Ray instance or joins a cluster.
+
+        Raises the error that Ray raised, or TimeoutError after `within_s`.
+        """
+        self._quiet.enter_context(silent_ray())
         self._thread.start()
         if not self._up.wait(within_s):
             raise TimeoutError(f"no answer within {within_s:.0f} s")
@@ -321,7 +382,7 @@ class _Session:
             raise self._error
 
     def close(self) -> None:
-        """Ends Ray. Where it hangs, what it has made is swept, and it is left to itself."""
+        """Shuts Ray down. If Ray hangs, kills its processes and leaves the thread behind."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(END_S if self._up.is_set() else INTERRUPTED_S)
@@ -334,55 +395,42 @@ class _Session:
     def _abandon(self) -> None:
         global left_behind
         left_behind = True
-        atexit.unregister(_ray()._private.worker.shutdown)  # it would wait for what hangs
-        if self._broom is not None:
-            self._broom.sweep()
+        skip_ray_shutdown_at_exit()
+        if self._cleanup is not None:
+            self._cleanup.sweep()
 
     def _tidy(self) -> None:
-        if self._broom is not None:
-            self._broom.finish()
+        if self._cleanup is not None:
+            self._cleanup.finish()
         self._quiet.close()
         self._environ.restore()
 
     def _live(self) -> None:
-        ray = _ray()
+        ray = import_ray()
         try:
             ray.init(configure_logging=False, log_to_driver=False, **self._options)
-        except Exception as error:  # whatever it was, whoever opens this gets it
+        except Exception as error:  # raised by `open`
             self._error = error
         self._up.set()
         self._over.wait()
-        with contextlib.suppress(Exception):  # the head may be gone; what is left is swept
+        with contextlib.suppress(Exception):  # the head may be gone; leftover processes are ended
             ray.shutdown(wait_for_processes=True)
 
 
 def _take_signals_back() -> None:
-    """Below Python's handlers, Ray puts one of its own for SIGTERM that prints a stack, and leaves
-    the default one when it goes."""
+    """Installs Python's signal handlers again, after Ray has replaced them.
+
+    When Ray starts, it installs a SIGTERM handler that prints a stack trace. When Ray shuts down,
+    it installs the operating system's default handler.
+    """
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if (handler := signal.getsignal(number)) is not None:
                 signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Ray says nothing: what it logs we say in a line, and what it prints on standard output, even
-    with log_to_driver=False, would end up between the lines of --json."""
-    logger = logging.getLogger("ray")
-    worker: Any = importlib.import_module("ray._private.worker")
-    level, speak = logger.level, worker.print_to_stdstream
-    logger.setLevel(logging.CRITICAL + 1)
-    worker.print_to_stdstream = lambda *args, **options: None
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = speak
-        logger.setLevel(level)
-
-
 class _Environ:
-    """Ray's environment variables, to be put back as they were."""
+    """Changes Ray's environment variables (`set`), and later restores them (`restore`)."""
 
     def __init__(self) -> None:
         self._before = dict(_variables())
@@ -393,10 +441,7 @@ class _Environ:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if "ray" in sys.modules:  # it has read them already
-            raylet = importlib.import_module("ray._raylet")
-            raylet.Config.initialize("")
-            raylet.AuthenticationTokenLoader.instance().reset_cache()
+        reread_ray_environment()
 
     def restore(self) -> None:
         gone: dict[str, None] = dict.fromkeys(name for name, _ in _variables())
@@ -404,21 +449,21 @@ class _Environ:
 
 
 def _variables() -> Iterator[tuple[str, str]]:
-    """Yields what Ray reads and writes; it also takes over `breakpoint()`."""
+    """Yields the environment variables that Ray reads or writes, with their values."""
     for name, value in os.environ.items():
         if name.startswith("RAY_") or name == "PYTHONBREAKPOINT":
             yield name, value
 
 
 def _start(config: ClusterConfig, environ: _Environ, cpus: int, store_bytes: int) -> _Session:
-    broom = Broom()
+    cleanup = RayCleanup()
     environ.set(
         {
             **SETTINGS,
             **os.environ,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": None,  # it would count more than the file
-            "RAY_AUTH_TOKEN_PATH": str(broom.token),
+            "RAY_AUTH_TOKEN_PATH": str(cleanup.token),
         }
     )
     options = {
@@ -426,17 +471,18 @@ def _start(config: ClusterConfig, environ: _Environ, cpus: int, store_bytes: int
         "num_cpus": cpus,
         "object_store_memory": store_bytes,
         "include_dashboard": config.dashboard,
-        "_temp_dir": str(broom.folder / "r"),
+        "_temp_dir": str(cleanup.folder / "r"),
     }
-    session = _Session(options, environ, broom)
-    try:
-        with broom.marking():
+    session = _Session(options, environ, cleanup)
+    with cleanup.marking():
+        try:
             session.open(START_S)
-    except BaseException as error:  # a signal too: nothing may be left
-        session.close()
-        if isinstance(error, Exception):
-            raise LostError(f"{socket.gethostname()}: Ray did not start: {_last(error)}") from error
-        raise
+        except BaseException as error:  # a signal too: nothing may be left
+            session.close()  # marked: what Ray starts until it has ended is swept too
+            if not isinstance(error, Exception):
+                raise
+            said = _last(error)
+            raise LostError(f"{socket.gethostname()}: Ray did not start: {said}") from error
     return session
 
 
@@ -464,7 +510,10 @@ def _last(error: Exception) -> str:
 
 
 def _credentials(config: ClusterConfig) -> dict[str, str | None]:
-    """Returns the variables that make Ray show the right token. `disabled` is the user's word."""
+    """Returns the environment variables that make Ray use the cluster's authentication token.
+
+    If the user has set RAY_AUTH_MODE to disabled, it stays disabled.
+    """
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
         return {"RAY_AUTH_MODE": "disabled"}
     if config.token_path is None and os.environ.get("RAY_AUTH_TOKEN"):
@@ -492,12 +541,14 @@ def _check_token(path: Path) -> None:
         )
 
 
-# Knocking: what ray.init cannot say quickly, in a process that may be killed.
+# Test of an address in a child process, which may be killed: ray.init takes long to fail.
 
 
 def _knock(address: str) -> None:
-    """Asks in a child whether the cluster takes us: ray.init itself retries for long, writes to
-    the terminal, and has been seen to abort its process."""
+    """Tests in a child process whether the cluster can be joined; raises ConfigError if not.
+
+    In this process ray.init would retry for long, write to the terminal, and possibly abort.
+    """
     child = processes.spawn("rookery.engines.ray:knock", address, name="knock")
     try:
         why = child.receive(JOIN_S)
@@ -512,8 +563,11 @@ def _knock(address: str) -> None:
         raise _refused(address, why)
 
 
-def knock(connection: Connection, address: str) -> None:
-    """The child: sends why it was refused, or an empty line."""
+def knock(connection: "Connection[object, object]", address: str) -> None:
+    """Main function of the child process that tries to join the cluster at `address`.
+
+    Sends the parent the reason why the cluster cannot be joined, or an empty string if it can.
+    """
     reading, writing = os.pipe()
     os.dup2(writing, 2)  # Ray's own lines
     listener = threading.Thread(target=_listen, args=(connection, reading), daemon=True)
@@ -523,11 +577,14 @@ def knock(connection: Connection, address: str) -> None:
 
 
 def _try(address: str) -> str:
-    """Returns why a cluster cannot be joined, or nothing."""
+    """Tries to join the cluster at `address`.
+
+    Returns the reason why it cannot be joined, or an empty string if it was joined.
+    """
     if (closed := _unreachable(address)) is not None:
         return closed
     try:
-        _ray().init(address=address, configure_logging=False, log_to_driver=False)
+        import_ray().init(address=address, configure_logging=False, log_to_driver=False)
     except Exception as error:  # whatever it was, it is the answer
         text = " ".join(str(error).split())
         return f"{type(error).__name__}: {text}"[:600]
@@ -545,7 +602,7 @@ def _unreachable(address: str) -> str | None:
     return None
 
 
-def _listen(connection: Connection, reading: int) -> None:
+def _listen(connection: "Connection[object, object]", reading: int) -> None:
     with os.fdopen(reading, errors="replace") as lines:
         for line in lines:
             if "InvalidAuthToken" in line or "Unauthenticated" in line:
@@ -564,19 +621,10 @@ _WRONG_TOKEN = (
 
 def _need_ray() -> None:
     try:
-        _ray()
+        import_ray()
     except ImportError as error:
         raise ConfigError(
             "engine ray needs ray, which is not installed; pip install 'rookery[ray]'"
         ) from error
-    if _ray().is_initialized():
+    if import_ray().is_initialized():
         raise ConfigError("this process is connected to a Ray already; ray.shutdown() it first")
-
-
-def _ray() -> Any:
-    """Imports ray, without its hook for exceptions: that one asks a head that may be gone."""
-    if "ray" not in sys.modules:
-        hook = sys.excepthook
-        importlib.import_module("ray")
-        sys.excepthook = hook
-    return importlib.import_module("ray")

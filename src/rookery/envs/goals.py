@@ -1,9 +1,9 @@
-"""Goals: an environment that is never trained in, kept to be asked what reaching a goal is worth.
+"""Rewards for relabelled goals (hindsight experience replay), computed by a goal environment.
 
 A goal environment observes a Dict with `observation`, `achieved_goal` and `desired_goal`, and its
 `compute_reward(achieved_goal, desired_goal, info)` takes many goals at once (Plappert et al. 2018;
-gymnasium-robotics). Rewards of goals that were made up afterwards can be had only where they are a
-function of the two goals alone: `info` is empty then.
+gymnasium-robotics). For relabelled goals it is called with an empty `info`, so the reward must
+depend on the two goals only.
 """
 
 from typing import Any, NamedTuple
@@ -12,44 +12,47 @@ import numpy as np
 from gymnasium import spaces
 
 from rookery.config.schema import EnvConfig
-from rookery.envs.entry import Env, Given, name_of
+from rookery.envs.lookup import Env, Given, name_of
 from rookery.envs.make import make_one
-from rookery.envs.reward import learned_reward
-from rookery.envs.spaces import Codec
+from rookery.envs.spaces import SpaceCodec
+from rookery.envs.vector import learned_reward
 from rookery.errors import ConfigError, EnvError, RookeryError
 from rookery.types import Array, Floats
 
 LEAVES = ("observation", "achieved_goal", "desired_goal")
-TRIAL = 32  # random steps whose rewards are computed again before a run depends on that
-CLOSE = 1e-4  # rewards of a step and of its goals are the same within this, relatively too
+TRIAL = 32  # random steps on which compute_reward is tested before a run
+CLOSE = 1e-4  # absolute and relative tolerance of that test
 
 
 class Goals:
-    """Computes the rewards of goals in the stored form."""
+    """Computes the rewards of relabelled goals with the `compute_reward` of an environment."""
 
     def __init__(self, config: EnvConfig, given: Given | None = None):
-        """Makes an environment and tries it; one whose goals say nothing is a `ConfigError`."""
+        """Makes an environment and tests its `compute_reward` on random steps.
+
+        Raises `ConfigError` if the environment has no goals, or the test fails.
+        """
         self.config, self.name = config, name_of(config.id if given is None else given)
         self.env = make_one(config, given)
         try:
             achieved, desired = _goal_spaces(self.name, self.env)
             self._compute = _compute_reward(self.name, self.env)
-            self._achieved = Codec(achieved, self.env.action_space)
-            self._desired = Codec(desired, self.env.action_space)
+            self._achieved = SpaceCodec(achieved, self.env.action_space)
+            self._desired = SpaceCodec(desired, self.env.action_space)
             self._try()
         except RookeryError:
             self.env.close()
             raise
 
     def rewards(self, achieved: Array, desired: Array) -> Floats:
-        """Returns [B] rewards as rows store them, of [B, *leaf] goals as rows store them."""
+        """Returns [B] rewards, scaled and clipped, for B pairs of achieved and desired goals."""
         given = self._raw(self._achieved.decode(achieved), self._desired.decode(desired))
         return learned_reward(given, self.config)
 
     def _raw(self, achieved: Any, desired: Any) -> Floats:
         try:
             reward = np.asarray(self._compute(achieved, desired, {}), dtype=np.float32)
-        except Exception as error:  # a user's code: whatever it raises gets a name
+        except Exception as error:  # a user's code may raise anything
             raise EnvError(
                 f"{self.name}: compute_reward raised {type(error).__name__}: {error}; it is given "
                 f"{len(achieved)} goals of each kind at once and an empty info; {_CURE}"
@@ -62,7 +65,10 @@ class Goals:
         return reward
 
     def _try(self) -> None:
-        """Refuses an environment whose steps are not worth what their goals are."""
+        """Tests `compute_reward` on random steps of the environment.
+
+        Raises `ConfigError` if it raises, or its rewards differ from those that `step` returned.
+        """
         trial = self._played()
         try:
             computed = self._raw(trial.achieved, trial.desired)
@@ -73,15 +79,15 @@ class Goals:
             at = int(off[0])
             raise ConfigError(
                 f"{self.name}: a step gave the reward {trial.reward[at]:g}, but compute_reward "
-                f"says {computed[at]:g} of its goals; rewards must be a function of achieved and "
+                f"gives {computed[at]:g} for its goals; rewards must be a function of achieved and "
                 f"desired goal alone; {_CURE}, and drop wrappers that change rewards "
                 "(env.reward_scale and env.reward_clip may be used)"
             )
 
-    def _played(self) -> "Trial":
+    def _played(self) -> "TrialSteps":
         try:
             return _play(self.env)
-        except Exception as error:  # a user's code: whatever it raises gets a name
+        except Exception as error:  # a user's code may raise anything
             raise ConfigError(
                 f"{self.name}: a random step raised {type(error).__name__}: {error}; "
                 "hindsight tries a few before a run; correct the environment"
@@ -94,15 +100,15 @@ class Goals:
 _CURE = "correct the environment, or set replay.hindsight=0"
 
 
-class Trial(NamedTuple):
-    """A few random steps, in the environment's own form."""
+class TrialSteps(NamedTuple):
+    """Goals and rewards of random steps in an environment, to test its `compute_reward`."""
 
     achieved: Any  # [B, ...] after each step
     desired: Any
     reward: Floats  # [B]
 
 
-def _play(env: Env) -> Trial:
+def _play(env: Env) -> TrialSteps:
     env.action_space.seed(0)
     env.reset(seed=0)
     steps, over = [], False
@@ -113,11 +119,14 @@ def _play(env: Env) -> Trial:
         over = terminated or truncated
         steps.append((np.array(obs[LEAVES[1]]), np.array(obs[LEAVES[2]]), float(reward)))
     achieved, desired, rewards = zip(*steps, strict=True)
-    return Trial(np.stack(achieved), np.stack(desired), np.array(rewards))
+    return TrialSteps(np.stack(achieved), np.stack(desired), np.array(rewards))
 
 
 def _goal_spaces(name: str, env: Env) -> tuple[Any, Any]:
-    """Returns the spaces of achieved and desired goals, which must be of one kind."""
+    """Returns the spaces of an environment's achieved and desired goals.
+
+    Raises `ConfigError` if its observations do not contain goals, or the two spaces differ.
+    """
     space = env.observation_space
     there = tuple(space.spaces) if isinstance(space, spaces.Dict) else ()
     if not isinstance(space, spaces.Dict) or not set(LEAVES) <= set(there):
@@ -136,7 +145,10 @@ def _goal_spaces(name: str, env: Env) -> tuple[Any, Any]:
 
 
 def _alike(achieved: Any, desired: Any) -> bool:
-    """May one stand for the other? Bounds of floats may differ: fewer things may be desired."""
+    """Returns whether two goal spaces are equal; in float Boxes only the bounds may differ.
+
+    Returns False for Dict spaces, which are not supported as goals.
+    """
     both = (achieved, desired)
     if all(isinstance(space, spaces.Box) and space.dtype.kind == "f" for space in both):
         return bool(achieved.shape == desired.shape and achieved.dtype == desired.dtype)
@@ -148,8 +160,8 @@ def _compute_reward(name: str, env: Env) -> Any:
         return env.get_wrapper_attr("compute_reward")
     except AttributeError:
         raise ConfigError(
-            f"{name} has no compute_reward(achieved_goal, desired_goal, info), which says what a "
-            "goal is worth; give it one that takes many goals at once, or set replay.hindsight=0"
+            f"{name} has no compute_reward(achieved_goal, desired_goal, info); give it one that "
+            "takes many goals at once, or set replay.hindsight=0"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Makes environments from the `env` section, and checks them before a run depends on them."""
+"""Construction and checking of environments, from the `env` section of the settings."""
 
 import re
 import warnings
@@ -10,38 +10,42 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rookery.config.schema import EnvConfig
-from rookery.envs.entry import Entry, Env, Given, Vector, find
-from rookery.envs.fault import Fault
-from rookery.envs.games.zoo import ZooGames, kind_of
-from rookery.envs.guard import BoxingGuard, Guard
-from rookery.envs.masks import Corrected
-from rookery.envs.spaces import Codec
-from rookery.envs.tables import Tables, any_allowed
+from rookery.envs.action_masks import Corrected
+from rookery.envs.env_fault import Fault
+from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
+from rookery.envs.spaces import SpaceCodec
+from rookery.envs.step_checks import BoxingGuard, Guard
+from rookery.envs.turn_based.pettingzoo import ZooGames, kind_of
+from rookery.envs.turn_based.tables import Tables, any_allowed
 from rookery.envs.vector import MODES, Envs, Steps
 from rookery.errors import ConfigError, EnvError, RookeryError
-from rookery.types import Kind
+from rookery.types import LeafKind
 
 __all__ = ["Envs", "Steps", "check", "make", "make_one"]
 
-# What gymnasium's checker says about every wrapped environment, or about what is settled here.
-SETTLED = (
+# Warnings of gymnasium's checker that do not matter: Rookery handles these cases.
+IGNORED = (
     "is different from the unwrapped version",
     "value is -infinity",
     "value is infinity",
     "symmetric and normalized space",
 )
-REUSED = "share an object"  # an error to the checker; here everything is copied at the door
-REHEARSED = 50  # steps
+REUSED = "share an object"  # an error to the checker; Rookery copies all answers
+TRIAL_STEPS = 50  # random steps that check a game
 COLOUR = re.compile(r"\x1b\[\d+m")
 
 
 def make(
     config: EnvConfig, num: int, *, factory: Given | None = None, render: bool = False
 ) -> Envs:
-    """Makes `num` environments: a native vector where there is one, else one after another.
+    """Makes a vector of `num` environments.
 
-    `factory` (an id, a class, a function) takes the place of `config.id`. With `render`,
-    environments that can are made to give pictures.
+    Uses the environment's native vector (its own batched implementation) if it has a suitable one.
+    Without one, single environments are stepped in a `SyncVectorEnv`, and PettingZoo environments
+    in a `Tables`, the vector environment of games.
+
+    `factory` (an id, a class, a function) replaces `config.id`. With `render`, the environments
+    are made with the render mode rgb_array if they support it.
     """
     entry = find(config, factory, render=render)
     vector = _native(entry, num) or _synchronous(entry, num)
@@ -53,50 +57,57 @@ def make(
 
 
 def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
-    """Makes one environment as it is: to be asked something, not to be trained in."""
+    """Makes a single, unvectorized environment, for example to call its `compute_reward`.
+
+    Raises `ConfigError` for games and for environments that only have a native vector.
+    """
     entry = find(config, factory)
     if entry.one is None:
         raise ConfigError(
-            f"{entry.name} has only a native vector; one environment by itself is needed; "
-            "register it with an entry point"
+            f"{entry.name} has only a native vector, and a single environment is needed; register "
+            "it with an entry point"
         )
     env: Env = _made(entry, entry.one)
     if kind_of(env) is not None:
         env.close()
         raise ConfigError(
-            f"{entry.name} is a game; one environment for one agent is needed; leave out what asks "
-            "for it, such as replay.hindsight"
+            f"{entry.name} is a game, and an environment for one agent is needed; leave out "
+            "settings that need it, such as replay.hindsight"
         )
     return env
 
 
 def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
-    """Runs gymnasium's checker on a throw-away environment and returns its warnings.
+    """Runs gymnasium's checker on a temporary environment and returns its warnings.
 
-    What it refuses is an `EnvError`; spaces that cannot be learned from are a `ConfigError`.
-    Of PettingZoo's environments a few steps are played at random.
+    Raises `EnvError` if the checker fails and `ConfigError` for unsupported spaces. A PettingZoo
+    environment is checked with a few random steps instead. An environment that has only a native
+    vector is not checked.
     """
     entry = find(config, factory)
-    if entry.one is None:  # there is only a native vector, and nothing to check one with
+    if entry.one is None:  # a native vector only, for which there is no checker
         return []
     env = _made(entry, entry.one)
     try:
         if kind_of(env) is not None:
-            return _rehearsed(make(config, 1, factory=factory))
-        codec = Codec(env.observation_space, env.action_space)
+            return _try_game(make(config, 1, factory=factory))
+        codec = SpaceCodec(env.observation_space, env.action_space)
         guarded = Guard(env, codec)
-        masked = any(leaf.kind is Kind.MASK for leaf in codec.leaves)
+        masked = any(leaf.kind is LeafKind.MASK for leaf in codec.leaves)
         return _checked(entry.name, Corrected(guarded) if masked else guarded)
     finally:
         env.close()
 
 
-def _rehearsed(envs: Envs) -> list[str]:
-    """Plays a game at random; whatever is wrong with it is an `EnvError`. It has no warnings."""
+def _try_game(envs: Envs) -> list[str]:
+    """Plays a game with random actions; raises `EnvError` if the game fails.
+
+    Always returns an empty list, where `check` returns warnings.
+    """
     rng, codec = np.random.default_rng(0), envs.codec
     try:
         obs = envs.reset(seed=0)
-        for _ in range(REHEARSED):
+        for _ in range(TRIAL_STEPS):
             action = any_allowed(codec.action_space, codec.decode(obs), rng)
             obs = envs.step(codec.encode_action(action)).obs
     finally:
@@ -104,11 +115,12 @@ def _rehearsed(envs: Envs) -> list[str]:
     return []
 
 
-def _native(entry: Entry, num: int) -> Vector | None:
-    """Makes the environment's own vector, unless it resets in a way nobody can follow.
+def _native(entry: EnvEntry, num: int) -> Vector | None:
+    """Makes the environment's native vector, or returns None if it cannot be used.
 
-    Nor where it is another task than a single environment: that of ale_py stacks small grey frames
-    and clips rewards.
+    It cannot be used if its autoreset mode is unknown, or if its spaces differ from those of the
+    single environment (the vector of ale_py stacks small grey frames). If there is no single
+    environment, the native vector is always used.
     """
     if entry.many is None:
         return None
@@ -122,45 +134,45 @@ def _native(entry: Entry, num: int) -> Vector | None:
 
 
 def _alike(vector: Vector, one: Env) -> bool:
-    """Says whether a vector is made of environments like this one, which is closed."""
+    """Returns whether a vector has the same spaces as a single environment; closes the latter."""
     spaces = (one.observation_space, one.action_space)
     one.close()
     return spaces == (vector.single_observation_space, vector.single_action_space)
 
 
-def _synchronous(entry: Entry, num: int) -> Vector:
+def _synchronous(entry: EnvEntry, num: int) -> Vector:
     if entry.one is None:
         raise ConfigError(f"{entry.name} has no entry point; register it with one")
     first = _made(entry, entry.one)
     if (kind := kind_of(first)) is not None:
         first.close()
         return _tables(entry, kind, num)
-    codec = Codec(first.observation_space, first.action_space)
+    codec = SpaceCodec(first.observation_space, first.action_space)
     rest = (_made(entry, entry.one) for _ in range(num - 1))
     guards = [BoxingGuard(env, codec, index) for index, env in enumerate((first, *rest))]
-    givers, mode = [_giving(guard) for guard in guards], AutoresetMode.SAME_STEP
-    # copy=False: the codec copies anyway
-    vector: Vector = _made(entry, lambda: SyncVectorEnv(givers, copy=False, autoreset_mode=mode))
+    factories, mode = [_returning(guard) for guard in guards], AutoresetMode.SAME_STEP
+    # copy=False, since the codec copies
+    vector: Vector = _made(entry, lambda: SyncVectorEnv(factories, copy=False, autoreset_mode=mode))
     return vector
 
 
-def _tables(entry: Entry, kind: type[ZooGames], num: int) -> Vector:
+def _tables(entry: EnvEntry, kind: type[ZooGames], num: int) -> Vector:
     one = entry.one
-    assert one is not None, "it made the first"
+    assert one is not None, "it has made an environment before"
     tables: Vector = _made(entry, lambda: Tables(lambda count: kind(one, count), num))
     return tables
 
 
-def _giving(env: Env) -> Callable[[], Env]:
+def _returning(env: Env) -> Callable[[], Env]:
     return lambda: env
 
 
-def _made(entry: Entry, build: Callable[[], Any]) -> Any:
+def _made(entry: EnvEntry, build: Callable[[], Any]) -> Any:
     try:
         return build()
     except RookeryError:
         raise
-    except Exception as error:  # a constructor may raise anything: it gets a name
+    except Exception as error:  # a constructor may raise anything
         raise ConfigError(
             f"{entry.name} could not be made ({type(error).__name__}: {error}); "
             "check env.kwargs, env.wrappers and what the environment needs installed"
@@ -172,8 +184,8 @@ def _checked(name: str, env: Env) -> list[str]:
         warnings.simplefilter("always")
         reused = _run_checker(name, env)
     texts = [_plain(str(one.message)) for one in caught]
-    told = [text for text in texts if not any(part in text for part in SETTLED)]
-    return list(dict.fromkeys(told + reused))
+    relevant = [text for text in texts if not any(part in text for part in IGNORED)]
+    return list(dict.fromkeys(relevant + reused))
 
 
 def _run_checker(name: str, env: Env) -> list[str]:
@@ -186,11 +198,14 @@ def _run_checker(name: str, env: Env) -> list[str]:
         if isinstance(error, AssertionError) and REUSED in text:
             return [text]
         raise EnvError(
-            f"{name} does not keep to the Gymnasium API: {text or type(error).__name__}; "
-            "correct the environment, or set env.check=false where you know better"
+            f"{name} violates the Gymnasium API: {text or type(error).__name__}; correct the "
+            "environment, or set env.check=false to skip this check"
         ) from error
     return []
 
 
 def _plain(text: str) -> str:
     return COLOUR.sub("", text).removeprefix("WARN: ")
+
+
+Factory = Callable[..., Any]

@@ -1,18 +1,20 @@
-"""Spaces: what an environment's observations and actions look like where they are stored.
+"""Conversion of observations and actions to the form in which replay stores them.
+
+These observation spaces, and below these action spaces, are supported:
 
 | space | stored as |
 |---|---|
 | Box of floats | VECTOR float32, same shape |
 | Box of uint8 from 0 to 255, two or three axes | IMAGE uint8 [C, H, W] |
 | other Box of integers | VECTOR float32 |
-| Codes (a Box of integers, below) | CODES of its own type, same shape |
+| Codes (subclass of Box, defined here) | CODES of its own type, same shape |
 | Discrete, any start | DISCRETE int64 [1], from 0 |
 | MultiDiscrete, any start | DISCRETE int64 [k], from 0 |
 | MultiBinary | BINARY int8 [k] |
 | Dict of these, nested or not | one leaf for each, names joined with "/" |
-| its entry `action_mask`, beside a Discrete of n actions | MASK int8 [n], 1: allowed |
+| entry `action_mask` of a Dict, with n Discrete actions | MASK int8 [n], 1: allowed |
 
-An `action_mask` beside another action space is an entry like any other.
+If actions are not Discrete, `action_mask` is stored like any other entry.
 
 | action space | stored as |
 |---|---|
@@ -30,16 +32,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from rookery.envs.fault import Fault
+from rookery.envs.env_fault import Fault
 from rookery.errors import ConfigError, ProtocolError
-from rookery.types import MASK, ActionSpec, Array, EnvSpec, Kind, Leaf, Obs
+from rookery.types import MASK, ActionSpec, Array, EnvSpec, Leaf, LeafKind, Obs
 
 Space: TypeAlias = spaces.Space[Any]
 Path: TypeAlias = tuple[str, ...]
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour with alpha (or four stacked greys)
 HWC, CHW = (2, 0, 1), (0, 1, 2)  # how the axes of an image become [C, H, W]
-CODED = ("uint8", "int8", "int16", "int32", "int64")  # types that codes may have: those of torch
+CODED = ("uint8", "int8", "int16", "int32", "int64")  # dtypes of codes: integers that torch has
 
 OBS_HELP: dict[type[Space], str] = {
     spaces.Tuple: "give its parts names with a Dict, or flatten them with FlattenObservation",
@@ -58,30 +60,32 @@ WRAP = "change it with a wrapper in env.wrappers"
 
 
 class Codes(spaces.Box):
-    """A Box of integers that are stored as they are, because numbers are not what they are.
+    """A Box of integers that are codes, not quantities, and are stored without conversion.
 
-    The bits of one may mean different things, or they are compared and counted. To everybody
-    else, and in every other way, it is the Box that it would be.
+    For example, each bit of an integer has its own meaning, or an algorithm compares and counts the
+    integers. Any other Box of integers is stored as float32 or as an image.
     """
 
 
 def spec_of(
     name: str, observation_space: Space, action_space: Space, frame_stack: int = 1
 ) -> EnvSpec:
-    """Describes an environment for networks and rings; unsupported spaces are a `ConfigError`."""
-    codec = Codec(observation_space, action_space)
+    """Returns the `EnvSpec` of an environment; raises `ConfigError` for unsupported spaces."""
+    codec = SpaceCodec(observation_space, action_space)
     return EnvSpec(name, codec.leaves, codec.action, frame_stack)
 
 
-class Codec:
-    """Converts between an environment's form and the stored form.
+class SpaceCodec:
+    """Converts observations and actions between the environment's form and that of replay.
 
-    codec = Codec(env.observation_space, env.action_space)
-    codec.check(obs)                         # one environment, its own form
-    stored = codec.encode(batch, num)        # [E, ...] of the environment's form
-    batch = codec.decode(stored)
-    env_action = codec.decode_action(action) # of [E, *action.shape], as stored
-    action = codec.encode_action(env_action) # checked
+    The form in which replay stores them is called the stored form.
+
+    codec = SpaceCodec(env.observation_space, env.action_space)
+    codec.check(obs)                         # an observation that one environment returned
+    stored = codec.encode(batch, num)        # observations of `num` environments, to stored form
+    batch = codec.decode(stored)             # back to the environment's form
+    env_action = codec.decode_action(action) # from stored form to that of the environment's step
+    action = codec.encode_action(env_action) # back to stored form; raises outside the space
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
@@ -89,28 +93,34 @@ class Codec:
         parts = tuple(_parts(observation_space))
         _refuse_odd_names(observation_space, [part.leaf.name for part in parts])
         self._single = None if isinstance(observation_space, spaces.Dict) else parts[0]
-        self._door = _door(action_space)
-        self.action = self._door.spec
+        self._actions = _action_codec(action_space)
+        self.action = self._actions.spec
         self._parts = _with_mask(parts, observation_space, self.action)
         self.leaves = tuple(part.leaf for part in self._parts)
 
     def encode(self, obs: Any, num: int) -> Obs:
-        """Returns `num` observations as stored: C-contiguous, and never a view of `obs`."""
+        """Converts a batch of `num` observations to new C-contiguous arrays, as replay stores them.
+
+        Raises `Fault` for a wrong shape, dtype or value.
+        """
         if self._single is not None:
             return self._single.encode(obs, num)
-        return {part.leaf.name: part.encode(_dig(obs, part.path), num) for part in self._parts}
+        return {part.leaf.name: part.encode(_get(obs, part.path), num) for part in self._parts}
 
     def encode_one(self, obs: Any) -> Obs:
-        """Like `encode` for a single observation; the result has a leading axis of 1."""
+        """Converts one observation to the form that replay stores, with a leading axis of 1."""
         if self._single is not None:
             return self._single.encode(np.asarray(obs)[None], 1)
         return {
-            part.leaf.name: part.encode(np.asarray(_dig(obs, part.path))[None], 1)
+            part.leaf.name: part.encode(np.asarray(_get(obs, part.path))[None], 1)
             for part in self._parts
         }
 
     def decode(self, obs: Obs) -> Any:
-        """The inverse of `encode`: [E, ...] of the environment's form, nested dicts included."""
+        """Converts E stored observations to the environment's form, [E, ...].
+
+        If the observation space is a Dict, returns a dict of batches, nested like the space.
+        """
         if self._single is not None:
             assert not isinstance(obs, dict), "a single leaf is one array"
             return self._single.restore(obs)
@@ -125,34 +135,38 @@ class Codec:
         return found
 
     def check(self, obs: Any) -> None:
-        """Refuses one observation whose shape or kind of numbers its space does not allow.
+        """Raises `Fault` if one environment's observation does not fit its space.
 
-        Cheap enough for every step. Values are looked at in `encode`.
+        Checks only the shape and the kind of dtype (float or integer), which is cheap enough for
+        every step. `encode` also checks the values.
         """
         for part in self._parts:
-            part.check(np.asarray(_dig(obs, part.path)), part.shape)
+            part.check(np.asarray(_get(obs, part.path)), part.shape)
 
     def decode_action(self, action: Array) -> Array:
-        """Returns stored actions as the environment wants them, from its start or in its bounds."""
-        return self._door.decode(action)
+        """Converts actions as replay stores them to those that the environment's `step` takes."""
+        return self._actions.decode(action)
 
     def encode_action(self, action: Any) -> Array:
-        """The inverse of `decode_action`; what the action space does not have is refused."""
-        return self._door.encode(np.asarray(action))
+        """Converts the environment's actions to those that replay stores.
+
+        Raises `ConfigError` for actions outside the action space.
+        """
+        return self._actions.encode(np.asarray(action))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One leaf and how to store it."""
+    """One array of an observation, with the functions that convert and check it."""
 
     leaf: Leaf
     path: Path  # keys that lead to it in nested dicts
     shape: tuple[int, ...]  # in the environment
     kinds: str  # numpy kinds of numbers that may be cast to it
-    store: Callable[[Array], Array]  # [E, *shape] → [E, *leaf.shape], always fresh memory
-    restore: Callable[[Array], Array]  # and back
-    good: Callable[[Array], Array] | None  # stored values → which of them may be; None: all
-    allowed: str
+    store: Callable[[Array], Array]  # [E, *shape] → [E, *leaf.shape], always a copy
+    restore: Callable[[Array], Array]  # the inverse of `store`
+    good: Callable[[Array], Array] | None  # stored values → which are allowed; None: all
+    allowed: str  # description of allowed values, for errors
 
     def encode(self, raw: Any, num: int) -> Array:
         array = np.asarray(raw)
@@ -193,7 +207,7 @@ class _Part:
         )
 
 
-def _dig(obs: Any, path: Path) -> Any:
+def _get(obs: Any, path: Path) -> Any:
     for key in path:
         try:
             obs = obs[key]
@@ -211,7 +225,7 @@ def _brief(value: Any) -> str:
 
 
 def _parts(space: Space, path: Path = ()) -> Iterator[_Part]:
-    """Flattens a space into leaves, in the order of its keys."""
+    """Yields one `_Part` for each array of an observation space; flattens nested Dicts."""
     if isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
             yield from _parts(child, (*path, str(key)))
@@ -232,26 +246,29 @@ def _help(space: Space, table: dict[type[Space], str]) -> str:
 
 
 def _refuse_odd_names(space: Space, names: list[str]) -> None:
-    """Refuses dicts whose leaves cannot be told apart by name."""
+    """Raises `ConfigError` for a Dict space without entries, or with an unusable name.
+
+    Names must not be empty, and must differ after those of nested Dicts are joined with "/".
+    """
     if not names:
         raise ConfigError(f"the observation space is {space}; a Dict needs at least one entry")
     if isinstance(space, spaces.Dict) and ("" in names or len(set(names)) < len(names)):
         raise ConfigError(
-            f"the observation space has the names {names}; they must be there, and differ once "
-            "nested names are joined with '/'; rename the keys"
+            f"the observation space has the names {names}; they must not be empty, and must "
+            "differ when nested names are joined with '/'; rename the keys"
         )
 
 
 def _box(space: spaces.Box, path: Path) -> _Part:
     if not prod(space.shape):
-        raise ConfigError(f"{_where(path)} is {space}; it holds nothing; drop it with a wrapper")
+        raise ConfigError(f"{_where(path)} is {space}; it is empty; drop it with a wrapper")
     if space.dtype == np.uint8 and np.all(space.low == 0) and np.all(space.high == 255):
         if len(space.shape) in (2, 3):
             return _image(space, path)
         if len(space.shape) > 3:
             raise ConfigError(
-                f"{_where(path)} is {space}; pictures may have two or three axes; "
-                "to see several frames set env.frame_stack instead of wrapping the environment"
+                f"{_where(path)} is {space}; images may have two or three axes; "
+                "to stack frames set env.frame_stack instead of wrapping the environment"
             )
     return _vector(space, path)
 
@@ -265,7 +282,7 @@ def _vector(space: spaces.Box, path: Path) -> _Part:
     def restore(stored: Array) -> Array:
         return stored.reshape(-1, *space.shape).astype(space.dtype)
 
-    leaf = Leaf("/".join(path), shape, "float32", Kind.VECTOR)
+    leaf = Leaf("/".join(path), shape, "float32", LeafKind.VECTOR)
     if space.dtype.kind != "f":
         return _Part(leaf, path, space.shape, "iub", store, restore, None, "integers")
     allowed = "finite 32-bit floats"
@@ -286,12 +303,12 @@ def _codes(space: Codes, path: Path) -> _Part:
     def restore(stored: Array) -> Array:
         return stored.reshape(-1, *space.shape).copy()
 
-    leaf = Leaf("/".join(path), shape, space.dtype.name, Kind.CODES)
+    leaf = Leaf("/".join(path), shape, space.dtype.name, LeafKind.CODES)
     return _Part(leaf, path, space.shape, space.dtype.kind, store, restore, None, leaf.dtype)
 
 
 def narrowed(array: Array) -> Array:
-    """Returns a C-contiguous float32 copy; what is too large for that becomes inf, silently."""
+    """Returns a C-contiguous float32 copy of an array; values that are too large become inf."""
     if array.dtype.itemsize <= 4:
         return array.astype(np.float32, order="C")
     with np.errstate(over="ignore"):
@@ -311,14 +328,15 @@ def _image(space: spaces.Box, path: Path) -> _Part:
         flat = len(space.shape) == 2
         return (stored[:, 0] if flat else stored.transpose(np.argsort(batched))).copy()
 
-    leaf = Leaf("/".join(path), stored, "uint8", Kind.IMAGE)
+    leaf = Leaf("/".join(path), stored, "uint8", LeafKind.IMAGE)
     return _Part(leaf, path, space.shape, "u", store, restore, None, "uint8")
 
 
 def channel_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Guesses where the channels are: last as a camera gives them, first as a network wants them.
+    """Returns the permutation of an image's axes to [C, H, W]; guesses which axis is C.
 
-    Where neither end looks like a usual number of channels, the smaller end is taken.
+    C is the last axis if its size is 1, 3 or 4, else the first axis if its size is 1, 3 or 4. If
+    neither is, C is the smaller of the two.
     """
     if shape[-1] in CHANNELS:
         return HWC
@@ -351,7 +369,7 @@ def _classes(path: Path, shape: tuple[int, ...], sizes: Array, start: Array) -> 
         within: Array = (stored >= 0) & (stored < sizes)
         return within
 
-    leaf = Leaf("/".join(path), (len(sizes),), "int64", Kind.DISCRETE, tuple(map(int, sizes)))
+    leaf = Leaf("/".join(path), (len(sizes),), "int64", LeafKind.DISCRETE, tuple(map(int, sizes)))
     allowed = f"integers from {start.tolist()} to {(start + sizes - 1).tolist()}"
     return _Part(leaf, path, shape, "iub", store, restore, good, allowed)
 
@@ -366,7 +384,7 @@ def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
     def restore(stored: Array) -> Array:
         return stored.reshape(-1, *space.shape).copy()
 
-    leaf = Leaf("/".join(path), (size,), "int8", Kind.BINARY)
+    leaf = Leaf("/".join(path), (size,), "int8", LeafKind.BINARY)
     return _Part(leaf, path, space.shape, "iub", store, restore, _is_bit, "only 0 and 1")
 
 
@@ -376,7 +394,11 @@ def _is_bit(stored: Array) -> Array:
 
 
 def _with_mask(parts: tuple[_Part, ...], space: Space, action: ActionSpec) -> tuple[_Part, ...]:
-    """Stores the top-level entry `MASK` as what it is, where there is one choice of n to mask."""
+    """Returns `parts` with the part of the entry `action_mask` replaced by one for masks.
+
+    `parts` convert the arrays of an observation. Without that entry, or if actions are not
+    Discrete, `parts` is returned unchanged.
+    """
     found = space.spaces.get(MASK) if isinstance(space, spaces.Dict) else None
     if found is None or not action.discrete:
         return parts
@@ -384,17 +406,20 @@ def _with_mask(parts: tuple[_Part, ...], space: Space, action: ActionSpec) -> tu
     rest = [part for part in parts if part.path[0] != MASK]
     if not rest:
         raise ConfigError(
-            f"the observation space is {space}; networks do not see the mask, and there is nothing "
-            "else; add what an action depends on, or one constant number"
+            f"the observation space is {space}; it has only a mask, which is no network input; add "
+            "what actions depend on, or one constant number"
         )
     return tuple(mask if part.path == (MASK,) else part for part in parts)
 
 
 def _mask(space: Space, action: ActionSpec) -> _Part:
-    """What does not fit is refused: a mask that is not kept to would be worse than none."""
+    """Returns the `_Part` that converts and checks an action mask in observations.
+
+    Raises `ConfigError` unless the mask has one entry for each of the n discrete actions.
+    """
     if not isinstance(space, spaces.Box | spaces.MultiBinary) or space.shape != (action.n,):
         raise ConfigError(
-            f"{_where((MASK,))} is {space}; beside {action.n} discrete actions it must be a Box of "
+            f"{_where((MASK,))} is {space}; with {action.n} discrete actions it must be a Box of "
             f"integers or a MultiBinary of shape ({action.n},); correct it, or rename it"
         )
 
@@ -407,12 +432,12 @@ def _mask(space: Space, action: ActionSpec) -> _Part:
     def restore(stored: Array) -> Array:
         return stored.astype(space.dtype)
 
-    leaf = Leaf(MASK, space.shape, "int8", Kind.MASK)
+    leaf = Leaf(MASK, space.shape, "int8", LeafKind.MASK)
     return _Part(leaf, (MASK,), space.shape, "fiub", store, restore, _is_bit, "only 0 and 1")
 
 
 LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
-    Codes: _codes,  # before the Box that it is as well
+    Codes: _codes,  # before Box, its base class
     spaces.Box: _box,
     spaces.Discrete: _discrete,
     spaces.MultiDiscrete: _multi_discrete,
@@ -420,22 +445,25 @@ LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
 }
 
 
-class _Door(NamedTuple):
-    """An action space: what is stored, and the way out and in. B actions each time."""
+class _ActionCodec(NamedTuple):
+    """Functions that convert B actions of one action space, and its `ActionSpec`.
+
+    `encode` converts from the environment's form to that of replay, `decode` back.
+    """
 
     spec: ActionSpec
     decode: Callable[[Array], Array]
     encode: Callable[[Array], Array]
 
 
-def _door(space: Space) -> _Door:
-    for kind, build in DOORS.items():
+def _action_codec(space: Space) -> _ActionCodec:
+    for kind, build in ACTION_CODECS.items():
         if isinstance(space, kind):
             return build(space)
     raise ConfigError(f"the action space is {space}; {ACTION_ALLOWED}; {_help(space, ACTION_HELP)}")
 
 
-def _choice(space: spaces.Discrete[Any]) -> _Door:
+def _discrete_actions(space: spaces.Discrete[Any]) -> _ActionCodec:
     start, n = int(space.start), int(space.n)
 
     def decode(action: Array) -> Array:
@@ -446,22 +474,22 @@ def _choice(space: spaces.Discrete[Any]) -> _Door:
         stored: Array = action.astype(np.int64) - start
         return stored
 
-    return _Door(ActionSpec(n=n, start=start), decode, encode)
+    return _ActionCodec(ActionSpec(n=n, start=start), decode, encode)
 
 
-def _choices(space: spaces.MultiDiscrete[Any]) -> _Door:
-    return _dials(space, space.nvec, space.start)
+def _multi_discrete_actions(space: spaces.MultiDiscrete[Any]) -> _ActionCodec:
+    return _several_actions(space, space.nvec, space.start)
 
 
-def _switches(space: spaces.MultiBinary) -> _Door:
-    return _dials(space, np.full(space.shape, 2), np.zeros(space.shape, dtype=np.int64))
+def _binary_actions(space: spaces.MultiBinary) -> _ActionCodec:
+    return _several_actions(space, np.full(space.shape, 2), np.zeros(space.shape, dtype=np.int64))
 
 
-def _dials(space: Space, nvec: Array, start: Array) -> _Door:
-    """Several choices at once, in one row however the space lays them out."""
+def _several_actions(space: Space, nvec: Array, start: Array) -> _ActionCodec:
+    """Returns the codec of MultiDiscrete or MultiBinary actions, stored as [B, k] integers."""
     shape, start = nvec.shape, start.astype(np.int64)
     if not nvec.size:
-        raise ConfigError(f"the action space is {space}; there is nothing to choose; widen it")
+        raise ConfigError(f"the action space is {space}; it is empty; widen it")
 
     def decode(action: Array) -> Array:
         return (action.reshape(-1, *shape) + start).astype(space.dtype)
@@ -472,10 +500,10 @@ def _dials(space: Space, nvec: Array, start: Array) -> _Door:
         return stored
 
     sizes = tuple(map(int, nvec.ravel()))
-    return _Door(ActionSpec(shape=(len(sizes),), sizes=sizes), decode, encode)
+    return _ActionCodec(ActionSpec(shape=(len(sizes),), sizes=sizes), decode, encode)
 
 
-def _motion(space: spaces.Box) -> _Door:
+def _continuous_actions(space: spaces.Box) -> _ActionCodec:
     _refuse_odd_bounds(space)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
 
@@ -495,21 +523,24 @@ def _motion(space: spaces.Box) -> _Door:
         return stored.astype(np.float32)
 
     lows, highs = tuple(low.ravel().tolist()), tuple(high.ravel().tolist())
-    return _Door(ActionSpec(shape=space.shape, low=lows, high=highs), decode, encode)
+    return _ActionCodec(ActionSpec(shape=space.shape, low=lows, high=highs), decode, encode)
 
 
-DOORS: dict[type[Space], Callable[[Any], _Door]] = {
-    spaces.Discrete: _choice,
-    spaces.MultiDiscrete: _choices,
-    spaces.MultiBinary: _switches,
-    spaces.Box: _motion,
+ACTION_CODECS: dict[type[Space], Callable[[Any], _ActionCodec]] = {
+    spaces.Discrete: _discrete_actions,
+    spaces.MultiDiscrete: _multi_discrete_actions,
+    spaces.MultiBinary: _binary_actions,
+    spaces.Box: _continuous_actions,
 }
 
 
 def _refuse_odd_actions(
     action: Array, shape: tuple[int, ...], kinds: str, low: Any, high: Any
 ) -> None:
-    """Looks at B actions in the environment's form; nan is not within any bounds."""
+    """Raises `ConfigError` if one of B actions is outside the environment's action space.
+
+    Also raises if their shape or dtype does not fit.
+    """
     fits = action.dtype.kind in kinds and action.shape[1:] == shape and action.ndim > 0
     if fits and ((action >= low) & (action <= high)).all():
         return
@@ -534,10 +565,10 @@ def _refuse_odd_bounds(space: spaces.Box) -> None:
             "offer whole numbers as a Discrete with a wrapper of your own"
         )
     if not prod(space.shape):
-        raise ConfigError(f"the action space is {space}; there is nothing to choose; widen it")
+        raise ConfigError(f"the action space is {space}; it is empty; widen it")
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise ConfigError(
             f"the action space is {space}; {ACTION_ALLOWED}, and this one has no bounds; give the "
-            "Box a finite low and high. RescaleAction needs them too, and ClipAction takes them "
-            "away: drop it, actions are kept inside the bounds here"
+            "Box a finite low and high. RescaleAction needs them too, and ClipAction removes them: "
+            "drop it, Rookery keeps actions inside the bounds"
         )

@@ -1,14 +1,15 @@
-"""A vector of environments behind one door.
+"""A vector of environments with checked observations and actions in the form of replay.
 
     envs = Envs(vector, "CartPole-v1")
     obs = envs.reset(seed=3)
-    steps = envs.step(action)      # rows for steps.real, final rows where an episode ended
-    obs = steps.obs
+    steps = envs.step(action)      # steps.real: which environments completed a transition
+    obs = steps.obs                # to act on next
 
-Of games it has lanes (`tables.py`), of which some may rest: `steps.due` says who acts next.
+In a game with several players, an environment slot acts only when its player is to move;
+`steps.due` says which slots act next (`turn_based/tables.py`).
 
-Whatever reaches the caller has the shape, the type and the finite values its spec promises;
-anything else is an `EnvError` that names the environment, its step and the value.
+All returned values have the shapes and dtypes of the spec and are finite. If an environment returns
+anything else, an `EnvError` names the environment, its step and the value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,40 +19,45 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rookery.envs import state as states
-from rookery.envs.fault import OLD_STEP, STEP_FORM, Fault, raised
-from rookery.envs.guard import BOX
-from rookery.envs.masks import refuse_forbidden
-from rookery.envs.spaces import Codec, narrowed
-from rookery.envs.tables import OPPONENT, PLAYED, Tables
+from rookery.config.schema import EnvConfig
+from rookery.envs import env_state as states
+from rookery.envs.action_masks import refuse_forbidden
+from rookery.envs.env_fault import OLD_STEP, STEP_FORM, Fault, raised
+from rookery.envs.spaces import SpaceCodec, narrowed
+from rookery.envs.step_checks import BOX
+from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables
 from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.types import Array, Bools, EnvSpec, Floats, Obs, Rows
 
 Vector: TypeAlias = VectorEnv[Any, Any, Any]
 
 STATE_VERSION = 1
-TOLD = ("is_success", "curriculum/agents", "curriculum/size")  # what environments say by themselves
-TOLD_OF_GAMES = ("is_success", "points", OPPONENT, "seat")
+INFO_KEYS = ("is_success", "curriculum/agents", "curriculum/size")  # always read from info
+GAME_INFO_KEYS = ("is_success", "points", OPPONENT, "seat")
+
+
+Info: TypeAlias = dict[str, Any]  # what users' environments tell, as Gymnasium has it
 
 
 class Steps(NamedTuple):
-    """One step of every environment. The arrays are the caller's to keep, but not to change."""
+    """The results of one step of E environments. Callers may keep the arrays, not change them."""
 
-    obs: Obs  # [E] what to act on next; where an episode ended, the next one's first, if known
-    reward: Floats  # [E] float32, raw
+    obs: Obs  # [E] to act on next; after an episode's end the next one's first, if known
+    reward: Floats  # [E] float32, raw; see `learned_reward`
     terminated: Bools  # [E]
     truncated: Bools  # [E]
-    final_obs: Obs  # [E] where an episode ended: its last observation; elsewhere meaningless
-    real: Bools  # [E] False where the environment only reset itself: no row may be stored
-    info: dict[str, Any]  # the vector's own; see `finished_info`
-    due: Bools  # [E] who acts next; what others do will not be looked at
-    rested: Bools | None = None  # [E] lanes: whose action was not looked at. Here a lane that is
-    # not real may still wait for what its latest action brings
-    opponent: Rows | None = None  # [E] lanes: who the game was played against
+    final_obs: Obs  # [E] where an episode ended: its last observation; elsewhere undefined
+    real: Bools  # [E] False where the environment only reset itself: no row is stored
+    info: Info  # the vector's own; see `finished_info`
+    due: Bools  # [E] which environments act next; the actions of others are ignored
+    # [E] games: slots whose action was ignored. If a slot acted and is not real, the reward of its
+    # action is not complete yet
+    rested: Bools | None = None
+    opponent: Rows | None = None  # [E] games: the opponent of each slot
 
 
 class _Answer(NamedTuple):
-    """A vector's answer to `step`, checked and encoded."""
+    """What the Gymnasium vector's `step` returned, checked and converted to replay's form."""
 
     obs: Obs
     reward: Floats
@@ -61,14 +67,14 @@ class _Answer(NamedTuple):
 
 
 class Envs:
-    """Steps environments together, whichever way they reset themselves."""
+    """A vector of environments with one interface for all autoreset modes and for games."""
 
     def __init__(self, vector: Vector, name: str, frame_stack: int = 1) -> None:
         self._vector, self.name = vector, name
         self.tables = vector if isinstance(vector, Tables) else None
         self._mode = _mode_of(vector, name)
         self._read = MODES[self._mode] if self.tables is None else Envs._lanes
-        self.codec = Codec(vector.single_observation_space, vector.single_action_space)
+        self.codec = SpaceCodec(vector.single_observation_space, vector.single_action_space)
         extras = () if self.tables is None else (PLAYED,)
         self.spec = EnvSpec(name, self.codec.leaves, self.codec.action, frame_stack, extras)
         if self.tables is not None and frame_stack > 1:
@@ -76,7 +82,7 @@ class Envs:
                 f"env.frame_stack is {frame_stack}, and {name} is a game, in which a seat sees one "
                 "observation at a time; set env.frame_stack=1, or stack frames in the game itself"
             )
-        self._growing = states.growing(vector)  # layers that make progress
+        self._with_progress = states.with_progress(vector)  # layers that make progress
         self._calls = 0  # of step
         self._obs: Obs | None = None
         self._size()
@@ -84,20 +90,26 @@ class Envs:
             self.tables.changed = self._size
 
     def _size(self) -> None:
-        """Counts the environments; the lanes of a game are others once somebody is invited."""
+        """Sets the number of environment slots E to that of the vector, and allocates [E] arrays.
+
+        Called again when opponents are set in games (`Tables.invite`), which may change E.
+        """
         self.num = self._vector.num_envs
         self._all, self._none = _constant(self.num, True), _constant(self.num, False)
-        self._ended = self._none  # [E] whose episode was over after the latest step
+        self._ended = self._none  # [E] whether the episode ended with the latest step
         self._skipped = np.zeros(self.num, dtype=np.int64)  # [E] calls that only reset
 
     @property
     def due(self) -> Bools:
-        """[E] who has to act now."""
+        """[E] which environment slots must act now; in games, those whose player is to move."""
         return self._all if self.tables is None else self.tables.due
 
     def reset(self, seed: int) -> Obs:
-        """Starts a new episode everywhere, seeded; returns the first observations."""
-        result = self._ask("reset", seed=seed)
+        """Starts new episodes in all environments.
+
+        Returns the first observations, in the form that replay stores.
+        """
+        result = self._call("reset", seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise self._error(Fault(f"reset returned a {type(result).__name__}, not (obs, info)"))
         try:
@@ -108,10 +120,13 @@ class Envs:
         return obs
 
     def step(self, action: Array) -> Steps:
-        """Plays one step everywhere. `action` is in the stored form."""
+        """Steps all environments with actions [E, *shape], in the form that replay stores.
+
+        Raises `EnvError` if an environment fails or returns invalid values.
+        """
         if self.spec.masked:
-            self._look_at_masks(action)
-        result = self._ask("step", self.codec.decode_action(action))
+            self._check_masks(action)
+        result = self._call("step", self.codec.decode_action(action))
         self._calls += 1
         try:
             steps = self._read(self, self._answer(result))
@@ -120,8 +135,8 @@ class Envs:
         self._obs = steps.obs
         return steps
 
-    def _look_at_masks(self, action: Array) -> None:
-        """Nothing forbidden gets out. Whoever rests, or only resets now, does not act."""
+    def _check_masks(self, action: Array) -> None:
+        """Raises an error for a forbidden action of an environment slot that acts in this step."""
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else ~self.due
         if self._obs is None:
             return
@@ -133,22 +148,22 @@ class Envs:
     def finished_info(self, steps: Steps, index: int, keys: tuple[str, ...]) -> dict[str, float]:
         """Returns numbers from the info of the episode that just ended in environment `index`.
 
-        "a/b" looks into nested dicts. `TOLD`, or of games `TOLD_OF_GAMES`, is always looked for.
-        What is missing, or is not a number, is left out.
+        A key "a/b" reads nested dicts. `INFO_KEYS` (in games `GAME_INFO_KEYS`) are always read.
+        Entries that are missing or not numbers are left out.
         """
         info: Any = steps.info
-        told: tuple[str, ...] = TOLD
+        always: tuple[str, ...] = INFO_KEYS
         if self.tables is not None:
-            told = TOLD_OF_GAMES
+            always = GAME_INFO_KEYS
         elif self._mode is AutoresetMode.SAME_STEP:
             info = info.get("final_info", {})
         if not info:
             return {}
-        found = {key: _number(_entry(info, index, key)) for key in (*keys, *told)}
+        found = {key: _number(_entry(info, index, key)) for key in (*keys, *always)}
         return {key: number for key, number in found.items() if number is not None}
 
     def export_state(self) -> dict[str, Any] | None:
-        """Returns JSON-ready data to go on from exactly, or None where a layer cannot be saved."""
+        """Returns the exact state of all environments as JSON, or None if one cannot be saved."""
         if self._obs is None:
             return None
         try:
@@ -167,18 +182,18 @@ class Envs:
         }
 
     def restore_state(self, state: dict[str, Any]) -> Obs:
-        """Goes back to where `export_state` looked; returns the observations to act on."""
+        """Restores a state from `export_state`; returns the observations to act on."""
         if state.get("version") != STATE_VERSION:
             raise CheckpointError(
                 f"the saved environments have format {state.get('version')}, this version reads "
                 f"{STATE_VERSION}; resume with the version of Rookery that saved them"
             )
-        self._ask("reset", seed=0)  # makes what an environment only has once it was reset
+        self._call("reset", seed=0)  # creates attributes that only exist after a reset
         try:
             states.restore(self._vector, state["layers"])
         except CheckpointError:
             raise
-        except Exception as error:  # a user's restore_state: whatever it raises gets a name
+        except Exception as error:  # a user's restore_state may raise anything
             raise EnvError(f"{self.name}: {raised('restore_state', error)}") from error
         self._calls, self._skipped = state["calls"], np.array(state["skipped"], dtype=np.int64)
         self._ended = np.array(state["ended"], dtype=np.bool_)
@@ -186,46 +201,50 @@ class Envs:
         return self._obs
 
     def export_progress(self) -> list[Any] | None:
-        """Returns JSON-ready data of what outlasts episodes, of each layer that has some."""
+        """Returns progress that is kept across episodes, such as the level of a curriculum.
+
+        It is one JSON value for each environment or wrapper that defines `export_progress`. Returns
+        None if there are none, or all of them returned None.
+        """
         try:
-            told = [states.asked(layer, "export_progress") for layer in self._growing]
+            progress = [states.exported(layer, "export_progress") for layer in self._with_progress]
         except Fault as fault:
             raise self._error(fault) from fault.__cause__
-        return None if all(one is None for one in told) else told
+        return None if all(one is None for one in progress) else progress
 
     def restore_progress(self, progress: Sequence[Any]) -> None:
-        """Has layers go on from what `export_progress` gave; it counts from the next reset on.
+        """Restores progress from `export_progress`; it takes effect at the next reset.
 
-        Where there are more layers now than then, they take turns.
+        If there are more environments than saved values, the values are repeated in order.
         """
-        for layer, one in zip(self._growing, cycle(progress), strict=False):
+        for layer, one in zip(self._with_progress, cycle(progress), strict=False):
             if one is None:
                 continue
             try:
                 layer.restore_progress(one)
-            except Exception as error:  # a user's code: whatever it raises gets a name
+            except Exception as error:  # a user's code may raise anything
                 what = raised("restore_progress", error)
                 raise EnvError(f"{self.name}: {what}") from error
 
     @property
     def pictures(self) -> bool:
-        """Was it made to give pictures?"""
+        """Whether the environments were made with a render mode, which `render` needs."""
         return self._vector.render_mode is not None
 
     @property
     def fps(self) -> float | None:
-        """How many pictures a second are meant to be seen, where the environment says."""
-        said = self._vector.metadata.get("render_fps")
-        return float(said) if said else None
+        """The environment's `render_fps` (frames per second), or None if it gives none."""
+        fps = self._vector.metadata.get("render_fps")
+        return float(fps) if fps else None
 
     def render(self) -> Array | None:
-        """Returns the first environment's picture [H, W, 3], where it was made to give one."""
+        """Returns a frame [H, W, 3] of the first environment, or None if it does not render."""
         if self._vector.render_mode is None:
             return None
         first = self._vector.envs[0] if isinstance(self._vector, SyncVectorEnv) else self._vector
         try:
             frame: Any = first.render()
-        except Exception as error:  # a user's code: whatever it raises gets a name
+        except Exception as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('render', error)}") from error
         if first is self._vector and frame is not None:
             frame = frame[0]
@@ -235,20 +254,20 @@ class Envs:
         """Closes every environment; a second call does nothing."""
         try:
             self._vector.close()
-        except Exception as error:  # a user's code: whatever it raises gets a name
+        except Exception as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('close', error)}") from error
 
-    def _ask(self, call: str, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return getattr(self._vector, call)(*args, **kwargs)
         except Fault as fault:
             raise self._error(fault, call) from fault.__cause__
-        except Exception as error:  # anything may come out of an environment: it gets a name
+        except Exception as error:  # an environment may raise anything
             raise self._error(Fault(raised(call, error)), call) from error
 
     def _error(self, fault: Fault, call: str = "") -> EnvError:
-        """Says where a fault happened. Steps count from 1; a reset happens after a step."""
-        calls = self._calls + (call == "step")  # a step that raised has not been counted yet
+        """Converts a `Fault` to an `EnvError` with the environment's name and step number."""
+        calls = self._calls + (call == "step")  # a step that raised is not counted yet
         if fault.index is None:
             return EnvError(f"{self.name}, step {calls}: {fault.what}")
         played = calls - int(self._skipped[fault.index])
@@ -267,7 +286,10 @@ class Envs:
         )
 
     def _same_step(self, answer: _Answer) -> Steps:
-        """The next episode has begun already; the old one's last observation is in the info."""
+        """Converts what a vector with SAME_STEP autoreset returned from `step` to `Steps`.
+
+        The final observation of an episode is read from `info`.
+        """
         self._ended = answer.terminated | answer.truncated
         final_obs = answer.obs
         if np.count_nonzero(self._ended):
@@ -275,7 +297,10 @@ class Envs:
         return Steps(*answer[:4], final_obs, self._all, answer.info, self._all)
 
     def _next_step(self, answer: _Answer) -> Steps:
-        """Whoever ended at the step before was only reset now, and has played nothing."""
+        """Converts what a vector with NEXT_STEP autoreset returned from `step` to `Steps`.
+
+        The step after an episode's end only resets the environment, so it is not `real`.
+        """
         real = self._all
         if np.count_nonzero(self._ended):
             real = ~self._ended
@@ -286,13 +311,16 @@ class Envs:
         return Steps(*answer[:4], answer.obs, real, answer.info, self._all)
 
     def _lanes(self, answer: _Answer) -> Steps:
-        """Lanes that are not real rest, or wait for what their action brings."""
+        """Converts what a vector of games returned from `step` to `Steps`.
+
+        Only environment slots (lanes) with a complete transition are `real`.
+        """
         info, final_obs = answer.info, answer.obs
         self._ended = answer.terminated | answer.truncated
         if np.count_nonzero(self._ended):
             final_obs = self.codec.encode(info["final_obs"], self.num)
-        told = (info["due"], info["rested"], info[OPPONENT])
-        return Steps(*answer[:4], final_obs, info["real"], info, *told)
+        lanes = (info["due"], info["rested"], info[OPPONENT])
+        return Steps(*answer[:4], final_obs, info["real"], info, *lanes)
 
     def _final_obs(self, answer: _Answer) -> Obs:
         given = answer.info.get("final_obs")
@@ -327,8 +355,17 @@ def _mode_of(vector: Vector, name: str) -> AutoresetMode:
 
 def _constant(num: int, value: bool) -> Bools:
     array = np.full(num, value)
-    array.flags.writeable = False  # handed out at every step
+    array.flags.writeable = False  # returned at every step
     return array
+
+
+def learned_reward(reward: Array, env: EnvConfig) -> Array:
+    """Returns rewards as they are stored and learned from: scaled, then clipped."""
+    if env.reward_scale != 1.0:
+        reward = reward * np.float32(env.reward_scale)
+    if env.reward_clip is not None:
+        reward = reward.clip(-env.reward_clip, env.reward_clip)
+    return reward
 
 
 def _rewards(raw: Any, num: int) -> Floats:
@@ -348,21 +385,24 @@ def _rewards(raw: Any, num: int) -> Floats:
 
 
 def _flags(name: str, raw: Any, num: int) -> Bools:
-    array = np.array(raw)  # a copy: the vector may go on writing into its own
+    array = np.array(raw)  # a copy: the vector may overwrite its own
     if array.shape != (num,) or array.dtype.kind != "b":
         raise Fault(f"{name} is {array.dtype} of shape {array.shape}; one bool each")
     return array
 
 
 def _at(batch: Any, index: int) -> Any:
-    """Returns one environment's part of a batch that may be a dict of batches."""
+    """Returns one environment's observation from a batch, which may be a dict of batches."""
     if isinstance(batch, Mapping):
         return {key: _at(part, index) for key, part in batch.items()}
     return batch[index]
 
 
 def _entry(info: Any, index: int, key: str) -> Any:
-    """Finds an entry in any of the layouts vectors use; None where it is not there."""
+    """Returns the entry `key` of one environment from a vector's info; None if it is missing.
+
+    Reads three layouts of an info: a dict of arrays, a list of dicts, and that of `BoxingGuard`.
+    """
     if isinstance(info, Mapping) and BOX in info:
         return _nested(info[BOX][index], key)
     if not isinstance(info, Mapping):  # one dict for each environment

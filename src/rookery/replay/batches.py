@@ -1,26 +1,26 @@
-"""Batches taken apart and put together, whatever their observations are made of."""
+"""Row selection and concatenation of batches, whose observations may be arrays or dicts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from rookery.types import Array, Batch
+from rookery.types import Array, ArrayBatch, Batch
 
 
-def picked(batch: Batch, index: Array) -> Batch:
-    """Returns some rows of a batch, by number or by mask."""
+def picked(batch: ArrayBatch, index: Array) -> ArrayBatch:
+    """Returns a new batch with the selected rows; `index` holds integers or a boolean mask."""
     return Batch(*(_changed(field, lambda array: array[index]) for field in batch))
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Puts batches one after another."""
+def joined(batches: Sequence[ArrayBatch]) -> ArrayBatch:
+    """Returns one batch that concatenates the given batches along the first axis."""
     if len(batches) == 1:
         return batches[0]
     return Batch(*(_concatenated(fields) for fields in zip(*batches, strict=True)))
 
 
-def _concatenated(fields: tuple[Any, ...]) -> Any:
+def _concatenated(fields: tuple[Any, ...]) -> Any:  # type: ignore[explicit-any]  # any field
     first = fields[0]
     if first is None:
         return None
@@ -29,7 +29,9 @@ def _concatenated(fields: tuple[Any, ...]) -> Any:
     return np.concatenate(fields)
 
 
-def _changed(field: Any, change: Callable[[Array], Array]) -> Any:
+def _changed(  # type: ignore[explicit-any]  # any field
+    field: Any, change: Callable[[Array], Array]
+) -> Any:
     if field is None:
         return None
     if isinstance(field, dict):

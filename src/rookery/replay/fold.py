@@ -1,28 +1,28 @@
-"""Folding: what a learner sees of single-step rows. The one place where an episode's end counts.
-
-Rows of one environment form a chain through `next`. An n-step transition, a frame stack and a
-sequence are walks along that chain, made when a batch is drawn and in the compiled code that
-gathers it; every observation is stored once. A row with `end != RUNNING` holds a final observation:
-it ends a walk and never begins one.
-
-A row may begin a walk once its window is closed: the chain is known for `window` rows, or up to
-the episode's end. `link` finds out, as rows arrive, which rows have just become closed. One whose
-walk would end within the `burn_in` steps that only warm up a memory never does, unless it begins an
-episode: then nothing has to be warmed up. Where
-frames are stacked the row must be whole as well: the older frames have not been overwritten.
+"""Builds n-step transitions, frame stacks and sequences from stored rows of single steps.
 
     linked = chains.link(ring, first, count)     # the writer, as rows arrive
-    batch = fold.gather(ring, spec, rows, ...)   # whoever draws
+    batch = fold.gather(ring, spec, rows, ...)   # to sample a batch
+
+Every observation is stored once. The rows of one environment form a linked list (a "chain"): the
+columns `next` and `prev` hold the distances to its next and previous row. Compiled code follows
+these links when a batch is sampled. A row with `end != RUNNING` holds the final observation of an
+episode: it ends an n-step return or sequence and never starts one.
+
+A row is *closed* if it can be sampled: the `window` rows after it, or all rows up to the end of its
+episode, are stored. `Chains.link` returns the rows that become closed as new rows arrive. A row
+with at most `burn_in` steps left in its episode is never closed, because a recurrent network would
+learn from none of them; the first row of an episode needs no burn-in and is exempt. With frame
+stacking a row must also be *whole*: none of its earlier frames has been overwritten.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from rookery.replay.memory import copy, store
 from rookery.replay.ring import BOOKKEEPING, COMMITTED, WORDS, Ring, obs_column
-from rookery.types import Array, Batch, EnvSpec, Floats, Rows
+from rookery.replay.shared_memory import copy, store
+from rookery.types import Array, ArrayBatch, Batch, EnvSpec, Floats, Obs, Rows
 
 # What is kept of a lane: the newest row of its open episode (-1: none), that episode's incarnation
 # and number, how many rows of the chain came before, and the chain's last `window` rows.
@@ -33,14 +33,18 @@ _F4 = np.dtype("float32")
 
 
 class Linked(NamedTuple):
-    """What a few new rows brought."""
+    """Result of `Chains.link`: rows that can be sampled from now on, and number of new steps."""
 
     closed: Rows  # rows that may begin a walk from now on
     steps: int  # new rows that have an action
 
 
 class Chains:
-    """What a writer remembers of each environment ("lane") to join its rows as they arrive."""
+    """Links the rows of each environment ("lane") to a linked list as they arrive in replay.
+
+    Keeps, for each environment, the numbers of its last `window` rows; `window` is the larger of
+    n-step and sequence length.
+    """
 
     def __init__(
         self, lanes: int, envs: int, *, window: int, stride: int, capacity: int, burn_in: int = 0
@@ -51,13 +55,17 @@ class Chains:
         self.closed = np.zeros(capacity, dtype=np.uint8)  # by slot: may begin a walk
 
     def grow(self, lanes: int) -> None:
-        """Makes room for rows of that many lanes."""
+        """Enlarges the per-environment arrays to `lanes` environments."""
         more = np.zeros((max(0, lanes - len(self.lanes)), self.lanes.shape[1]), dtype=np.int64)
         more[:, _LAST] = -1
         self.lanes = np.concatenate([self.lanes, more])
 
     def link(self, ring: Ring, first: int, count: int) -> Linked:
-        """Joins `count` rows from `first` on to their chains, and commits them."""
+        """Links `count` new rows, from row `first` on, to the previous rows of their environments.
+
+        n-step transitions and sequences follow these links. Then commits the rows, so that readers
+        see them. Returns which rows can be sampled from now on, and how many new rows are steps.
+        """
         found = np.empty(count + self.lanes.shape[0] * self.window, dtype=np.int64)
         total, steps = _link(
             ring.bytes,
@@ -71,11 +79,16 @@ class Chains:
             self.closed,
             found,
         )
+        if total < 0:
+            raise ValueError(f"a row of lane {steps}, and there is room for {len(self.lanes)}")
         return Linked(found[:total], steps)
 
 
 class Folded(NamedTuple):
-    """The arithmetic of B transitions and where their observations are."""
+    """Result of `fold`: n-step return, discount and last row of each of B transitions.
+
+    The observation of the last row is the one whose value is bootstrapped from.
+    """
 
     reward: Floats  # [B]
     discount: Floats  # [B]
@@ -92,10 +105,11 @@ def gather(
     gamma: float,
     sequence: int,
     oldest: int,
-) -> Batch:
-    """Builds the batch that begins at B closed rows: sequences of that length where it is not 0.
+) -> ArrayBatch:
+    """Builds a batch of n-step transitions that start at the B given rows.
 
-    Frames older than row `oldest` are not touched.
+    If `sequence` is not 0, builds sequences of that many steps instead. Frame stacks use no row
+    older than row `oldest`.
     """
     if sequence:
         return _stretches(ring, spec, rows, weight, gamma=gamma, length=sequence, oldest=oldest)
@@ -116,7 +130,11 @@ def gather(
 
 
 def extras(ring: Ring, spec: EnvSpec, rows: Rows, steps: Rows | None = None) -> dict[str, Array]:
-    """Gathers what actors wrote for their algorithm at B rows, or at [B, T] steps of sequences."""
+    """Returns the algorithm-specific columns, such as recurrent state, at B rows: [B, ...] each.
+
+    For sequences, `steps` [B, T] holds the row numbers of all their steps. A column that the
+    algorithm needs at every step (`each` in the spec) is then returned as [B, T, ...].
+    """
     found = {}
     for extra in spec.extras:
         where = rows if steps is None or not extra.each else steps
@@ -128,8 +146,8 @@ def extras(ring: Ring, spec: EnvSpec, rows: Rows, steps: Rows | None = None) -> 
 
 def _transitions(
     ring: Ring, spec: EnvSpec, rows: Rows, weight: Floats, *, n_step: int, gamma: float
-) -> Batch:
-    """Folds and copies in one compiled call: what `gather` does where no frames are stacked."""
+) -> ArrayBatch:
+    """Builds a batch of n-step transitions in one compiled call; without frame stacking only."""
     batch, leaves = rows.size, len(spec.obs)
     widths: list[int] = ring.widths[: leaves + 1].tolist()
     size = batch * sum(widths[:leaves])
@@ -160,14 +178,18 @@ def _transitions(
     )
 
 
-def _leaves(spec: EnvSpec, raw: Array, batch: int, widths: list[int]) -> Any:
-    """Cuts leaves that lie one after another, [B, *leaf] each, out of one buffer."""
+def _leaves(spec: EnvSpec, raw: Array, batch: int, widths: list[int]) -> Obs:
+    """Returns the observations of a batch as views of the bytes `raw`.
+
+    `raw` holds the entries ("leaves") of a dict observation one after another. Returns a dict of
+    arrays [B, *shape], or one array if the observation is not a dict.
+    """
     leaves, at = {}, 0
     for leaf, width in zip(spec.obs, widths, strict=False):
         end = at + batch * width
         leaves[leaf.name] = raw[at:end].view(leaf.dtype).reshape(batch, *leaf.shape)
         at = end
-    return spec.pack(leaves)
+    return leaves if spec.is_dict else leaves[""]
 
 
 def _stretches(
@@ -179,7 +201,7 @@ def _stretches(
     gamma: float,
     length: int,
     oldest: int,
-) -> Batch:
+) -> ArrayBatch:
     walked, mask, discount = sequences(ring, rows, length=length, gamma=gamma)
     steps, shape = walked[:, :-1].ravel(), (rows.size, length)
     leaves = spec.unpack(observations(ring, spec, walked.ravel(), oldest))
@@ -199,7 +221,7 @@ def _stretches(
 
 
 def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
-    """Walks up to `n_step` rows from each of B closed rows."""
+    """Computes the n-step return, discount and last row of transitions that start at B rows."""
     reward = np.empty(rows.size, dtype=np.float32)
     discount = np.empty(rows.size, dtype=np.float32)
     last = np.empty(rows.size, dtype=np.int64)
@@ -220,15 +242,22 @@ def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
 
 
 def errors(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Floats:
-    """Returns [B] TD errors of closed rows, by the values their actors wrote; nan: they did not."""
+    """Returns [B] n-step TD errors of rows, computed from the values that the actors stored.
+
+    An error is nan if its actor stored no value.
+    """
     reward, discount, last = fold(ring, rows, n_step=n_step, gamma=gamma)
     out = np.empty(rows.size)
     _errors(rows, reward, discount, last, ring.columns["taken"], ring.columns["best"], out)
     return out
 
 
-def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Any:
-    """Gathers the observations a policy saw at `rows`, frame stacks rebuilt. Leaves [B, *leaf]."""
+def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Obs:
+    """Returns the observations at B rows, with frame stacks rebuilt from earlier rows.
+
+    An observation, or each entry of a dict observation, is an array [B, *shape]. Stacked frames are
+    concatenated along the first axis of `shape`.
+    """
     count, depth = rows.size, spec.frame_stack
     if depth > 1:
         rows = stacks(ring, rows, depth, oldest)  # [B, S]
@@ -237,18 +266,22 @@ def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Any:
         raw = take(ring, obs_column(leaf.name), rows.ravel())  # [B * S, *leaf]
         first, *rest = leaf.shape or (1,)
         leaves[leaf.name] = raw.reshape(count, depth * first, *rest)
-    return spec.pack(leaves)
+    obs: Obs = spec.pack(leaves)
+    return obs
 
 
 def stacks(ring: Ring, rows: Rows, depth: int, oldest: int) -> Rows:
-    """Returns [B, S] rows, oldest first. Before an episode's start its first frame repeats."""
+    """Returns the row numbers [B, depth] of the frames in each row's frame stack, oldest first.
+
+    Frames before the start of an episode repeat its first frame.
+    """
     out = np.empty((rows.size, depth), dtype=np.int64)
     _stack(rows, ring.capacity, oldest, ring.columns["prev"], out)
     return out
 
 
 def take(ring: Ring, column: str, rows: Rows) -> Array:
-    """Copies one column's entries at `rows`."""
+    """Returns a copy of one column's values at `rows`."""
     index = next(i for i, c in enumerate(ring.schema) if c.name == column)
     shape, dtype = ring.schema[index].shape, ring.schema[index].dtype
     out = np.empty((rows.size, *shape), dtype=dtype)
@@ -264,7 +297,7 @@ def take(ring: Ring, column: str, rows: Rows) -> Array:
 
 
 class Sequence(NamedTuple):
-    """B stretches of consecutive rows of one episode each, padded after its end."""
+    """Row numbers of B sequences of T steps, each within one episode and padded after its end."""
 
     rows: Rows  # [B, T + 1] the last one bootstraps; padding repeats the final observation
     mask: Floats  # [B, T] 1 where there is a step
@@ -272,7 +305,10 @@ class Sequence(NamedTuple):
 
 
 def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
-    """Walks `length` rows from each of B closed rows, never into another episode."""
+    """Returns row numbers, mask and discounts of the sequences of `length` steps from B rows on.
+
+    A sequence does not cross the end of its episode; it is padded there.
+    """
     out = np.empty((rows.size, length + 1), dtype=np.int64)
     mask = np.zeros((rows.size, length), dtype=np.float32)
     discount = np.zeros((rows.size, length), dtype=np.float32)
@@ -285,7 +321,10 @@ def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
 def returns(
     ring: Ring, first: int, count: int, *, envs: int, gamma: float, running: Floats
 ) -> Floats:
-    """Returns the episode's discounted rewards up to each row; `running` [lanes] goes along."""
+    """Returns the discounted return of the episode so far at each of `count` rows from `first` on.
+
+    `running` holds the return so far of each environment and is updated in place.
+    """
     out = np.zeros(count, dtype=np.float32)
     columns = ring.columns
     _returns(
@@ -305,7 +344,10 @@ def returns(
 
 
 def is_closed(ring: Ring, rows: Rows, window: int, burn_in: int = 0) -> Array:
-    """Says for each row whether it may begin a walk, from the ring alone: for other runs' rings."""
+    """Returns for each row whether an n-step return or sequence that starts there is complete.
+
+    It reads only the ring, so it also works on the rings of other runs.
+    """
     out = np.zeros(rows.size, dtype=np.bool_)
     end, t, nxt = (ring.columns[name] for name in ("end", "t", "next"))
     _is_closed(rows, ring.capacity, ring.committed, window, burn_in, end, t, nxt, out)
@@ -313,7 +355,7 @@ def is_closed(ring: Ring, rows: Rows, window: int, burn_in: int = 0) -> Array:
 
 
 def is_whole(ring: Ring, rows: Rows, depth: int, oldest: int) -> Array:
-    """Says for each row whether the frames a policy saw with it are all there."""
+    """Returns for each row whether all `depth` frames of its frame stack are still stored."""
     out = np.empty(rows.size, dtype=np.bool_)
     _is_whole(rows, ring.capacity, depth, oldest, ring.columns["prev"], out)
     return out
@@ -325,24 +367,39 @@ def is_whole(ring: Ring, rows: Rows, depth: int, oldest: int) -> Array:
 
 @njit(cache=True, nogil=True, inline="always")
 def _view(raw, layout, column, size, dtype):  # type: ignore[no-untyped-def]
-    """Returns a bookkeeping column of a ring; these are the last columns of every schema."""
+    """Returns a view of the `BOOKKEEPING` column with index `column`, such as the reward.
+
+    The `BOOKKEEPING` columns are the last columns of every ring of single steps. `size` is the
+    width of the column in bytes.
+    """
     index = layout.size // 2 - len(BOOKKEEPING) + 1 + column
     return raw[layout[index] : layout[index] + layout[0] * size].view(dtype)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _back(slot, distance, capacity):  # type: ignore[no-untyped-def]
-    """Returns the slot `distance` rows, less than a capacity, before `slot`."""
+    """Returns the ring slot that lies `distance` rows before `slot`; `distance` < `capacity`."""
     return slot - distance if slot >= distance else slot - distance + capacity
 
 
 @njit(cache=True, nogil=True)
 def _link(raw, layout, first, count, envs, stride, burn_in, lanes, closed, found):  # type: ignore[no-untyped-def]
-    """Commits last of all: whoever sees a row sees the links between it and the rows before it."""
+    """Links new rows to earlier rows of their environments, then commits them.
+
+    `lanes` holds the state of `Chains` for each environment. Returns how many rows can be sampled
+    from now on (listed in `found`) and how many new rows are steps. If `lanes` has no entry for the
+    environment of a row, changes nothing and returns -1 and the environment's number.
+    """
     capacity = layout[0]
     window = lanes.shape[1] - _RECENT
     end, actor = _view(raw, layout, 1, 1, _U1), _view(raw, layout, 2, 4, _I4)
     incarnation, env = _view(raw, layout, 3, 4, _I4), _view(raw, layout, 4, 4, _I4)
+    slot = first % capacity - 1
+    for _ in range(count):
+        slot = slot + 1 if slot + 1 < capacity else 0
+        number = actor[slot] * envs + env[slot]
+        if number < 0 or number >= lanes.shape[0]:
+            return -1, number
     episode, t = _view(raw, layout, 5, 8, _I8), _view(raw, layout, 6, 4, _I4)
     nxt, prev = _view(raw, layout, 10, 4, _I4), _view(raw, layout, 11, 4, _I4)
     total, steps = 0, 0
@@ -389,7 +446,7 @@ def _link(raw, layout, first, count, envs, stride, burn_in, lanes, closed, found
 
 @njit(cache=True, nogil=True, inline="always")
 def _slot(row, base, capacity):  # type: ignore[no-untyped-def]
-    """Returns row % capacity. `base` is a multiple of it near the row: then nothing is divided."""
+    """Returns row % capacity; does not divide if `row` is near `base`, a multiple of capacity."""
     slot = row - base
     if slot < 0:
         slot += capacity
@@ -423,15 +480,18 @@ def _fold(rows, capacity, n, gamma, reward, end, nxt, out_reward, out_discount, 
 @njit(cache=True, nogil=True)
 def _errors(rows, reward, discount, last, taken, best, out):  # type: ignore[no-untyped-def]
     for b in range(rows.size):
-        wanted = np.float64(reward[b])
-        if discount[b] != 0:  # after a termination nobody estimated anything
-            wanted += np.float64(discount[b]) * best[last[b] % best.size]
-        out[b] = wanted - taken[rows[b] % taken.size]
+        target = np.float64(reward[b])
+        if discount[b] != 0:  # after a termination there is no estimate
+            target += np.float64(discount[b]) * best[last[b] % best.size]
+        out[b] = target - taken[rows[b] % taken.size]
 
 
 @njit(cache=True, nogil=True)
 def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, discount):  # type: ignore[no-untyped-def]
-    """The leaves are the first columns of every schema, and the action comes after them."""
+    """Computes n-step transitions and copies their observations and actions into a batch.
+
+    Observation leaves are the first columns of every schema; the action follows them.
+    """
     capacity, columns, batch = layout[0], layout.size // 2, rows.size
     last = np.empty(batch, dtype=np.int64)
     _fold(

@@ -1,12 +1,12 @@
-"""Hindsight (Andrychowicz et al. 2017): what was reached is learned as if it had been wanted.
+"""Hindsight experience replay (HER, Andrychowicz et al. 2017) with the "future" strategy.
 
-    hindsight = Hindsight(0.8, judge)
+    hindsight = Hindsight(0.8, goal_rewards)
     hindsight.relabel(ring, batch, rng)          # a batch of single steps, just gathered
 
-Rows keep the goal they were played for. When a batch is drawn, a share of its rows gets another:
-what a later row of the same episode achieved, each of the rows after it as likely as the next, the
-final observation among them and, in an episode that still runs, the newest there is. Rewards are
-computed again for that goal. Whether an episode ended is not: `discount` stays as it was stored.
+Stored rows keep their original goal. When a batch is sampled, a share of its rows gets the goal
+that a later row of the same episode achieved. That row is chosen uniformly from all later rows of
+the episode that are stored, the final observation included. The reward is computed again for the
+new goal. `discount` is not: termination stays as it was stored.
 """
 
 from typing import Protocol
@@ -16,30 +16,30 @@ from numba import njit
 
 from rookery.replay.fold import take
 from rookery.replay.ring import Ring, obs_column
-from rookery.types import Array, Batch, Floats, Rows
+from rookery.types import Array, ArrayBatch, Floats, Rows
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # the leaves, as gymnasium-robotics has them
 
 
-class Judge(Protocol):
-    """Knows what goals are worth."""
+class GoalRewards(Protocol):
+    """Reward function of a goal-conditioned environment."""
 
     def rewards(self, achieved: Array, desired: Array) -> Floats:
-        """Returns [B] rewards as rows store them, of [B, *leaf] goals as rows store them."""
+        """Returns [B] rewards for achieved and desired goals, arrays [B, ...] as in replay."""
 
     def close(self) -> None: ...
 
 
 class Hindsight:
-    """Gives rows of a batch goals that their episodes reached later."""
+    """Relabels a share of a batch with goals that were achieved later in the same episode."""
 
-    def __init__(self, share: float, judge: Judge):
-        self.share, self.judge = share, judge
+    def __init__(self, share: float, goal_rewards: GoalRewards):
+        self.share, self.goal_rewards = share, goal_rewards
 
-    def relabel(self, ring: Ring, batch: Batch, rng: np.random.Generator) -> None:
-        """Changes goals and rewards of a batch that nobody else has seen, in place.
+    def relabel(self, ring: Ring, batch: ArrayBatch, rng: np.random.Generator) -> None:
+        """Replaces goals and rewards of a share of a newly sampled batch, in place.
 
-        One number for each row decides whether it is changed and which later row it learns from.
+        One random number for each row decides whether it is relabelled, and with which later row.
         """
         noise = rng.random(batch.rows.size)
         index = np.flatnonzero(noise < self.share)
@@ -47,19 +47,21 @@ class Hindsight:
             return
         later = future(ring, batch.rows[index], noise[index] / self.share)
         goal = take(ring, obs_column(ACHIEVED), later)
+        assert isinstance(batch.obs, dict)  # it has goals
+        assert isinstance(batch.next_obs, dict)
         batch.obs[DESIRED][index] = goal
         batch.next_obs[DESIRED][index] = goal
-        batch.reward[index] = self.judge.rewards(batch.next_obs[ACHIEVED][index], goal)
+        batch.reward[index] = self.goal_rewards.rewards(batch.next_obs[ACHIEVED][index], goal)
 
     def close(self) -> None:
-        self.judge.close()
+        self.goal_rewards.close()
 
 
 def future(ring: Ring, rows: Rows, noise: Floats) -> Rows:
-    """Returns for each of B closed rows one that came after it in its episode.
+    """Returns for each of B rows a later row of the same episode.
 
-    `noise` [B] in [0, 1) is the place among them. Costs a walk to the episode's end and then one to
-    that place, whatever the capacity.
+    `noise` [B] in [0, 1) selects it among all later rows that are stored. The cost is linear in the
+    length of the episode.
     """
     out = np.empty(rows.size, dtype=np.int64)
     _future(rows, noise, ring.capacity, ring.columns["end"], ring.columns["next"], out)

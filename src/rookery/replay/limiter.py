@@ -1,64 +1,84 @@
-"""The limiter: when to learn. It answers a question and never blocks."""
+"""Rate limiter (samples per insert), as in Reverb: balances sampling and inserting.
+
+The limiter only tells whether sampling or inserting is allowed now; it never blocks.
+"""
 
 import math
+from collections.abc import Callable
 
+from rookery.config.schema import Config
 from rookery.errors import ProtocolError
 
 
 class Limiter:
-    """Keeps `drawn / inserted` at `samples_per_insert` once `warmup` rows are there.
+    """Rate limiter: keeps sampled rows / inserted rows at `samples_per_insert` after the warm-up.
 
-        limiter.insert(rows drained)
-        while limiter.ready(): draw a batch; learn; limiter.draw(batch)
+        limiter.insert(rows)
+        while limiter.ready(): sample a batch; learn; limiter.sample(batch)
 
-    Rows of the warm-up are not counted as inserted: they are drawn from, but they do not demand a
-    burst of learning. `may_insert()` is the other side: actors wait while the learner is more than
-    `slack` rows behind. At least one of the two is always true, so nobody waits for nobody.
+    The first `warmup` rows (`learning_starts`) can be sampled but are not counted as inserted, so
+    that learning does not start with a burst of updates. Actors have to wait while they are more
+    than `slack` rows ahead of the learner (`may_insert()`). At least one of `ready()` and
+    `may_insert()` is always true, so that actors and learner never wait for each other.
     """
 
-    def __init__(self, *, warmup: int, samples_per_insert: float, batch: int, slack: int):
+    def __init__(
+        self,
+        *,
+        warmup: int,
+        samples_per_insert: float,
+        batch: int,
+        slack: int,
+        sampleable: Callable[[], bool] = lambda: True,
+    ):
+        """Creates a rate limiter for batches of `batch` rows.
+
+        `sampleable` returns whether replay holds any row that can be sampled.
+        """
+        self._sampleable = sampleable
         self.warmup, self.samples_per_insert, self.batch = warmup, samples_per_insert, batch
         least = math.ceil(batch / samples_per_insert) + 1  # less, and both sides could wait
         self.slack = max(slack, least)  # rows that may be inserted ahead of the learner
         self.stored = self.inserted = self.drawn = 0
 
     def insert(self, rows: int) -> None:
-        """Counts rows that arrived in replay."""
+        """Counts rows that were inserted into replay."""
         warming = max(0, min(rows, self.warmup - self.stored))
         self.stored += rows
         self.inserted += rows - warming
 
-    def draw(self, rows: int) -> None:
-        """Counts rows that a learner was given."""
+    def sample(self, rows: int) -> None:
+        """Counts rows that were sampled for a gradient step."""
         if rows <= 0:
             raise ProtocolError(f"a batch has at least one row, got {rows}")
         self.drawn += rows
 
     def ready(self) -> bool:
-        """May a batch be drawn now?"""
-        return self.drawn + self.batch <= self.samples_per_insert * self.inserted
+        """Returns whether the learner may sample a batch now."""
+        allowed = self.drawn + self.batch <= self.samples_per_insert * self.inserted
+        return allowed and self._sampleable()
 
     def may_insert(self) -> bool:
-        """May an actor go on, or is it too far ahead of the learner?"""
+        """Returns whether actors may insert rows, i.e. are not too far ahead of the learner."""
         return self.samples_per_insert * (self.inserted - self.slack) <= self.drawn
 
     @property
     def room(self) -> int:
-        """Rows that may come before actors have to wait."""
+        """Number of rows that actors may still insert before they have to wait."""
         warming = max(0, self.warmup - self.stored)
         ahead = self.inserted - self.drawn / self.samples_per_insert
         return max(0, warming + int(self.slack - ahead))
 
     @property
     def missing(self) -> int:
-        """Rows that have to come before a batch may be drawn; at least 1."""
+        """Number of rows that must be inserted before a batch may be sampled; at least 1."""
         warming = max(0, self.warmup - self.stored)
         due = math.ceil((self.drawn + self.batch) / self.samples_per_insert)
         return max(1, warming + due - self.inserted)
 
     @property
     def ratio(self) -> float:
-        """Rows drawn for each row inserted so far; 0 before the first."""
+        """Sampled rows per inserted row so far; 0 before the first inserted row."""
         return self.drawn / self.inserted if self.inserted else 0.0
 
     def state(self) -> dict[str, int]:
@@ -70,3 +90,18 @@ class Limiter:
             state["inserted"],
             state["drawn"],
         )
+
+
+def build_limiter(config: Config, sampleable: Callable[[], bool] = lambda: True) -> Limiter:
+    """Builds the rate limiter (samples per insert) of a run from its config.
+
+    The actors may be ahead of the learner by about two chunks each. A chunk is the `actor.chunk`
+    environment steps that an actor plays before it checks again whether it may continue.
+    """
+    return Limiter(
+        sampleable=sampleable,
+        warmup=config.replay.learning_starts,
+        batch=config.replay.batch_size * config.algo.learned,
+        samples_per_insert=config.replay.samples_per_insert,
+        slack=2 * config.actor.num * (config.actor.chunk + config.actor.envs),
+    )

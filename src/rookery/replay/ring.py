@@ -1,20 +1,22 @@
-"""Rings: columns of experience in a memory-mapped file. One writer, any number of readers, no lock.
+"""Ring buffers of rows in a memory-mapped file: one writer, any number of readers, no lock.
 
-Every row has a number that only grows; row r lives in slot r % capacity. Two counters tell what a
-reader may touch:
+A row is one stored step. Rows are numbered in the order of writing; row r is in slot r % capacity.
+Two counters tell readers which rows are valid:
 
-    reserved    rows below it may have been written, and those from it on have not;
-                so every row below `reserved - capacity` may be overwritten at this moment
-    committed   rows below it are complete
+    reserved    no row from this number on has been written yet;
+                rows below `reserved - capacity` may be overwritten at this moment
+    committed   all rows below this number are complete
 
-A writer raises `reserved`, writes, raises `committed`. A reader draws from
-[reserved - capacity, committed), copies, looks at `reserved` again, and draws anew what was
-overtaken (`reader.py`). `next` is the one column that changes after its row is committed: it may
-then point at rows from `committed` on, which a reader takes for "not there yet". A writer that
-dies leaves a readable ring and holds nothing; the next writer starts at the old `reserved` and
-marks the gap, so that it can never be drawn (`Ring.adopt`).
+A writer raises `reserved`, writes the rows, and raises `committed`. A reader copies rows from
+[reserved - capacity, committed), reads `reserved` again, and samples other rows instead of those
+that were overwritten meanwhile (`sharing/ring_reader.py`). Only the column `next`, the distance to
+the next row of the same environment, changes after its row is committed. It may lead to a row that
+is not committed yet; readers then treat the next row as missing. If a writer process dies, the ring
+stays readable. The next writer starts at the old `reserved`, and makes the half-written rows
+invalid, so that they are never sampled (`Ring.adopt`).
 
-A *transport* ring has one consumer as well: what it has not consumed is never overwritten.
+A *transport* ring carries rows from one actor to the learner. It has one consumer, and rows that
+were not consumed are never overwritten.
 
     ring = Ring.create(schema, capacity)              # private: unnamed, freed by the kernel
     with ring.writing(count) as slots: ring.columns["reward"][slots] = ...
@@ -32,15 +34,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from rookery.errors import ClosedError, ConfigError, ProtocolError
-from rookery.replay.memory import copy, load, look, post, store
-from rookery.replay.owner import Owner
-from rookery.types import Array, End, EnvSpec, Rows
+from rookery.replay.file_owner import Owner
+from rookery.replay.shared_memory import copy, load, look, post, store
+from rookery.types import Array, End, EnvSpec, Rows, Slots
 
 FORMAT = 1
 MAGIC = b"ROOKRING"
@@ -55,11 +58,11 @@ WORDS = 512  # bytes at the file's beginning that hold the counters; the schema 
 _STRIDE = 14  # in int64 words, as those that follow; the rest of the first 16 describes the ring
 # the last two are the consumer's words to the writer of a transport ring
 RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT, _GATE, _EPSILON = 16, 24, 32, 40, 48, 56
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while a laptop sleeps
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs on while a laptop sleeps
 
 
 class Column(NamedTuple):
-    """One field of a row."""
+    """Name, shape and dtype of one field of a replay row, such as the reward."""
 
     name: str
     shape: tuple[int, ...]
@@ -67,7 +70,7 @@ class Column(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bytes in one row."""
+        """Bytes that this field takes in one row."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
@@ -94,16 +97,16 @@ TRANSITION: Schema = (  # what a row holds that carries its own next observation
     Column("timeout", (), "float32"),  # 1: by its time limit
 )
 
-MISSING = {"taken": np.nan}  # what a column holds that nobody gave, where it is not 0
+MISSING = {"taken": np.nan}  # value of a column that was not given, where it is not 0
 
 
 def obs_column(leaf: str) -> str:
-    """Names the column of an observation leaf."""
+    """Returns the column name of an observation leaf, an entry of a dict observation."""
     return f"obs.{leaf}" if leaf else "obs"
 
 
 def schema_of(spec: EnvSpec) -> Schema:
-    """Returns the columns that rows of this environment have."""
+    """Returns the columns of a replay row for an environment with this spec."""
     obs = tuple(Column(obs_column(leaf.name), leaf.shape, leaf.dtype) for leaf in spec.obs)
     action = Column("action", spec.action.shape, spec.action.dtype)
     extras = (Column(extra.name, extra.shape, extra.dtype) for extra in spec.extras)
@@ -113,10 +116,10 @@ def schema_of(spec: EnvSpec) -> Schema:
 def paired_schema(
     obs: Mapping[str, tuple[tuple[int, ...], str]], action: tuple[tuple[int, ...], str]
 ) -> Schema:
-    """Returns the columns of rows that are whole transitions, as other libraries store them.
+    """Returns the columns of rows that hold whole transitions, as Stable-Baselines3 stores them.
 
-    Observation leaves are given as name → (shape, dtype). The next row of an environment lies as
-    many rows behind as there are environments.
+    Each row holds both the observation and the next observation. Observation leaves are given as
+    name → (shape, dtype). With E environments, the next step of an environment is E rows later.
     """
     leaves = [Column(obs_column(name), *what) for name, what in obs.items()]
     following = [leaf._replace(name=f"next_{leaf.name}") for leaf in leaves]
@@ -124,12 +127,12 @@ def paired_schema(
 
 
 def row_bytes(schema: Schema) -> int:
-    """Returns what one row takes."""
+    """Returns the bytes that one row (stored step) with these columns takes."""
     return sum(column.width for column in schema)
 
 
 class Ring:
-    """A mapped ring. Build it with `create`, `open` or `from_fd`."""
+    """Ring buffer of rows in a memory-mapped file. Build it with `create`, `open` or `from_fd`."""
 
     def __init__(self, fd: int, *, writable: bool):
         self.fd = fd
@@ -163,9 +166,10 @@ class Ring:
         name: str | None = None,
         stride: int = 1,
     ) -> "Ring":
-        """Makes a ring: private unless it has a name. A full disk or /dev/shm is a ConfigError.
+        """Creates a ring. Without a name it is an unnamed file, private to this process tree.
 
-        `stride`: rows from one step of an environment to its next, where that is always the same.
+        `stride` is the number of rows from one step of an environment to its next step, if that is
+        constant. Raises `ConfigError` if the disk or /dev/shm is full.
         """
         if capacity < 1:
             raise ConfigError(f"a ring has at least one row, got a capacity of {capacity}")
@@ -186,7 +190,7 @@ class Ring:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> "Ring":
-        """Maps a named ring: another run's, for reading only, or one to be written on."""
+        """Maps an existing ring file, read-only unless `writable`."""
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             return cls(fd, writable=writable)
@@ -196,27 +200,30 @@ class Ring:
 
     @classmethod
     def from_fd(cls, fd: int) -> "Ring":
-        """Maps a private ring that was inherited by descriptor."""
+        """Maps an unnamed ring whose file descriptor this process inherited from its parent."""
         return cls(fd, writable=True)
 
     @property
     def paired(self) -> bool:
-        """Do rows carry their own next observation?"""
+        """Returns whether each row of this ring also holds its next observation."""
         return "done" in self.columns
 
     @property
     def stride(self) -> int:
-        """Rows from one step of an environment to its next; paired rings only."""
+        """Number of rows from one step of an environment to its next step.
+
+        Meaningful only if rows hold their next observation (`paired`).
+        """
         return int(self.words[_STRIDE])
 
     @property
     def address(self) -> int:
-        """Where the mapping begins, for compiled code that reads several rings."""
+        """Memory address of the mapped ring, for compiled code that reads several rings."""
         return int(self.bytes.ctypes.data)
 
     @property
     def owner(self) -> Owner:
-        """The process that writes, or wrote last."""
+        """The process that writes to the ring, or the last one that did."""
         return Owner(*_OWNER.unpack_from(self._map, _OWNER_AT))
 
     @property
@@ -233,21 +240,27 @@ class Ring:
 
     @property
     def oldest(self) -> int:
-        """The lowest row that is not being overwritten."""
+        """Row number of the oldest row that is stored and not being overwritten."""
         return max(0, self.reserved - self.capacity)
 
     @property
     def free(self) -> int:
-        """Rows a transport ring can still take before its consumer must catch up."""
+        """Number of rows that an actor can still write before the learner must read some.
+
+        For transport rings only, which carry rows from an actor to the learner.
+        """
         return self.capacity - (self.reserved - self.consumed)
 
     @property
     def waiting(self) -> bool:
-        """Has a transport ring rows that its consumer has not taken?"""
+        """Returns whether a transport ring (actor to learner) holds rows that are not read yet."""
         return look(self.words, COMMITTED) > look(self.words, _CONSUMED)
 
     def control(self, gate: bool, epsilon: float) -> None:
-        """Tells a transport ring's writer whether it may go on, and how to explore."""
+        """Tells the actor that writes to this ring whether it may step (`gate`).
+
+        Also sends the actor its exploration rate `epsilon`.
+        """
         self.words[_EPSILON : _EPSILON + 1].view(np.float64)[0] = epsilon
         post(self.words, _GATE, int(gate))
 
@@ -259,15 +272,18 @@ class Ring:
     def epsilon(self) -> float:
         return float(self.words[_EPSILON : _EPSILON + 1].view(np.float64)[0])
 
-    def slots(self, first: int, count: int) -> slice | Rows:
-        """Returns where `count` rows from `first` on live: a slice, or indices where they wrap."""
+    def slots(self, first: int, count: int) -> Slots:
+        """Returns the array indices of `count` rows from `first` on.
+
+        It is a slice, or an index array if the rows wrap around the end of the ring.
+        """
         start = first % self.capacity
         if start + count <= self.capacity:
             return slice(start, start + count)
         return (start + np.arange(count)) % self.capacity
 
     def reserve(self, count: int) -> int:
-        """Announces that `count` rows are being written; returns the first one's number."""
+        """Announces that `count` rows are about to be written; returns the first row's number."""
         if count > self.capacity:
             raise ProtocolError(f"{count} rows do not fit into a ring of {self.capacity}")
         first = self.reserved
@@ -275,18 +291,21 @@ class Ring:
         return first
 
     def commit(self) -> None:
-        """Declares everything reserved complete."""
+        """Marks all reserved rows as complete, so that readers may read them."""
         post(self.words, COMMITTED, self.reserved)
 
     def consume(self, upto: int) -> None:
-        """Gives a transport ring's rows below `upto` back to its writer."""
+        """Marks the rows below `upto` of a transport ring (actor to learner) as read.
+
+        The actor may then overwrite them.
+        """
         post(self.words, _CONSUMED, upto)
 
     @contextlib.contextmanager
-    def writing(self, count: int) -> Iterator[slice | Rows]:
-        """Reserves rows, lets the caller fill the columns at the yielded slots, commits.
+    def writing(self, count: int) -> Iterator[Slots]:
+        """Context manager: reserves `count` rows, yields their slots to write to, then commits.
 
-        What an exception leaves half-written can never be drawn.
+        Rows that an exception leaves half-written are never sampled.
         """
         first = self.reserve(count)
         try:
@@ -297,16 +316,19 @@ class Ring:
         self.commit()
 
     def append(self, rows: Mapping[str, Array]) -> None:
-        """Writes whole columns at once; columns that are not given are `MISSING`, or zero."""
+        """Appends rows, given as arrays by column name.
+
+        A column that is not given gets its default value in `MISSING`, or 0 if it has none.
+        """
         count = len(next(iter(rows.values())))
         with self.writing(count) as slots:
             for name, column in self.columns.items():
                 column[slots] = rows.get(name, MISSING.get(name, 0))
 
-    def put(self, count: int, rows: Mapping[str, Any]) -> None:
-        """Writes `count` rows of the given columns; the others keep what their slots hold.
+    def put(self, count: int, rows: Mapping[str, npt.ArrayLike]) -> None:
+        """Appends `count` rows of the given columns; other columns keep their slots' old values.
 
-        The quick way for a writer that always gives the same columns and has filled the rest.
+        It is faster than `append`, for a writer that always gives the same columns.
         """
         words, columns = self.words, self.columns
         first = look(words, RESERVED)
@@ -317,10 +339,10 @@ class Ring:
         post(words, COMMITTED, first + count)
 
     def drain_from(self, transport: "Ring") -> tuple[int, int]:
-        """Copies what a transport ring with the same schema holds; returns first row and count.
+        """Copies the unread rows of an actor's ring into this ring; returns first row and count.
 
-        `Chains.link` commits the rows, once their links are there too. At most a capacity's worth
-        at a time: call again while there is more.
+        Both rings must have the same schema. One call copies at most `capacity` rows. The rows are
+        not committed here: `Chains.link` links them to earlier rows and commits them.
         """
         first, count = _drain(
             self.bytes, self.layout, self.words, transport.bytes, transport.layout, transport.words
@@ -328,12 +350,15 @@ class Ring:
         return int(first), int(count)
 
     def adopt(self) -> None:
-        """Takes over the ring of a dead writer: what it left half-written can never be drawn."""
+        """Makes this process the writer of a ring.
+
+        Rows that the previous writer left half-written become invalid and are never sampled.
+        """
         _OWNER.pack_into(self._map, _OWNER_AT, *Owner.this())
         self._bury()
 
     def _bury(self) -> None:
-        """Commits half-written rows as rows that nobody may draw and no chain leads to."""
+        """Commits half-written rows as invalid rows, which are never sampled."""
         first, last = self.committed, self.reserved
         if self.paired:
             self.columns["done"][self.slots(first, last - first)] = np.nan
@@ -348,21 +373,24 @@ class Ring:
         self.commit()
 
     def restart_at(self, row: int) -> None:
-        """Sets both counters of a ring that nobody else reads yet."""
+        """Sets the next row number of a new ring, which no other process may read yet."""
         post(self.words, RESERVED, row)
         post(self.words, COMMITTED, row)
 
     def beat(self) -> None:
-        """Tells readers that the owner lives."""
+        """Stores the present time as the owner's heartbeat, for processes that read the ring."""
         post(self.words, _HEARTBEAT, time.clock_gettime_ns(_CLOCK))
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the owner's last heartbeat."""
+        """Seconds since the last heartbeat of the process that writes to the ring."""
         return (time.clock_gettime_ns(_CLOCK) - look(self.words, _HEARTBEAT)) / 1e9
 
     def close(self) -> None:
-        """Unmaps the ring. Views into its columns must be gone; a private one vanishes."""
+        """Unmaps the ring; numpy views of its columns must not be used any more.
+
+        An unnamed ring is deleted once the last process closes it.
+        """
         if self.fd < 0:
             raise ClosedError("this ring was closed before; keep one owner for each ring")
         self.columns.clear()
@@ -378,7 +406,7 @@ class Ring:
 
 
 def default_directory() -> Path:
-    """Where private rings live: memory where there is a /dev/shm, else the temporary folder."""
+    """Returns the directory for ring files: /dev/shm if it exists, else the temporary folder."""
     return SHM if SHM.is_dir() else Path(tempfile.gettempdir())
 
 
@@ -419,7 +447,7 @@ def _head(schema: Schema, capacity: int, header: int, owner: Owner) -> bytes:
     return bytes(head) + bytes(16 * 8 - len(head)) + bytes(WORDS - 16 * 8) + text
 
 
-def _refuse_foreign(head: tuple[Any, ...]) -> None:
+def _refuse_foreign(head: tuple[object, ...]) -> None:
     magic, version = head[:2]
     if magic != MAGIC:
         raise ProtocolError("not a ring: the file does not begin with the ring's mark")
@@ -447,7 +475,10 @@ def _read_schema(raw: mmap.mmap, length: int, digest: bytes) -> Schema:
 
 
 def private_file(directory: Path) -> int:
-    """An unnamed file: it needs no cleaning up, whoever is killed."""
+    """Creates an unnamed file; the kernel deletes it once the last process closes it.
+
+    Returns the file descriptor.
+    """
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except (OSError, AttributeError):  # filesystems without O_TMPFILE, and macOS
@@ -462,7 +493,10 @@ def _named_file(path: Path) -> int:
 
 
 def allocate(fd: int, size: int, directory: Path, *, what: str) -> None:
-    """Takes the space now: a full /dev/shm must be an error here, not a SIGBUS later."""
+    """Allocates `size` bytes for a file; raises `ConfigError` if they do not fit.
+
+    Without this, a full /dev/shm would kill the process with SIGBUS at a later write.
+    """
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
@@ -481,7 +515,10 @@ def allocate(fd: int, size: int, directory: Path, *, what: str) -> None:
 
 @njit(cache=True, nogil=True)
 def _cut(links, first, last):  # type: ignore[no-untyped-def]
-    """Undoes the links of rows [first, last) that lead to `last` or beyond."""
+    """Removes the links of rows [first, last) to row `last` and later rows: sets `next` to 0.
+
+    `next` is the distance to the next row of the same environment.
+    """
     for row in range(first, last):
         if row + links[row % links.size] >= last:
             links[row % links.size] = 0
@@ -489,7 +526,10 @@ def _cut(links, first, last):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _drain(target, target_layout, target_words, source, source_layout, source_words):  # type: ignore[no-untyped-def]
-    """Copies rows column by column, in the longest runs that neither ring wraps."""
+    """Copies the unread rows of an actor's transport ring to the replay ring, by column.
+
+    Copies the longest blocks in which neither ring wraps around.
+    """
     columns = target_layout.size // 2
     target_capacity, source_capacity = target_layout[0], source_layout[0]
     begin = load(source_words, _CONSUMED)

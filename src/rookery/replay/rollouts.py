@@ -1,89 +1,111 @@
-"""Rollouts: what the newest policy has just played, learned from a few times and then never again.
+"""Rollout buffer for on-policy algorithms (A2C, PPO): rows are used for some epochs, then dropped.
 
-    rollouts.drain()                     # the rows of all actors' chunks; a used-up rollout goes
-    while rollouts.left:                 # epochs x batches
-        batch = rollouts.draw(64)        # rows in random order, each once in an epoch
+    rollouts.insert()                    # rows of all actors; a rollout that is used up is dropped
+    while rollouts.left:                 # epochs x minibatches
+        batch = rollouts.sample(64)      # rows in random order, each once per epoch
 
-To the loops it is a pool, and `Epochs` its limiter. Advantages are estimated once for a rollout
-(Schulman et al. 2016), from the values that its actors wrote. Where a chunk ends in the middle of
-an episode, its last row says what the policy expected of the state after it.
+`Rollouts` implements `Replay`; `RolloutLimiter` decides when it may be sampled. Advantages (GAE,
+Schulman et al. 2016) are estimated once for each rollout, from values that the actors stored. If an
+actor's rows end in the middle of an episode, the last row holds the value of the next state.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
 
 from rookery.config.algorithms import RolloutConfig
 from rookery.replay import fold
-from rookery.replay.kept import Segments, Stretch
-from rookery.replay.pool import Drained, Pool
-from rookery.types import ADVANTAGE, AHEAD, RETURN, Array, Batch, Floats, Rows
+from rookery.replay.buffer import LocalReplay
+from rookery.replay.replay import Inserted
+from rookery.replay.saved_rows import RowBlock, Segments
+from rookery.types import (
+    ADVANTAGE,
+    AHEAD,
+    RETURN,
+    Array,
+    ArrayBatch,
+    Batch,
+    Floats,
+    Json,
+    Rows,
+    SavedState,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-class Source(Protocol):
-    """A replay elsewhere whose rows are brought here."""
+class RowSource(Protocol):
+    """Interface of a replay on other hosts, whose rows the learner copies to its rollout buffer."""
 
-    def drain(self) -> Drained: ...
+    def insert(self) -> Inserted: ...
 
-    def fetch(self) -> list[Stretch]:
-        """Returns the rows that were drained last."""
+    def fetch(self) -> list[RowBlock]:
+        """Returns copies of the rows that the last `insert` added, one block for each shard."""
 
 
 class Estimated(NamedTuple):
-    """What is learned from the rows of a rollout."""
+    """Advantages and value targets of the rows of a rollout."""
 
     rows: Rows  # [N] by actor and environment, so that their order is the same on every engine
     advantage: Floats  # [N] float32
     returns: Floats  # [N] float32
 
 
-class Rollouts(Pool):
-    """A pool that holds one rollout, and the one before it for its frames."""
+class Rollouts(LocalReplay):
+    """On-policy rollout buffer: holds one rollout, and the one before it for stacked frames."""
 
     algo: RolloutConfig
 
-    def __init__(self, *args: Any, source: Source | None = None, **kwargs: Any):
+    def __init__(  # type: ignore[explicit-any]  # the arguments of `LocalReplay`
+        self, *args: Any, source: RowSource | None = None, **kwargs: Any
+    ):
         super().__init__(*args, **kwargs)
         self.scale: Callable[[], float] = lambda: 1.0  # what rewards are divided by
         self._source = source
         self._first = 0  # the rollout's first row
-        self._drawn = 0  # batches drawn of it
+        self._drawn = 0  # batches sampled from it
         self._order = np.empty(0, dtype=np.int64)  # of the present epoch, what is left of it
         self._made: Estimated | None = None
 
-    def drain(self) -> Drained:
-        """Takes in rows; the first ones after a rollout is used up begin the next."""
+    def insert(self) -> Inserted:
+        """Inserts new rows of the actors; starts a new rollout if the last one is used up."""
         if self.left == 0:
             self._first, self._drawn = self.ring.committed, 0
         self._made = None
-        return super().drain() if self._source is None else self._bring(self._source)
+        return super().insert() if self._source is None else self._bring(self._source)
 
-    def _bring(self, source: Source) -> Drained:
-        begin, drained = self.ring.committed, source.drain()
-        for stretch in source.fetch() if drained.count else ():
-            self.adopt(stretch.columns)
-        return Drained(begin, self.ring.committed - begin, drained.steps)
+    def _bring(self, source: RowSource) -> Inserted:
+        begin, inserted = self.ring.committed, source.insert()
+        for block in source.fetch() if inserted.count else ():
+            self.adopt(block.columns)
+        return Inserted(begin, self.ring.committed - begin, inserted.steps)
 
     @property
     def left(self) -> int:
-        """Batches that may still be drawn of this rollout."""
+        """Number of batches that may still be sampled from this rollout."""
         return self._batches * self.algo.epochs - self._drawn
 
     @property
     def _batches(self) -> int:
-        """Batches of one epoch: as many as come nearest to the wanted size."""
+        """Number of minibatches per epoch: rows / `batch_size`, rounded.
+
+        It is 1 for algorithms such as A2C, which learn from the whole rollout at once.
+        """
         rows = self._estimated().rows.size
         return (
-            min(1, rows) if self.algo.whole else min(rows, max(1, round(rows / self.config.batch)))
+            min(1, rows)
+            if self.algo.whole
+            else min(rows, max(1, round(rows / self.config.batch_size)))
         )
 
-    def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
-        """Returns the epoch's next rows. Its batches are of one size, near the wanted one.
+    def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
+        """Returns the next minibatch of the epoch; all minibatches have about the same size.
 
-        A chunk may have a few rows more than it was asked for; a last batch of those few would
-        have advantages that are normalised among themselves.
+        The size is near `replay.batch_size`; `batch` is ignored. A small remainder is avoided
+        because advantages are normalised within each minibatch.
         """
         made = self._estimated()
         if not self._order.size:
@@ -93,7 +115,7 @@ class Rollouts(Pool):
         self._drawn += 1
         return self._batch(made, some)
 
-    def _batch(self, made: Estimated, some: Rows) -> Batch:
+    def _batch(self, made: Estimated, some: Rows) -> ArrayBatch:
         rows = made.rows[some]
         extras = fold.extras(self.ring, self.spec, rows)
         extras |= {ADVANTAGE: made.advantage[some], RETURN: made.returns[some]}
@@ -108,8 +130,8 @@ class Rollouts(Pool):
             extras=extras,
         )
 
-    def rerank(self, rows: Rows, td_error: Array) -> None:
-        """Does nothing: no row is preferred."""
+    def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
+        """Does nothing: rollouts are sampled without priorities."""
 
     def _estimated(self) -> Estimated:
         if self._made is None:
@@ -134,21 +156,19 @@ class Rollouts(Pool):
         order = order[known[order]]
         return Estimated(first + order, advantage[order], advantage[order] + value[order])
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def state(self) -> tuple[dict[str, Json], dict[str, Array]]:
         numbers, arrays = super().state()
         numbers["rollout"] = {"first": self._first, "drawn": self._drawn}
         return numbers, arrays | {"order": self._order.copy()}
 
-    def restore(
-        self, numbers: Mapping[str, Any], arrays: Mapping[str, Array], segments: Segments
-    ) -> None:
+    def restore(self, numbers: SavedState, arrays: Mapping[str, Array], segments: Segments) -> None:
         super().restore(numbers, arrays, segments)
         self._first, self._drawn = numbers["rollout"]["first"], numbers["rollout"]["drawn"]
         self._order, self._made = arrays["order"].copy(), None
 
 
-class Epochs:
-    """Allows a few epochs over each rollout: the limiter of algorithms that learn from them."""
+class RolloutLimiter:
+    """Rate limiter of on-policy algorithms: alternates between acting and epochs of learning."""
 
     def __init__(self, rollouts: Rollouts):
         self._rollouts = rollouts
@@ -157,30 +177,36 @@ class Epochs:
     def insert(self, rows: int) -> None:
         self.stored += rows
 
-    def draw(self, rows: int) -> None:
+    def sample(self, rows: int) -> None:
         self.drawn += rows
 
     def ready(self) -> bool:
-        """May a batch be drawn now?"""
+        """Returns whether the learner may sample: until all epochs of the rollout are done."""
         return self._rollouts.left > 0
 
     def may_insert(self) -> bool:
-        """May an actor go on? Only where everything has been learned from."""
+        """Returns whether actors may step: once all epochs of the rollout are done."""
         return not self.ready()
 
     @property
     def room(self) -> int:
-        """Rows that may come before actors have to wait."""
+        """Number of rows that actors may insert before they have to wait.
+
+        It is 0 while the learner has epochs left, then the capacity of the buffer.
+        """
         return 0 if self.ready() else self._rollouts.ring.capacity
 
     @property
     def missing(self) -> int:
-        """Rows that have to come before a batch may be drawn: whoever has rollouts knows."""
+        """Smallest number of rows to insert before a batch may be sampled; always 1.
+
+        The rows that actors have inserted are a rollout, however many they are.
+        """
         return 1
 
     @property
     def ratio(self) -> float:
-        """Rows drawn for each row inserted so far; 0 before the first."""
+        """Sampled rows per inserted row so far; 0 before the first inserted row."""
         return self.drawn / self.stored if self.stored else 0.0
 
     def state(self) -> dict[str, int]:
@@ -200,10 +226,11 @@ def advantages(
     gamma: float,
     gae_lambda: float,
 ) -> tuple[Floats, Array]:
-    """Returns [N] generalised advantage estimates, and which rows have one.
+    """Returns [N] generalised advantage estimates (GAE) and a mask of the rows that have one.
 
-    `following` is the distance to the row that came next in the same episode, 0 where there is
-    none. A final observation has no advantage, nor has a row of which nobody knows how it went on.
+    `following` [N] is the distance to the next row of the same episode, or 0 if that row is not
+    stored. Where it is 0, `ahead` [N] is the value of the next state, from which the estimate is
+    bootstrapped. Final observations, and rows whose next state is unknown, have no advantage.
     """
     out = np.zeros(reward.size, dtype=np.float32)
     known = np.zeros(reward.size, dtype=np.bool_)
@@ -214,7 +241,7 @@ def advantages(
 
 @njit(cache=True, nogil=True)
 def _advantages(reward, value, ahead, end, following, gamma, decay, out, known):  # type: ignore[no-untyped-def]
-    """Goes back in time, so that what a row leads to is known before it."""
+    """Computes GAE backwards in time, since each row needs the advantage of its next row."""
     for i in range(reward.size - 1, -1, -1):
         if end[i] != 0:
             continue

@@ -1,21 +1,23 @@
-"""Samplers: which rows are drawn. Both have the same methods, and neither ever waits:
+"""Samplers choose the rows of a batch, uniformly (`Uniform`) or by priority (`Prioritized`).
 
-    sampler.clear(first, count)          rows whose slots are being written anew
-    sampler.admit(rows, td_error)        rows that may be drawn from now on
-    rows, weight = sampler.draw(batch, beta, rng)
-    sampler.rerank(rows, td_error)       rows that have been overwritten since are skipped
+    sampler.clear(first, count)          these rows are about to be overwritten
+    sampler.admit(rows, td_error)        these rows can be sampled from now on
+    rows, weight = sampler.sample(batch, beta, rng)
+    sampler.update_priorities(rows, td_error)     overwritten rows are skipped
 
-What has not been admitted, or has been cleared since, is never drawn.
+A row can be sampled only between `admit` and `clear`.
 
-Where replay is kept in shards, whoever learns makes the random numbers for all of them, and a
-sampler only looks up where they lead (`shards.py`):
+If replay has several shards, the learner draws the random numbers for all of them (`shards.py`).
+It turns them into positions in [0, total mass), where the mass ("spread") of a shard is the sum of
+its priorities, or its number of rows for uniform sampling. Each shard finds the rows at its
+positions:
 
     places = sampler.place(noise, sum of all spreads)      the same for every shard
-    hits = sampler.find(places of this shard, its spread when they were made)
+    hits = sampler.find(places of this shard, its spread when they were drawn)
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -30,20 +32,25 @@ FAN = 8  # children of a tree node: eight doubles are one cache line
 SWEEP = 2048  # nodes of a level that are scanned rather than descended to
 FLOOR = 1e-6  # added to |TD error|, so that no row becomes undrawable
 CEILING = float(np.finfo(np.float32).max)  # of a priority, so that no sum overflows
-UNKNOWN = np.empty(0)  # TD errors of rows that nobody estimated
+UNKNOWN = np.empty(0)  # TD errors of rows without an estimate
 GUESSES = 16  # rounds of guessing rows, each with twice as many guesses as the one before
 MOST_DOUBLINGS = 12
 
 
-class Drawn(NamedTuple):
-    """B rows and their importance weights, the largest of which is 1."""
+class SampledRows(NamedTuple):
+    """B sampled row numbers and their importance weights, the largest of which is 1."""
 
     rows: Rows
     weight: Floats
 
 
 class Hits(NamedTuple):
-    """What is at places: those that lead to a row (`where`), and how likely the rows were."""
+    """Row numbers that a replay shard found at sampling positions, drawn by the learner.
+
+    A position is a number in [0, sum of priorities), or [0, number of rows) if sampling is uniform.
+    `where` holds the index of each row's position; a position whose row cannot be sampled has no
+    entry. `share` is the row's priority to the power of alpha, or 1 if sampling is uniform.
+    """
 
     rows: Rows
     where: Rows
@@ -51,44 +58,56 @@ class Hits(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Decides which rows a learner sees."""
+    """Interface of a sampler, which chooses the rows of a batch."""
 
     @property
     def spread(self) -> float:
-        """What a row's share is a part of: the mass of priorities, or a number of rows."""
+        """Total sampling mass: the sum of priorities, or the number of rows if uniform."""
 
     @staticmethod
     def noise(batch: int, tries: int) -> int:
-        """How many random numbers a batch takes, after so many that were not enough."""
+        """Returns how many random numbers the sampler needs to sample one batch.
+
+        `tries` counts the attempts at this batch so far that gave too few valid rows.
+        """
 
     @staticmethod
     def place(noise: Floats, spread: float) -> Floats:
-        """Turns random numbers in [0, 1) into places in [0, spread)."""
+        """Turns random numbers in [0, 1) into sampling positions in [0, spread).
+
+        `spread` is the sum of priorities, or the number of rows if sampling is uniform.
+        """
 
     @staticmethod
     def weigh(likelihood: Floats, beta: float) -> Floats:
-        """Returns importance weights of rows drawn together, the largest of which is 1."""
+        """Returns the importance weights of rows that were sampled with these probabilities.
+
+        The probabilities `likelihood` need not be normalised. The largest weight is 1.
+        """
 
     def find(self, places: Floats, spread: float) -> Hits: ...
     def clear(self, first: int, count: int) -> None: ...
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None: ...
-    def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn: ...
-    def rerank(self, rows: Rows, td_error: Floats) -> None: ...
+    def sample(self, batch: int, beta: float, rng: np.random.Generator) -> SampledRows: ...
+    def update_priorities(self, rows: Rows, td_error: Floats) -> None: ...
     def state(self) -> dict[str, Array]: ...
     def restore(self, state: Mapping[str, Array]) -> None: ...
 
 
 class Uniform:
-    """Draws every closed row with the same probability."""
+    """Samples all rows that can start a transition or sequence with the same probability."""
 
     def __init__(self, ring: Ring, chains: Chains, alpha: float):
         self._ring, self._closed = ring, chains.closed
 
     def clear(self, first: int, count: int) -> None:
-        """Nothing to forget: `Chains.closed` is the truth."""
+        """Does nothing: uniform sampling has no priorities to clear."""
 
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
-        """Nothing to learn either."""
+        """Does nothing: uniform sampling has no priorities.
+
+        Which rows can be sampled is read from `Chains.closed`.
+        """
 
     @property
     def spread(self) -> float:
@@ -96,7 +115,11 @@ class Uniform:
 
     @staticmethod
     def noise(batch: int, tries: int) -> int:
-        """Some more than rows: open and final rows are few, but they are guessed too."""
+        """Returns how many random rows to draw for a batch: more than `batch`.
+
+        Some rows are rejected because they cannot be sampled, such as the newest ones and final
+        observations. Twice as many are drawn at each further try.
+        """
         return (batch + batch // 8 + 8) << min(tries, MOST_DOUBLINGS)
 
     @staticmethod
@@ -107,8 +130,11 @@ class Uniform:
     def weigh(likelihood: Floats, beta: float) -> Floats:
         return np.ones(likelihood.size, dtype=np.float32)
 
-    def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
-        """Draws with replacement. Open and final rows are few, so drawing anew is cheap."""
+    def sample(self, batch: int, beta: float, rng: np.random.Generator) -> SampledRows:
+        """Samples rows with replacement: draws random rows and rejects those not to be sampled.
+
+        Rejected rows are, for example, the newest ones and final observations.
+        """
         _refuse_batch(batch)
         rows = np.empty(batch, dtype=np.int64)
         filled = 0
@@ -117,7 +143,7 @@ class Uniform:
             noise = rng.random(self.noise(batch, tries))
             filled = _guess(noise, low, high, self._closed, rows, filled)
             if filled == batch:
-                return Drawn(rows, np.ones(batch, dtype=np.float32))
+                return SampledRows(rows, np.ones(batch, dtype=np.float32))
         raise unclosed(low, high)
 
     def find(self, places: Floats, spread: float) -> Hits:
@@ -126,22 +152,22 @@ class Uniform:
         index = np.flatnonzero(self._closed[rows % self._closed.size] == 1)
         return Hits(rows[index], index, np.ones(index.size))
 
-    def rerank(self, rows: Rows, td_error: Floats) -> None:
-        """Every row stays equally likely."""
+    def update_priorities(self, rows: Rows, td_error: Floats) -> None:
+        """Does nothing: uniform sampling has no priorities."""
 
     def state(self) -> dict[str, Array]:
         return {}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Nothing to put back."""
+        """Does nothing: uniform sampling has no state to restore."""
 
 
 class Prioritized:
-    """Draws row i with probability p_i**alpha / sum(p**alpha) (Schaul et al. 2016).
+    """Samples row i with probability p_i**alpha / sum(p**alpha) (Schaul et al. 2016).
 
-    One draw from each of B equal strata of the total mass. The tree's leaf of row r is
-    r % capacity, as in the ring. A node is always recomputed as the sum of its children in order,
-    so that a tree rebuilt from its leaves equals the live one bit for bit.
+    One row is sampled from each of B equal strata of the sum of priorities. The leaf of row r in
+    the sum tree is r % capacity. A node is always computed as the sum of its children in the same
+    order, so that a tree rebuilt from its leaves equals the original bit for bit.
     """
 
     def __init__(self, ring: Ring, chains: Chains, alpha: float):
@@ -152,7 +178,7 @@ class Prioritized:
 
     @property
     def leaves(self) -> Floats:
-        """[capacity] priorities to the power of alpha, by slot."""
+        """Leaves of the sum tree: [capacity] priorities to the power of alpha, by ring slot."""
         start = int(self._starts[-2])
         return self._tree[start : start + self._ring.capacity]
 
@@ -186,7 +212,10 @@ class Prioritized:
         _clear(self._tree, self._starts, first, count, self._ring.capacity)
 
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
-        """Ranks rows by their TD errors; where one is unknown or nan, by the largest so far."""
+        """Makes rows sampleable, with priorities from their TD errors.
+
+        A row without a known TD error gets the largest priority so far.
+        """
         _admit(
             self._tree,
             self._starts,
@@ -197,10 +226,12 @@ class Prioritized:
             self._ring.capacity,
         )
 
-    def draw(self, batch: int, beta: float, rng: np.random.Generator) -> Drawn:
+    def sample(self, batch: int, beta: float, rng: np.random.Generator) -> SampledRows:
         _refuse_batch(batch)
         if not self._tree[0] > 0:
-            raise EmptyReplayError("no row has a priority yet; draw after the limiter says ready()")
+            raise EmptyReplayError(
+                "no row has a priority yet; sample after the limiter's ready() is true"
+            )
         rows = np.empty(batch, dtype=np.int64)
         weight = np.empty(batch, dtype=np.float32)
         _draw(
@@ -213,16 +244,16 @@ class Prioritized:
             rows,
             weight,
         )
-        return Drawn(rows, weight)
+        return SampledRows(rows, weight)
 
-    def rerank(self, rows: Rows, td_error: Floats) -> None:
-        """Gives rows that can still be drawn the priority |TD error| + FLOOR."""
+    def update_priorities(self, rows: Rows, td_error: Floats) -> None:
+        """Sets the priorities of rows to |TD error| + FLOOR; skips rows that were overwritten."""
         if td_error.shape != rows.shape:
             raise ProtocolError(
-                f"rerank needs one TD error for each row, got {td_error.shape} for {rows.shape}; "
-                "give it the rows of the batch they were computed from"
+                f"update_priorities needs one TD error for each row, got {td_error.shape} for "
+                f"{rows.shape}; give it the rows of the batch they were computed from"
             )
-        largest = _rerank(
+        largest = _update_priorities(
             self._tree,
             self._starts,
             rows,
@@ -247,7 +278,7 @@ class Prioritized:
         _rebuild(self._tree, self._starts)
 
 
-SAMPLERS: dict[Draw, Any] = {  # called as Sampler(ring, chains, alpha)
+SAMPLERS: dict[Draw, type[Uniform | Prioritized]] = {  # called as Sampler(ring, chains, alpha)
     Draw.UNIFORM: Uniform,
     Draw.PRIORITIZED: Prioritized,
 }
@@ -255,22 +286,29 @@ SAMPLERS: dict[Draw, Any] = {  # called as Sampler(ring, chains, alpha)
 
 def unclosed(low: int, high: int) -> EmptyReplayError:
     return EmptyReplayError(
-        f"hardly a closed row among rows {low} to {high}; draw after the limiter says ready()"
+        f"hardly a closed row among rows {low} to {high}; sample after the limiter's "
+        "ready() is true"
     )
 
 
 def _rescaled(places: Floats, before: float, now: float) -> Floats:
-    """Rows may have come since the places were made: they lead to the same part of the whole."""
+    """Scales sampling positions from the old total mass `before` to the present one `now`.
+
+    Rows may have been inserted since the positions were drawn.
+    """
     return places if before == now else places * (now / before)
 
 
 def _refuse_batch(batch: int) -> None:
     if batch < 1:
-        raise ProtocolError(f"a batch has at least one row, got {batch}; set replay.batch")
+        raise ProtocolError(f"a batch has at least one row, got {batch}; set replay.batch_size")
 
 
 def _level_starts(capacity: int) -> Rows:
-    """Returns where each level begins in the flat tree, root first, and the tree's size."""
+    """Returns the start index of each level in the flat array of the sum tree, root first.
+
+    The last entry is the size of the whole tree.
+    """
     sizes = [-(-capacity // FAN) * FAN]
     while sizes[-1] > FAN:
         sizes.append(-(-(sizes[-1] // FAN) // FAN) * FAN)
@@ -280,7 +318,11 @@ def _level_starts(capacity: int) -> Rows:
 
 @njit(cache=True, nogil=True)
 def _guess(noise, low, high, closed, rows, filled):  # type: ignore[no-untyped-def]
-    """Adds rows of [low, high) that are closed; returns how many there are now, of rows.size."""
+    """Draws random row numbers in [low, high) and adds those that can be sampled to `rows`.
+
+    Stops once `rows` is full or the random numbers `noise` are used up. `filled` is the number of
+    entries of `rows` that are already set; returns the new number.
+    """
     for i in range(noise.size):
         if filled == rows.size:
             break
@@ -309,7 +351,10 @@ def _rebuild(tree, starts):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _assign(tree, starts, rows, values, capacity):  # type: ignore[no-untyped-def]
-    """Sets leaves, then every level above them. Neighbours with one parent compute it once."""
+    """Sets leaves of the sum tree to `values`, then recomputes their ancestors level by level.
+
+    If several adjacent entries have the same parent, it is computed only once.
+    """
     leaves = starts[starts.size - 2]
     nodes = np.empty(rows.size, dtype=np.int64)
     for i in range(rows.size):
@@ -340,10 +385,11 @@ def _admit(tree, starts, rows, td_error, largest, alpha, capacity):  # type: ign
 
 
 @njit(cache=True, nogil=True)
-def _rerank(tree, starts, rows, td_error, alpha, oldest, capacity):  # type: ignore[no-untyped-def]
-    """Returns the largest new priority; changes nothing if one of them is beyond the ceiling.
+def _update_priorities(tree, starts, rows, td_error, alpha, oldest, capacity):  # type: ignore[no-untyped-def]
+    """Sets the leaves of rows in the sum tree to (|TD error| + FLOOR) ** alpha.
 
-    A leaf that is empty stays so: its row was cleared, or may not begin a walk.
+    Returns the largest |TD error| + FLOOR. If one is nan or larger than CEILING, changes nothing
+    and returns infinity. A leaf that is 0 stays 0, because its row cannot be sampled.
     """
     leaves = starts[starts.size - 2]
     fresh, values = np.empty(rows.size, dtype=np.int64), np.empty(rows.size)
@@ -363,7 +409,7 @@ def _rerank(tree, starts, rows, td_error, alpha, oldest, capacity):  # type: ign
 
 @njit(cache=True, nogil=True)
 def _clear(tree, starts, first, count, capacity):  # type: ignore[no-untyped-def]
-    """Empties the leaves of `count` rows from `first` on, where they hold anything."""
+    """Sets the priorities of `count` rows from `first` on to 0, so that they are not sampled."""
     leaves = starts[starts.size - 2]
     nodes = np.empty(count, dtype=np.int64)
     kept = 0
@@ -378,9 +424,11 @@ def _clear(tree, starts, first, count, capacity):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def _sweep(tree, starts, mass, nodes):  # type: ignore[no-untyped-def]
-    """Places ascending masses on the deepest level of at most SWEEP nodes; returns that level.
+    """Finds the node of each sampling position on one upper level of the sum tree.
 
-    One pass along such a level is cheaper than descending to it for each draw.
+    The level is the deepest one with at most SWEEP nodes; returns its index. The positions `mass`
+    are ascending, so one pass along the level finds all nodes, which is cheaper than descents from
+    the root. Each position is then replaced by the position within its node.
     """
     level = 0
     while level < starts.size - 2 and starts[level + 2] - starts[level + 1] <= SWEEP:
@@ -409,9 +457,10 @@ def _draw(tree, starts, noise, beta, committed, capacity, rows, weight):  # type
 
 @njit(cache=True, nogil=True)
 def _descend(tree, starts, mass, rows):  # type: ignore[no-untyped-def]
-    """Finds the leaves at ascending masses, and puts what they hold in the masses' place.
+    """Finds the leaves of the sum tree at ascending sampling positions `mass`.
 
-    Descends level by level for the whole batch: neighbours hide each other's cache misses.
+    Fills `rows` with the leaf indices and replaces `mass` by the values of these leaves. The whole
+    batch descends level by level, which hides cache misses.
     """
     levels = starts.size - 2
     swept = _sweep(tree, starts, mass, rows)
@@ -435,7 +484,7 @@ def _descend(tree, starts, mass, rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _weigh(mass, beta, weight):  # type: ignore[no-untyped-def]
-    """(p_i / p_min) ** -beta: the largest weight is 1."""
+    """Computes importance weights (p_i / p_min) ** -beta, of which the largest is 1."""
     lowest = np.inf
     for b in range(mass.size):
         lowest = min(lowest, mass[b])
@@ -445,7 +494,7 @@ def _weigh(mass, beta, weight):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _number(committed, capacity, rows):  # type: ignore[no-untyped-def]
-    """Turns leaves into row numbers."""
+    """Replaces leaf indices of the sum tree, which are ring slots, by row numbers, in place."""
     newest = committed - 1
     last = newest % capacity  # its leaf: those behind it belong to the round before
     for b in range(rows.size):

@@ -1,140 +1,158 @@
-"""Shards: one replay kept in several places, drawn from as if it were one.
+"""Replay buffer in several shards, which is sampled as if it were one buffer.
 
-    shards = Shards([...], SAMPLERS[draw], rng)      # the same methods as a `Pool`
-    batch = shards.draw(64, beta=0.4)
+    replay = ShardedReplay([...], rng)
+    batch = replay.sample(64, beta=0.4)
 
-Whoever learns makes all random numbers; shards only look up where they lead, so that the batches
-are a function of the rows and the generator, wherever the shards are. Each shard gets the places
-that fall into its part of the total spread, as it was last known. It may have grown since: it says
-what its spread was when it looked, and a row's likelihood is P(shard) x share / spread, so that
-importance weights are right for the whole replay, and normalised over the whole batch.
+The learner draws all random numbers and turns them into sampling positions in [0, total mass),
+where the mass ("spread") of a shard is its sum of priorities, or its number of rows if sampling is
+uniform. Each shard returns the rows at the positions in its part. So batches depend only on the
+rows and the random generator, not on the hosts of the shards. A shard may have received rows since
+the learner last knew its mass, so its answer holds its mass at the time of the lookup. The
+probability of a row is P(shard) x priority / mass of the shard; importance weights are computed
+from it and normalised over the whole batch.
 
-One shard gives what a `Pool` gives, bit for bit.
+With one shard, the batches equal those of a `LocalReplay` bit for bit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from rookery import seeding
 from rookery.errors import EmptyReplayError
 from rookery.replay.batches import joined, picked
-from rookery.replay.kept import (
-    Extent,
-    Kept,
-    Segments,
-    Stretch,
+from rookery.replay.buffer import TRIES, FoundRows, LocalReplay
+from rookery.replay.replay import Inserted, Observed
+from rookery.replay.sampler import GUESSES, Sampler, unclosed
+from rookery.replay.saved_rows import (
+    ReplayState,
+    RowBlock,
+    RowRange,
+    SavedReplay,
     apart,
     combined,
     of_place,
     remembered,
+    rng_of,
 )
-from rookery.replay.pool import TRIES, Drained, Found, Pool
-from rookery.replay.sampler import GUESSES, Sampler, unclosed
-from rookery.types import Array, Batch, Floats, Rows
+from rookery.types import Array, ArrayBatch, Floats, Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TAG_BITS = 40  # a row is known to the learner as tag << TAG_BITS | its number in its shard
 _NUMBER = (1 << TAG_BITS) - 1
 
 
 class Shard(Protocol):
-    """A part of replay, here or on another host."""
+    """Interface of a replay shard, in this process or on another host."""
 
     @property
     def tag(self) -> int:
-        """No two shards of a run ever have the same: not even one and its replacement."""
+        """Unique number of this shard in the run; a replacement of the shard gets a new number."""
 
     @property
     def spread(self) -> float:
-        """As last known; 0 where it cannot be drawn from now."""
+        """Sampling mass of the shard as last reported; 0 if it cannot be sampled now.
 
-    def drain(self) -> Drained: ...
+        The mass is the sum of priorities, or the number of rows if sampling is uniform.
+        """
+
+    def insert(self) -> Inserted: ...
 
     def ask(self, places: Floats, spread: float) -> int:
-        """Asks what is there; returns the number of the question."""
+        """Requests the rows at sampling positions in [0, spread); returns the request's number.
 
-    def answer(self, question: int) -> Found | None:
-        """Waits for the answer; None where it was lost with its shard."""
+        `spread` is the shard's sum of priorities (number of rows if sampling is uniform) when the
+        positions were drawn.
+        """
 
-    def rerank(self, rows: Rows, td_error: Array) -> None: ...
+    def answer(self, question: int) -> FoundRows | None:
+        """Waits for the answer to a request and returns it; None if the shard's host was lost."""
+
+    def update_priorities(self, rows: Rows, td_error: Array) -> None: ...
 
 
-class Here:
-    """A shard in this process."""
+class LocalShard:
+    """A replay shard in the learner process."""
 
-    def __init__(self, pool: Pool, tag: int):
+    def __init__(self, pool: LocalReplay, tag: int):
         self.pool, self.tag = pool, tag
         self._questions = 0
-        self._answers: dict[int, Found] = {}
+        self._answers: dict[int, FoundRows] = {}
 
     @property
     def spread(self) -> float:
         return self.pool.sampler.spread
 
-    def drain(self) -> Drained:
-        return self.pool.drain()
+    def insert(self) -> Inserted:
+        return self.pool.insert()
 
     def ask(self, places: Floats, spread: float) -> int:
         self._questions += 1
         self._answers[self._questions] = self.pool.look_up(places, spread)
         return self._questions
 
-    def answer(self, question: int) -> Found | None:
+    def answer(self, question: int) -> FoundRows | None:
         return self._answers.pop(question)
 
-    def rerank(self, rows: Rows, td_error: Array) -> None:
-        self.pool.rerank(rows, td_error)
+    def update_priorities(self, rows: Rows, td_error: Array) -> None:
+        self.pool.update_priorities(rows, td_error)
 
 
-class Asked(NamedTuple):
-    """One shard's part of a question."""
+class ShardRequest(NamedTuple):
+    """A request to one replay shard for its rows of a batch."""
 
     shard: Shard
     question: int
-    spread: float  # of the shard, when the places were made
+    spread: float  # of the shard, when the places were drawn
     where: Rows  # its places are among those of all shards
 
 
 @dataclass
-class Wanted:
-    """A batch on its way."""
+class PendingBatch:
+    """A batch that was requested from the shards and is not complete yet."""
 
     batch: int
     tries: int = 0
-    asked: list[Asked] = field(default_factory=list)
-    pieces: list["Piece"] = field(default_factory=list)  # of earlier tries
+    asked: list[ShardRequest] = field(default_factory=list)
+    pieces: list["ShardRows"] = field(default_factory=list)  # of earlier tries
     filled: int = 0
 
 
-class Piece(NamedTuple):
-    """Rows of one shard in one try."""
+class ShardRows(NamedTuple):
+    """Rows that one shard returned for a batch, with their sampling probabilities."""
 
     tag: int
-    found: Found
+    found: FoundRows
     likelihood: Floats  # up to a factor that the whole batch shares
     kept: Rows  # which of the rows found
 
 
-class Deck:
-    """Draws batches from shards that may come and go."""
+class ShardSampler:
+    """Samples batches from the replay shards of a run.
+
+    It tolerates that a shard is lost with its host, or replaced, before it has sent its rows.
+    """
 
     def __init__(self, sampler: type[Sampler], rng: np.random.Generator):
         self.sampler, self.rng = sampler, rng
 
-    def want(self, shards: Sequence[Shard], batch: int) -> Wanted:
-        """Asks the shards for a batch."""
-        wanted = Wanted(batch)
-        self._ask(shards, wanted)
-        return wanted
+    def want(self, shards: Sequence[Shard], batch: int) -> PendingBatch:
+        """Requests a batch from the shards and returns at once; `take` waits for the rows."""
+        pending = PendingBatch(batch)
+        self._ask(shards, pending)
+        return pending
 
-    def _ask(self, shards: Sequence[Shard], wanted: Wanted) -> None:
+    def _ask(self, shards: Sequence[Shard], pending: PendingBatch) -> None:
         spreads = np.array([shard.spread for shard in shards])
         total = float(spreads.sum())
         if not total > 0:
-            raise EmptyReplayError("no shard has a row yet; draw after the limiter says ready()")
-        noise = self.rng.random(self.sampler.noise(wanted.batch, wanted.tries))
+            raise EmptyReplayError(
+                "no shard has a row yet; sample after the limiter's ready() is true"
+            )
+        noise = self.rng.random(self.sampler.noise(pending.batch, pending.tries))
         places = self.sampler.place(noise, total)
         starts = np.cumsum(spreads) - spreads
         last = int(np.flatnonzero(spreads)[-1])  # rounding must not reach an empty shard
@@ -143,49 +161,58 @@ class Deck:
             index = np.flatnonzero(owner == i)
             if index.size:
                 question = shard.ask(places[index] - starts[i], float(spreads[i]))
-                wanted.asked.append(Asked(shard, question, float(spreads[i]), index))
-        wanted.tries += 1
+                pending.asked.append(ShardRequest(shard, question, float(spreads[i]), index))
+        pending.tries += 1
 
-    def take(self, shards: Sequence[Shard], wanted: Wanted, beta: float) -> Batch:
-        """Returns a batch that was asked for; what was lost with a shard others make up for."""
-        while not self._collect(wanted):
-            if wanted.tries >= GUESSES:
+    def take(self, shards: Sequence[Shard], pending: PendingBatch, beta: float) -> ArrayBatch:
+        """Waits for a requested batch and returns it.
+
+        Requests more rows if too few were found or a shard was lost.
+        """
+        while not self._collect(pending):
+            if pending.tries >= GUESSES:
                 raise unclosed(0, int(sum(shard.spread for shard in shards)))
-            self._ask(shards, wanted)
-        return self._together(wanted.pieces, beta)
+            self._ask(shards, pending)
+        return self._together(pending.pieces, beta)
 
-    def _collect(self, wanted: Wanted) -> bool:
-        """Takes in the answers; returns whether there are rows enough."""
-        answers = [(asked, asked.shard.answer(asked.question)) for asked in wanted.asked]
-        wanted.asked = []
+    def _collect(self, pending: PendingBatch) -> bool:
+        """Waits for the rows requested from the shards and adds them to the pending batch.
+
+        Returns whether the batch is complete.
+        """
+        answers = [(asked, asked.shard.answer(asked.question)) for asked in pending.asked]
+        pending.asked = []
         found = [(asked, answer) for asked, answer in answers if answer is not None]
         places = [asked.where[answer.where] for asked, answer in found]
         if not places:
             return False
         # The first of the places that lead to a row, as if one shard had been asked.
-        last = _nth(np.concatenate(places), wanted.batch - wanted.filled)
+        last = _nth(np.concatenate(places), pending.batch - pending.filled)
         for (asked, answer), place in zip(found, places, strict=True):
             kept = np.flatnonzero(place <= last)
-            wanted.pieces.append(
-                Piece(
+            pending.pieces.append(
+                ShardRows(
                     asked.shard.tag,
                     answer,
                     answer.share * (asked.spread / answer.spread),
                     kept,
                 )
             )
-            wanted.filled += kept.size
-        return wanted.filled >= wanted.batch
+            pending.filled += kept.size
+        return pending.filled >= pending.batch
 
-    def _together(self, pieces: Sequence[Piece], beta: float) -> Batch:
+    def _together(self, pieces: Sequence[ShardRows], beta: float) -> ArrayBatch:
         parts = [_tagged(picked(piece.found.batch, piece.kept), piece.tag) for piece in pieces]
         likelihood = np.concatenate([piece.likelihood[piece.kept] for piece in pieces])
         batch = joined(parts)._replace(weight=self.sampler.weigh(likelihood, beta))
         whole = np.concatenate([piece.found.whole[piece.kept] for piece in pieces])
         return batch if whole.all() else self._only_whole(batch, whole)
 
-    def _only_whole(self, batch: Batch, whole: Array) -> Batch:
-        """As `Pool._whole`; None of them whole is a batch without rows."""
+    def _only_whole(self, batch: ArrayBatch, whole: Array) -> ArrayBatch:
+        """Replaces rows with an incomplete frame stack by copies of other rows of the batch.
+
+        Returns an empty batch if no row has all its frames.
+        """
         index = np.arange(whole.size)
         if not whole.any():
             return picked(batch, index[:0])
@@ -194,22 +221,22 @@ class Deck:
         return batch._replace(weight=batch.weight / batch.weight.max())
 
 
-class Shards:
-    """A run's replay in several shards of this process. The same methods as a `Pool`."""
+class ShardedReplay:
+    """A run's replay buffer as several shards in the learner process."""
 
-    def __init__(self, pools: Sequence[Pool], rng: np.random.Generator):
+    def __init__(self, pools: Sequence[LocalReplay], rng: np.random.Generator):
         self.pools = pools
-        self.shards = [Here(pool, tag) for tag, pool in enumerate(pools)]
-        self.deck = Deck(type(pools[0].sampler), rng)
+        self.shards = [LocalShard(pool, tag) for tag, pool in enumerate(pools)]
+        self.deck = ShardSampler(type(pools[0].sampler), rng)
 
-    def drain(self) -> Drained:
-        return together([shard.drain() for shard in self.shards])
+    def insert(self) -> Inserted:
+        return together([shard.insert() for shard in self.shards])
 
-    def draw(self, batch: int, *, beta: float = 1.0) -> Batch:
+    def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
         return drawn(self.deck, self.shards, batch, beta)
 
-    def rerank(self, rows: Rows, td_error: Array) -> None:
-        rerank(self.shards, rows, td_error)
+    def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
+        update_priorities(self.shards, rows, np.asarray(td_error))
 
     @property
     def version(self) -> int:
@@ -228,36 +255,37 @@ class Shards:
     def fill(self) -> float:
         return sum(pool.fill for pool in self.pools) / len(self.pools)
 
-    def observed(self, drained: Drained) -> tuple[dict[str, Array], Array]:
-        return seen([p.observed(d) for p, d in zip(self.pools, drained.parts, strict=True)])
+    def observed(self, inserted: Inserted) -> Observed:
+        return seen([p.observed(d) for p, d in zip(self.pools, inserted.parts, strict=True)])
 
-    def newest_version(self, drained: Drained) -> int:
-        parts = zip(self.pools, drained.parts, strict=True)
+    def newest_version(self, inserted: Inserted) -> int:
+        parts = zip(self.pools, inserted.parts, strict=True)
         return max(pool.newest_version(part) for pool, part in parts if part.count)
 
     @property
-    def extents(self) -> list[Extent]:
+    def extents(self) -> list[RowRange]:
         return [extent for pool in self.pools for extent in pool.extents]
 
-    def unsaved(self, saved: Sequence[int]) -> list[Stretch]:
+    def unsaved(self, saved: Sequence[int]) -> list[RowBlock]:
         return [pool.rows_since(row) for pool, row in zip(self.pools, saved, strict=True)]
 
-    def save(self, saved: Sequence[int]) -> Kept:
+    def save(self, saved: Sequence[int]) -> ReplayState:
         return combined(
             [pool.save([row]) for pool, row in zip(self.pools, saved, strict=True)], self.deck.rng
         )
 
-    def resume(
-        self, numbers: Mapping[str, Any], arrays: Mapping[str, Array], segments: Sequence[Segments]
-    ) -> None:
-        """Goes on from what was saved; where that was other shards, the rows are dealt out anew."""
-        self.deck.rng = seeding.with_state(numbers["rng"])
-        states = apart(numbers, arrays)
+    def resume(self, saved: SavedReplay) -> None:
+        """Restores replay from a checkpoint.
+
+        If the number of shards has changed, the rows are distributed again over the shards.
+        """
+        self.deck.rng = rng_of(saved.numbers)
+        states = apart(saved.numbers, saved.arrays)
         if len(states) == len(self.pools):
-            for pool, state, own in zip(self.pools, states, segments, strict=True):
+            for pool, state, own in zip(self.pools, states, saved.segments, strict=True):
                 pool.restore(*state, own)
             return
-        for columns in remembered(states, segments):
+        for columns in remembered(states, saved.segments):
             for place, pool in enumerate(self.pools):
                 pool.adopt(of_place(columns, place, len(self.pools)))
 
@@ -266,8 +294,12 @@ class Shards:
             pool.close()
 
 
-def drawn(deck: Deck, shards: Sequence[Shard], batch: int, beta: float) -> Batch:
-    """Draws a batch at once."""
+def drawn(deck: ShardSampler, shards: Sequence[Shard], batch: int, beta: float) -> ArrayBatch:
+    """Samples a batch from all shards and waits for their rows.
+
+    If no row of the batch has all frames of its frame stack, samples again; raises
+    `EmptyReplayError` after `TRIES` such batches.
+    """
     for _ in range(TRIES):
         drawn = deck.take(shards, deck.want(shards, batch), beta)
         if drawn.rows.size:
@@ -277,36 +309,34 @@ def drawn(deck: Deck, shards: Sequence[Shard], batch: int, beta: float) -> Batch
     )
 
 
-def rerank(shards: Sequence[Shard], rows: Rows, td_error: Array) -> None:
-    """Hands TD errors to the shards that have the rows; those of lost shards are dropped."""
+def update_priorities(shards: Sequence[Shard], rows: Rows, td_error: Array) -> None:
+    """Sends each shard the TD errors of its rows; drops TD errors of rows in lost shards."""
     tags = rows >> TAG_BITS
     for shard in shards:
         own = np.flatnonzero(tags == shard.tag)
         if own.size:
-            shard.rerank(rows[own] & _NUMBER, td_error[own])
+            shard.update_priorities(rows[own] & _NUMBER, td_error[own])
 
 
-def together(parts: Sequence[Drained]) -> Drained:
-    """Sums up what arrived in all shards."""
-    return Drained(
+def together(parts: Sequence[Inserted]) -> Inserted:
+    """Combines the shards' insertions into one, with the total numbers of rows and steps."""
+    return Inserted(
         -1, sum(part.count for part in parts), sum(part.steps for part in parts), tuple(parts)
     )
 
 
-def seen(
-    parts: Sequence[tuple[dict[str, Array], Array]],
-) -> tuple[dict[str, Array], Array]:
-    """Puts what shards observed one after another."""
-    leaves = {name: np.concatenate([obs[name] for obs, _ in parts]) for name in parts[0][0]}
-    return leaves, np.concatenate([returns for _, returns in parts])
+def seen(parts: Sequence[Observed]) -> Observed:
+    """Concatenates the observations and returns of rows that several shards received."""
+    leaves = {name: np.concatenate([obs[name] for obs, _ in parts]) for name in parts[0].leaves}
+    return Observed(leaves, np.concatenate([returns for _, returns in parts]))
 
 
 def _nth(places: Rows, count: int) -> int:
-    """Returns the place up to which there are `count`, or all of them."""
+    """Returns the `count`-th smallest number in `places`, or the largest if there are fewer."""
     if places.size <= count:
         return int(places.max(initial=-1))
     return int(np.partition(places, count - 1)[count - 1])
 
 
-def _tagged(batch: Batch, tag: int) -> Batch:
+def _tagged(batch: ArrayBatch, tag: int) -> ArrayBatch:
     return batch._replace(rows=batch.rows | (tag << TAG_BITS))

@@ -1,6 +1,6 @@
 """Events in, things people see out.
 
-    training process                 manage process
+    training process                 evaluation process
     Meter: events → Logged    ──▶    Sinks: jsonl · csv · timeline · TensorBoard · W&B · console
     Trace: spans → Traced     ──▶
 

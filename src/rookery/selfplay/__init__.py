@@ -1,1 +1,7 @@
-"""Self-play: past selves to play against, whom to meet, and how strong everybody is."""
+"""Self-play: past versions of a policy as opponents, and their ratings.
+
+In order of reading: `opponents` (snapshots, win rates, choice of opponents), `matchmaking`
+(probability of each opponent), `snapshot_files`, `opponent_seats` (opponents in an actor process),
+`run_opponents` (builds a run's opponents); `match`, `rating` (Elo), `evaluation_rating`,
+`snapshot_players`, `snapshot_ladder`, `ladder_chart`; `human_play`.
+"""

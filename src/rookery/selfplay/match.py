@@ -1,10 +1,10 @@
-"""Matches: two players meet at many tables, in both seats equally often.
+"""Matches: many games of two players, each the first player in half of the games.
 
-    outcome = play(games, (mine, theirs), count=100, rng=rng)
+    result = play(games, (mine, theirs), count=100, rng=rng)
     results = table(games, {"random": ..., "v400": ...}, count=100, rng=rng)
 
-Every game begins with a few random plies, the same kind for everybody: two players who always do
-the same would otherwise play one game again and again. Whoever has earned more in a game has won.
+Every game begins with a few random moves, since two deterministic players would otherwise repeat
+one game. The player with the larger return wins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from rookery.envs.games.interface import Games, Player
-from rookery.envs.tables import any_allowed
+from rookery.envs.turn_based.game import Games, Player
+from rookery.envs.turn_based.tables import any_allowed
 from rookery.errors import ConfigError
 from rookery.selfplay.rating import Results
 from rookery.types import Array, Bools, Rows
 
-OPENING = 2  # random plies
-TABLES = 128  # games at once, where nobody says
-PATIENCE = 200  # openings in a row that end a game
+OPENING = 2  # random plies at the start of a game
+TABLES = 128  # games played at once by default
+PATIENCE = 200  # failed openings in a row before an error
 
 
-class Outcome(NamedTuple):
-    """How a match ended, as the first player sees it: by the seat in which it sat."""
+class MatchResult(NamedTuple):
+    """Wins, draws and losses of the first of two players, and the length of every game.
+
+    Results are counted by seat, the position (0 or 1) that the first player had in a game.
+    """
 
     wins: Rows  # [2]
     draws: Rows  # [2]
@@ -38,12 +41,12 @@ class Outcome(NamedTuple):
 
     @property
     def points(self) -> float:
-        """Games won, and half of those drawn."""
+        """Points of the first player: 1 for a win, 0.5 for a draw."""
         return float((self.wins + self.draws / 2).sum())
 
 
-class Chance:
-    """Any allowed action, all as likely."""
+class RandomPlayer:
+    """Player that chooses uniformly at random among the legal actions."""
 
     def __init__(self, action_space: spaces.Space[Any]):
         self._space = action_space
@@ -59,9 +62,9 @@ def play(
     count: int,
     rng: np.random.Generator,
     opening: int = OPENING,
-) -> Outcome:
-    """Plays `count` games, half of them with the first player in the first seat."""
-    _refuse_odd(games, players, count)
+) -> MatchResult:
+    """Plays `count` games of two players, who swap seats (positions 0 and 1) after every game."""
+    _check_request(games, players, count)
     match = _Match(games, players, count, opening)
     match.seat(np.arange(min(games.num, count)), rng)
     while len(which := match.busy):
@@ -78,7 +81,7 @@ def table(
     *,
     opening: int = OPENING,
 ) -> Results:
-    """Lets everybody play `count` games against everybody else."""
+    """Plays a tournament with `count` games of every pair of players; returns all results."""
     names = tuple(players)
     wins = np.zeros((len(names), len(names)))
     pairs = [(i, j) for j in range(len(names)) for i in range(j)]
@@ -90,29 +93,32 @@ def table(
 
 
 class _Match:
-    """Tables at which two players meet. A table takes the next game as soon as one is over."""
+    """A match in progress: parallel games, each restarted as soon as it is over."""
 
     def __init__(self, games: Games, players: Sequence[Player], count: int, opening: int):
         self.games, self.count, self.opening = games, count, opening
-        self.players = (*players, Chance(games.action_space))
+        self.players = (*players, RandomPlayer(games.action_space))
         space = games.action_space
         assert space.shape is not None, "an action has a shape"
         self.choices = np.zeros((games.num, 2, *space.shape), dtype=space.dtype)  # [E, S, ...]
-        self.game = np.full(games.num, -1)  # [E] its number; -1: none
+        self.game = np.full(games.num, -1)  # [E] number of the game at a table; -1: none
         self.plies = np.zeros(games.num, dtype=np.int64)  # [E]
         self.earned = np.zeros((games.num, 2))  # [E, S]
         self.failed = np.zeros(games.num, dtype=np.int64)  # [E] openings that ended the game
-        self.score = np.zeros(count)  # [count] what the first player earned more than the other
+        self.score = np.zeros(count)  # [count] return of the first player minus the other's
         self.lengths = np.zeros(count, dtype=np.int64)
         self.begun = 0
 
     @property
     def busy(self) -> Rows:
-        """The tables with a game."""
+        """Indices of the parallel games that are in progress."""
         return np.flatnonzero(self.game >= 0)
 
     def seat(self, which: Rows, rng: np.random.Generator) -> None:
-        """Gives tables their next games, as long as there are any."""
+        """Starts new games of the match in place of the finished parallel games `which` (indices).
+
+        Once all `count` games of the match have begun, no game is started in their place.
+        """
         fresh = which[: self.count - self.begun]
         self.game[which] = -1
         self.game[fresh] = np.arange(self.begun, self.begun + len(fresh))
@@ -121,7 +127,7 @@ class _Match:
         self._begin(fresh, rng)
 
     def step(self, which: Rows, rng: np.random.Generator) -> None:
-        """Lets whoever is due at these tables act."""
+        """Plays one move in each of the parallel games with indices `which`."""
         due, who = self.games.due, self._who()
         for number, player in enumerate(self.players):
             tables, seats = np.nonzero(due & (who == number) & (self.game >= 0)[:, None])
@@ -133,7 +139,10 @@ class _Match:
         self.earned[which] += self.games.reward[which]
 
     def settle(self, which: Rows, rng: np.random.Generator) -> None:
-        """Notes the games that are over, and lets new ones begin."""
+        """Records the results of those games among `which` that are over, and starts the next ones.
+
+        A game that ended within its random opening moves is not recorded but played again.
+        """
         over = which[self.games.over[which]]
         early = self.plies[over] <= self.opening
         if early.any():
@@ -146,15 +155,20 @@ class _Match:
             self.score[number], self.lengths[number] = ours - theirs, self.plies[ended]
             self.seat(ended, rng)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> MatchResult:
         def by_seat(chosen: Bools) -> Rows:
             return np.array([int(chosen[seat::2].sum()) for seat in range(2)], dtype=np.int64)
 
         score = self.score
-        return Outcome(by_seat(score > 0), by_seat(score == 0), by_seat(score < 0), self.lengths)
+        return MatchResult(
+            by_seat(score > 0), by_seat(score == 0), by_seat(score < 0), self.lengths
+        )
 
     def _who(self) -> Array:
-        """Returns [E, S]: which player sits there; in an opening, chance."""
+        """Returns which player moves in each of E parallel games for each of S = 2 seats, [E, S].
+
+        0 and 1 are the players of the match, 2 is the random player, which plays the opening moves.
+        """
         first = self.game[:, None] % 2
         who: Array = (np.arange(2) != first).astype(np.int64)
         who[self.plies < self.opening] = 2
@@ -164,8 +178,8 @@ class _Match:
         self.failed[which] += 1
         if self.failed.max() >= PATIENCE:
             raise ConfigError(
-                f"the opening has {self.opening} plies, and {PATIENCE} openings in a row ended the "
-                f"game; {self.games.name} must last longer than its opening; lower it, or set 0"
+                f"{PATIENCE} openings of {self.opening} plies in a row ended a game of "
+                f"{self.games.name}; use a shorter opening, or 0"
             )
         self._begin(which, rng)
 
@@ -175,14 +189,14 @@ class _Match:
             self.games.reset(which, rng)
 
 
-def _refuse_odd(games: Games, players: Sequence[Player], count: int) -> None:
+def _check_request(games: Games, players: Sequence[Player], count: int) -> None:
     if len(players) != 2 or games.seats != 2:
         raise ConfigError(
-            f"{len(players)} players were given for {games.name}, which has {games.seats} seats; "
-            "a match is between two players in a game for two; take others"
+            f"got {len(players)} players for {games.name}, which has {games.seats} seats; a match "
+            "needs two players and a game of two seats"
         )
     if count < 2 or count % 2:
         raise ConfigError(
-            f"a match of {count} games was asked for; both seats are played equally often, so it "
-            f"needs an even number above 0; ask for {max(2, count + 1)}"
+            f"got a match of {count} games; half are played in each seat, so give an even number "
+            f"above 0, such as {max(2, count + 1)}"
         )

@@ -1,7 +1,9 @@
-"""Matchmaking: how likely each opponent is, from the weights of the kinds of them.
+"""Matchmaking: the probability of each opponent, from the setting `selfplay.opponents`.
 
-A kind is a row of `MATCHES`: what it makes of the opponents there are. Prioritised fictitious
-self-play, and its two weightings, are those of Vinyals et al. 2019.
+The setting gives a share of the games to each kind of opponent: random, scripted, latest (the run's
+newest policy), past and prioritized (snapshots). `MATCHES` has a function for each kind, which
+divides the share of the kind among its opponents. Prioritised fictitious self-play and its two
+weightings follow Vinyals et al. 2019.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from rookery.config.schema import Pick, SelfplayConfig, Weighting
-from rookery.envs.games.interface import Who
+from rookery.envs.turn_based.game import Who
 from rookery.types import Floats
 
 
 class Rival(NamedTuple):
-    """A snapshot that may be played against."""
+    """A snapshot that may be chosen as opponent, with the run's win rate against it."""
 
-    who: int  # the version it was published as; another run's: its tag << 40 | version
-    rate: float  # our win rate against it, draws count half
+    who: int  # its published version; for another run's snapshot: tag << 40 | version
+    rate: float  # the run's win rate against it; a draw counts half
 
 
-Shares = dict[int, float]  # who → how much of a kind's weight
+Shares = dict[int, float]  # who → share of a kind's weight
 
 WEIGHTINGS: dict[Weighting, Callable[[Floats], Floats]] = {
     Weighting.HARD: lambda rate: (1.0 - rate) ** 2,
@@ -30,7 +32,10 @@ WEIGHTINGS: dict[Weighting, Callable[[Floats], Floats]] = {
 
 
 def odds(config: SelfplayConfig, rivals: Sequence[Rival]) -> Shares:
-    """Returns who may be met, and how likely; without a rival, whoever would be one is random."""
+    """Returns the probability of each opponent, by its id.
+
+    Before the first snapshot, the random player gets the probability of all snapshots.
+    """
     total = sum(config.opponents.values())
     found: Shares = {}
     for pick, weight in config.opponents.items():
@@ -46,7 +51,7 @@ def _past(config: SelfplayConfig, rivals: Sequence[Rival]) -> Shares:
 def _prioritized(config: SelfplayConfig, rivals: Sequence[Rival]) -> Shares:
     rates = np.array([rival.rate for rival in rivals])
     worth = WEIGHTINGS[config.weighting](rates)
-    if not worth.sum() > 0:  # we beat everybody: nobody is worth more than another
+    if not worth.sum() > 0:  # the run wins every game
         return _past(config, rivals)
     shares = (worth / worth.sum()).tolist()
     return {rival.who: share for rival, share in zip(rivals, shares, strict=True)}

@@ -1,12 +1,13 @@
-"""The opponents of a run: its snapshots, how it does against each, and whom to meet next.
+"""Opponent manager: a run's snapshots, its win rate against each, and opponents' probabilities.
 
     if manager.due(learner_steps):
         manager.keep(version, weights, learner_steps=..., env_steps=...)
     manager.record(who, points)            # a finished game: 1 won, 0.5 drawn, 0 lost
-    board.publish(weights | manager.announcement())
+    weight_store.publish(weights | manager.announcement())
 
-The learner's process has one of these; actors hear from it through the board, and load what they
-play against from the gallery. Everything it knows, the snapshots' weights too, is in a checkpoint.
+The learner process has one manager. The probabilities of opponents (`announcement`) are published
+with the weights, and actors load snapshots from the store. The manager's state, with the snapshots'
+weights, is part of a checkpoint.
 """
 
 from collections import deque
@@ -17,52 +18,60 @@ from typing import Any
 import numpy as np
 
 from rookery.config.schema import Drop, Part, SelfplayConfig
-from rookery.envs.games.interface import Who
-from rookery.selfplay.gallery import TAG_BITS, Found, Gallery
+from rookery.envs.turn_based.game import Who
 from rookery.selfplay.matchmaking import Rival, odds
+from rookery.selfplay.snapshot_files import TAG_BITS, LeagueSnapshot, SnapshotStore
 from rookery.types import Array
 
-WHO, ODDS = "selfplay.who", "selfplay.odds"  # what a published version says beside its weights
-FIXED = 3  # opponents that are nobody's snapshot
-FOREIGNERS = 64  # of a league that a run may meet
-GRACE = 4  # snapshots that were dropped last stay on disk: games against them may still be on
-PRIOR = 1.0  # games, half of them won, that a win rate begins with
+WHO, ODDS = "selfplay.who", "selfplay.odds"  # arrays published with the weights
+FIXED = 3  # opponents that are not snapshots: random, scripted, latest
+MAX_LEAGUE = 64  # most snapshots of other runs that a run plays against
+GRACE = 4  # dropped snapshots that stay on disk, since games against them may be in progress
+PRIOR = 1.0  # games, half of them won, with which a win rate starts
 NAMES = {Who.RANDOM: "random", Who.SCRIPTED: "scripted", Who.LATEST: "latest"}
 
 
 @dataclass
-class Record:
-    """What is remembered of the games against one opponent."""
+class GameRecord:
+    """Results of the recent games against one opponent."""
 
     points: deque[float]
 
     @property
     def rate(self) -> float:
-        """Our share of the points, drawn towards a half while games are few."""
+        """The run's win rate, shrunk towards 1/2 while there are few games; a draw counts half."""
         return (sum(self.points) + PRIOR / 2) / (len(self.points) + PRIOR)
 
 
 @dataclass
 class OpponentManager:
-    """Keeps snapshots and records, and says how likely each opponent is."""
+    """Stores snapshots and game records, and computes the probability of each opponent."""
 
     config: SelfplayConfig
-    gallery: Gallery
+    store: SnapshotStore
     snapshots: list[int] = field(default_factory=list)  # versions, oldest first
-    buried: list[int] = field(default_factory=list)  # dropped, and still on disk
-    records: dict[int, Record] = field(default_factory=dict)
-    games: int = 0  # all of them
-    looks: list[list[int]] = field(default_factory=list)  # whom of the league, when last looked
+    dropped: list[int] = field(default_factory=list)  # versions still on disk
+    records: dict[int, GameRecord] = field(default_factory=dict)
+    games: int = 0  # finished games against all opponents
+    league_seen: list[list[int]] = field(default_factory=list)  # rivals, at the last updates
 
     @property
-    def foreigners(self) -> list[int]:
-        """Those of the league that may be met now."""
-        return self.looks[-1] if self.looks else []
+    def for_actors(self) -> SnapshotStore:
+        """The store from which actor processes load snapshots."""
+        return self.store
 
     @property
-    def guests(self) -> list[int]:
-        """Those and the ones before them: games against these may still be on."""
-        return sorted({who for look in self.looks for who in look})
+    def league_rivals(self) -> list[int]:
+        """Ids of the snapshots, of the league's other runs, that may be opponents now."""
+        return self.league_seen[-1] if self.league_seen else []
+
+    @property
+    def league_copies(self) -> list[int]:
+        """Ids of other runs' snapshots of which this run keeps a copy.
+
+        They are its present opponents, and recent ones, against which games may be in progress.
+        """
+        return sorted({who for look in self.league_seen for who in look})
 
     def due(self, learner_steps: int) -> bool:
         return learner_steps > 0 and learner_steps % self.config.snapshot_period == 0
@@ -70,63 +79,79 @@ class OpponentManager:
     def keep(
         self, version: int, weights: Mapping[str, Array], *, learner_steps: int, env_steps: int
     ) -> None:
-        """Takes a snapshot, and lets go of another where there are too many."""
+        """Stores a snapshot of the weights as an opponent, and updates the league's opponents.
+
+        If there are more than `selfplay.keep` snapshots, the one that the setting `selfplay.drop`
+        selects (see `DROPS`) is no longer an opponent.
+        """
         about = {"version": version, "learner_steps": learner_steps, "env_steps": env_steps}
-        self.gallery.put(version, weights, about)
+        self.store.put(version, weights, about)
         self.snapshots.append(version)
         while len(self.snapshots) > self.config.keep:
             gone = DROPS[self.config.drop](self)
             self.snapshots.remove(gone)
-            self.buried.append(gone)
-        while len(self.buried) > GRACE:
-            self._forget(self.buried.pop(0))
-        self._look_around(weights)
+            self.dropped.append(gone)
+        while len(self.dropped) > GRACE:
+            self._forget(self.dropped.pop(0))
+        self._update_league(weights)
 
     def _forget(self, who: int) -> None:
-        self.gallery.drop(who)
+        self.store.drop(who)
         self.records.pop(who, None)
 
     def record(self, who: int, points: float) -> None:
         found = self.records.get(who)
         if found is None:
-            found = self.records[who] = Record(deque(maxlen=self.config.memory))
+            found = self.records[who] = GameRecord(deque(maxlen=self.config.memory))
         found.points.append(points)
         self.games += 1
 
     def rate(self, who: int) -> float:
-        """Returns our win rate against somebody, a half before the first game."""
+        """Returns the run's win rate against an opponent, 0.5 before the first game."""
         return self.records[who].rate if who in self.records else 0.5
 
     def rivals(self) -> list[Rival]:
-        """Returns the snapshots that past and prioritized choose among."""
-        own = self.snapshots[-self.config.newest :] if self.config.newest else self.snapshots
-        return [Rival(who, self.rate(who)) for who in (*self._kin(own), *self.foreigners)]
+        """Returns the snapshots that may be opponents now, with the run's win rate against each.
 
-    def _kin(self, own: Sequence[int]) -> Sequence[int]:
+        The kinds of opponent `past` and `prioritized` are sampled from these snapshots.
+        """
+        own = self.snapshots[-self.config.newest :] if self.config.newest else self.snapshots
+        return [Rival(who, self.rate(who)) for who in (*self._own_rivals(own), *self.league_rivals)]
+
+    def _own_rivals(self, own: Sequence[int]) -> Sequence[int]:
         return () if self.config.league and self.config.part is Part.EXPLOITER else own
 
-    def _look_around(self, like: Mapping[str, Array]) -> None:
-        """Sees who is in the league now, and lets those go that were met long ago."""
-        found = MEETS[self.config.part](self.gallery.foreign())
-        met = [one.who for one in found if self.gallery.adopt(one, like)]
-        self.looks = [*self.looks, met][-1 - GRACE :]
-        for who in {*self.gallery.guests()} - {*self.guests}:
+    def _update_league(self, like: Mapping[str, Array]) -> None:
+        """Chooses other runs' snapshots in the league as opponents, and copies their files.
+
+        Deletes older copies, except recent ones, against which games may still be in progress.
+        """
+        found = LEAGUE_CHOICES[self.config.part](self.store.league_snapshots())
+        met = [one.who for one in found if self.store.copy_from_league(one, like)]
+        self.league_seen = [*self.league_seen, met][-1 - GRACE :]
+        for who in {*self.store.league_copies()} - {*self.league_copies}:
             self._forget(who)
 
     def announcement(self) -> dict[str, Array]:
-        """Returns who may be met and how likely, as arrays of one length for the whole run."""
+        """Returns the opponents' ids and probabilities, to be published with the weights.
+
+        The arrays have constant length; unused entries have probability 0.
+        """
         found = odds(self.config, self.rivals())
-        said = blank(self.config)
-        said[WHO][: len(found)], said[ODDS][: len(found)] = list(found), list(found.values())
-        return said
+        announcement = blank(self.config)
+        announcement[WHO][: len(found)], announcement[ODDS][: len(found)] = (
+            list(found),
+            list(found.values()),
+        )
+        return announcement
 
     def stats(self) -> dict[str, float]:
-        """Returns what is worth logging: our win rate against each kind, and the newest few."""
+        """Returns metrics for the log: snapshots, games, win rates by kind of opponent."""
         rates = {NAMES[who]: self.rate(who) for who in NAMES if who in self.records}
         met = [self.rate(who) for who in self.snapshots if who in self.records]
         if met:
             rates |= {"past": float(np.mean(met)), "worst": min(met)}
-        league = [self.rate(who) for who in self.guests if who in self.records]
+        league = [self.rate(who) for who in self.league_copies if who in self.records]
         if league:
             rates["league"] = float(np.mean(league))
         return {
@@ -136,41 +161,41 @@ class OpponentManager:
         }
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Returns JSON-ready numbers, and the weights of every snapshot in use."""
+        """Returns the state for a checkpoint: JSON-ready numbers, and weights of snapshots."""
         numbers = {
             "snapshots": list(self.snapshots),
-            "buried": list(self.buried),
-            "looks": [list(look) for look in self.looks],
+            "buried": list(self.dropped),
+            "looks": [list(look) for look in self.league_seen],
             "records": [[who, list(record.points)] for who, record in self.records.items()],
             "games": self.games,
-            "about": {str(who): self.gallery.about(who) for who in self._in_use()},
+            "about": {str(who): self.store.about(who) for who in self._in_use()},
         }
         arrays = {
             f"{who}/{name}": array
             for who in self._in_use()
-            for name, array in self.gallery.weights(who).items()
+            for name, array in self.store.weights(who).items()
         }
         return numbers, arrays
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Goes back to a checkpoint; files that are gone since are written again, later ones go."""
-        self.snapshots, self.buried = list(numbers["snapshots"]), list(numbers["buried"])
-        self.looks = [list(look) for look in numbers.get("looks", ())]
+        """Restores a checkpoint's state; writes its snapshots to files, removes other snapshots."""
+        self.snapshots, self.dropped = list(numbers["snapshots"]), list(numbers["buried"])
+        self.league_seen = [list(look) for look in numbers.get("looks", ())]
         self.records = {
-            int(who): Record(deque(points, maxlen=self.config.memory))
+            int(who): GameRecord(deque(points, maxlen=self.config.memory))
             for who, points in numbers["records"]
         }
         self.games = numbers["games"]
-        for who in (*self.gallery.versions(), *self.gallery.guests()):
+        for who in (*self.store.versions(), *self.store.league_copies()):
             if who not in self._in_use():
-                self.gallery.drop(who)
+                self.store.drop(who)
         for who in self._in_use():
             prefix = f"{who}/"
             own = {n[len(prefix) :]: a for n, a in arrays.items() if n.startswith(prefix)}
-            self.gallery.put(who, own, numbers["about"][str(who)])
+            self.store.put(who, own, numbers["about"][str(who)])
 
     def _in_use(self) -> list[int]:
-        return [*self.snapshots, *self.buried, *self.guests]
+        return [*self.snapshots, *self.dropped, *self.league_copies]
 
     def _oldest(self) -> int:
         return self.snapshots[0]
@@ -179,7 +204,10 @@ class OpponentManager:
         return max(self.snapshots[:-1], key=self.rate)
 
     def _crowded(self) -> int:
-        """The one between whose neighbours the gap would be the smallest; the ends stay."""
+        """Returns the snapshot whose neighbours in version number are closest together.
+
+        The oldest and the newest are not chosen, unless there are only two: then the oldest.
+        """
         inner = range(1, len(self.snapshots) - 1)
         if not inner:
             return self.snapshots[0]
@@ -194,18 +222,18 @@ DROPS: dict[Drop, Callable[[OpponentManager], int]] = {
 }
 
 
-def _everybody(found: Sequence[Found]) -> list[Found]:
-    """Chooses all, or as many of each run's newest as there is room for."""
-    return sorted(one for _, one in sorted(_ranked(found))[:FOREIGNERS])
+def _newest_of_each(found: Sequence[LeagueSnapshot]) -> list[LeagueSnapshot]:
+    """Chooses at most `MAX_LEAGUE` snapshots: the newest of each run, then the second newest ..."""
+    return sorted(one for _, one in sorted(_ranked(found))[:MAX_LEAGUE])
 
 
-def _newest_mains(found: Sequence[Found]) -> list[Found]:
+def _newest_mains(found: Sequence[LeagueSnapshot]) -> list[LeagueSnapshot]:
     mains = [one for one in found if one.part is Part.MAIN]
-    return sorted(one for rank, one in _ranked(mains) if rank == 0)[:FOREIGNERS]
+    return sorted(one for rank, one in _ranked(mains) if rank == 0)[:MAX_LEAGUE]
 
 
-def _ranked(found: Sequence[Found]) -> Iterator[tuple[int, Found]]:
-    """Yields each with how many newer ones there are of its run."""
+def _ranked(found: Sequence[LeagueSnapshot]) -> Iterator[tuple[int, LeagueSnapshot]]:
+    """Yields each snapshot with the number of newer snapshots of the same run."""
     newer: dict[int, int] = {}
     for one in sorted(found, reverse=True):
         tag = one.who >> TAG_BITS
@@ -213,13 +241,13 @@ def _ranked(found: Sequence[Found]) -> Iterator[tuple[int, Found]]:
         yield newer[tag], one
 
 
-MEETS: dict[Part, Callable[[Sequence[Found]], list[Found]]] = {
-    Part.MAIN: _everybody,
+LEAGUE_CHOICES: dict[Part, Callable[[Sequence[LeagueSnapshot]], list[LeagueSnapshot]]] = {
+    Part.MAIN: _newest_of_each,
     Part.EXPLOITER: _newest_mains,
 }
 
 
 def blank(config: SelfplayConfig) -> dict[str, Array]:
-    """Returns an announcement of nobody, as long as any of the run's."""
-    size = FIXED + config.keep + (FOREIGNERS if config.league else 0)
+    """Returns arrays of the shape that `announcement` returns, with all probabilities 0."""
+    size = FIXED + config.keep + (MAX_LEAGUE if config.league else 0)
     return {WHO: np.full(size, Who.RANDOM, dtype=np.int64), ODDS: np.zeros(size)}

@@ -1,13 +1,13 @@
-"""Ratings: how strong players are, from a table of who met whom and how it ended.
+"""Ratings: skills of players on the Elo scale, from the results of a tournament.
 
     ratings = rate(Results(names, wins, games))         # random is 0
     ratings.elo, ratings.deviation                      # [K], [K]
 
-The model is that of Bradley and Terry 1952: i takes a point from j with probability
-1 / (1 + exp(s_j - s_i)). A Gaussian prior on the skills s keeps those finite who never lost, and
-gives everybody a deviation, as in TrueSkill (Herbrich et al. 2006), whose prior is also twice as
-wide as a single performance. Skills are told on the scale of Elo 1978, on which ten to one are 400.
-All results count the same, however old: these are players that do not change.
+The model is that of Bradley and Terry 1952: i wins a point against j with probability
+1 / (1 + exp(s_j - s_i)). A Gaussian prior on the skills s keeps the skill of an undefeated player
+finite and gives every player a deviation. As in TrueSkill (Herbrich et al. 2006) the prior is twice
+as wide as a single performance. On the scale of Elo 1978, odds of ten to one are 400. Old and
+new results count the same, since the players do not change.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ import numpy as np
 from rookery.errors import ConfigError
 from rookery.types import Array, Bools, Floats
 
-ELO = 400 / log(10)  # of one unit of skill
-PRIOR = 400.0  # Elo: deviation of skills before any game; of a performance Elo has 200
-STEPS, HALVES = 1_000, 40  # of Newton's method; how often a step is halved
-CLOSE, SLACK = 1e-10, 1e-12  # units of skill that end it; share of a sum that is rounding
+ELO = 400 / log(10)  # Elo of one unit of skill
+PRIOR = 400.0  # Elo: standard deviation of skills before any game
+STEPS, HALVES = 1_000, 40  # most steps of Newton's method; most halvings of a step
+CLOSE, SLACK = 1e-10, 1e-12  # step size of convergence; tolerance for rounding errors
 
 
 class Results(NamedTuple):
-    """Who took how many points from whom."""
+    """Results of a tournament: points and games of every pair of players."""
 
     names: tuple[str, ...]  # K players
     wins: Floats  # [K, K] points of i against j; a draw is half a point for both
@@ -34,7 +34,7 @@ class Results(NamedTuple):
 
     @property
     def share(self) -> Floats:
-        """[K, K] points of i against j for each of their games; nan where there was none."""
+        """[K, K] share of the points that i won against j; nan without games."""
         shares: Floats = np.divide(
             self.wins, self.games, out=np.full(self.wins.shape, nan), where=self.games > 0
         )
@@ -42,7 +42,7 @@ class Results(NamedTuple):
 
 
 class Ratings(NamedTuple):
-    """Skills on the Elo scale; the anchor has 0."""
+    """Ratings of K players on the Elo scale; a reference player, the anchor, has 0."""
 
     names: tuple[str, ...]
     elo: Floats  # [K]
@@ -50,23 +50,26 @@ class Ratings(NamedTuple):
 
 
 class Cycles(NamedTuple):
-    """How far a table is from an order: i beats j, j beats k, k beats i."""
+    """Number of intransitive triples of players, and of all triples whose pairs each have a winner.
+
+    A triple is intransitive if i beats j, j beats k and k beats i.
+    """
 
     cyclic: int
-    triples: int  # of players between whom every pair is decided
+    triples: int  # triples in which every pair has a winner
 
     @property
     def share(self) -> float:
-        """A quarter, where every pair is decided by a coin."""
+        """Share of the triples that are intransitive; 1/4 for random results."""
         return self.cyclic / self.triples if self.triples else 0.0
 
 
 def rate(results: Results, anchor: str = "random", *, prior: float = PRIOR) -> Ratings:
-    """Returns the most probable skills; their deviations are those of Laplace's approximation.
+    """Rates players by maximum a posteriori skill, with deviations by Laplace's approximation.
 
-    `prior` is the deviation of skills around their common mean, in Elo.
+    `prior` is the standard deviation of skills around their common mean, in Elo.
     """
-    _refuse_odd(results, anchor)
+    _check_request(results, anchor)
     skill, covariance = _posterior(results, (ELO / prior) ** 2)
     at = results.names.index(anchor)
     spread = np.diag(covariance) + covariance[at, at] - 2 * covariance[at]
@@ -74,12 +77,12 @@ def rate(results: Results, anchor: str = "random", *, prior: float = PRIOR) -> R
 
 
 def expected(difference: Floats | float) -> Floats:
-    """Returns the share of points that so much more Elo takes."""
+    """Returns the expected share of points for a difference in Elo."""
     return np.asarray(1 / (1 + 10 ** (-np.asarray(difference) / 400)))
 
 
 def spearman(numbers: Iterable[float], ratings: Iterable[float]) -> float:
-    """Returns the correlation of ranks, ties sharing theirs; nan where one side has no order."""
+    """Returns Spearman's rank correlation of two lists; nan if all values of one are equal."""
     one, other = _ranks(numbers), _ranks(ratings)
     if len(one) < 2 or not one.std() or not other.std():
         return nan
@@ -87,30 +90,34 @@ def spearman(numbers: Iterable[float], ratings: Iterable[float]) -> float:
 
 
 def cycles(results: Results, *, sure: float = 0.0) -> Cycles:
-    """Counts triples of players that beat each other in a circle.
+    """Counts intransitive triples of players: i beats j, j beats k, k beats i.
 
-    A pair is decided where one side took more points; with `sure`, where it is at least so many
-    standard deviations of fair games more than half.
+    Of two players, the one with more points beats the other. With `sure`, its points must exceed
+    half by at least this many standard deviations of fair games; otherwise neither beats the other.
     """
     beats = _beats(results, sure).astype(np.int64)
     decided = beats | beats.T
     return Cycles(
-        int(np.trace(beats @ beats @ beats)) // 3,  # each circle is walked from each of its three
+        int(np.trace(beats @ beats @ beats))
+        // 3,  # each circle is counted from each of its players
         int(np.trace(decided @ decided @ decided)) // 6,
     )
 
 
 def _beats(results: Results, sure: float) -> Bools:
-    """Returns [K, K]: whether i beats j."""
+    """Returns a [K, K] boolean matrix, True where player i beats player j.
+
+    The winner must have more than half of the points, by `sure` standard deviations of fair games.
+    """
     ahead = results.wins - results.games / 2
     beats: Bools = (ahead > 0) & (ahead >= sure * np.sqrt(results.games) / 2 - 1e-9)
     return beats
 
 
 def _posterior(results: Results, pull: float) -> tuple[Floats, Floats]:
-    """Returns the [K] most probable skills and their [K, K] covariance.
+    """Returns the [K] maximum a posteriori skills and their [K, K] covariance.
 
-    Newton's method. The log-posterior is concave, so a step that does not overshoot goes up.
+    Uses Newton's method with step halving; the log-posterior is concave.
     """
     skill = np.zeros(len(results.names))
     for _ in range(STEPS):
@@ -123,17 +130,17 @@ def _posterior(results: Results, pull: float) -> tuple[Floats, Floats]:
 
 
 def _derivatives(results: Results, skill: Floats, pull: float) -> tuple[Floats, Floats]:
-    """Returns the log-posterior's [K] gradient and its [K, K] curvature, sign turned."""
-    chance = 1 / (1 + np.exp(skill - skill[:, None]))  # [K, K] that i takes a point from j
+    """Returns the [K] gradient of the log-posterior and its negative [K, K] Hessian."""
+    chance = 1 / (1 + np.exp(skill - skill[:, None]))  # [K, K] probability that i beats j
     slope = (results.wins - results.games * chance).sum(1) - pull * skill
     weight = results.games * chance * (1 - chance)
     return slope, np.diag(weight.sum(1) + pull) - weight
 
 
 def _shortened(results: Results, skill: Floats, step: Floats, pull: float) -> Floats:
-    """Halves a step until it does not go down: near certainty Newton's is too long."""
+    """Halves a Newton step until it does not decrease the log-posterior; returns the step."""
     before = _log_posterior(results, skill, pull)
-    before -= SLACK * (1 + abs(before))  # what floats make of it: the last steps are tiny
+    before -= SLACK * (1 + abs(before))  # tolerance for rounding, since the last steps are tiny
     for _ in range(HALVES):
         if _log_posterior(results, skill + step, pull) >= before:
             return step
@@ -147,7 +154,7 @@ def _log_posterior(results: Results, skill: Floats, pull: float) -> float:
 
 
 def _ranks(values: Iterable[float]) -> Floats:
-    """Returns [n] ranks from 0; equal values share the mean of theirs."""
+    """Returns [n] ranks from 0; equal values get their mean rank."""
     given = np.asarray(list(values), dtype=np.float64)
     _, which, count = np.unique(given, return_inverse=True, return_counts=True)
     last: Array = np.cumsum(count)
@@ -155,19 +162,20 @@ def _ranks(values: Iterable[float]) -> Floats:
     return ranks
 
 
-def _refuse_odd(results: Results, anchor: str) -> None:
+def _check_request(results: Results, anchor: str) -> None:
     names, wins, games = results
     if len(set(names)) < len(names):
         raise ConfigError(f"the players are {', '.join(names)}; names must differ; rename some")
     if anchor not in names:
         raise ConfigError(
-            f"the anchor is {anchor!r}; it must be one of {', '.join(names)}; take one of them"
+            f"the anchor is {anchor!r}; it must be one of the players {', '.join(names)}"
         )
     square = (len(names), len(names))
     if wins.shape != square or games.shape != square or not _adds_up(wins, games):
         raise ConfigError(
-            "the results do not add up: they are [K, K] each, i's points and j's make their games, "
-            "and nobody plays against itself; count wins as 1 and draws as half a point"
+            "the results are inconsistent: wins and games must be [K, K], the points of i and j "
+            "must sum to their games, and the diagonal must be 0; count a win as 1 point and a "
+            "draw as half a point for both"
         )
 
 

@@ -18,7 +18,7 @@ that promise something: it says how many clients there are and how many a round 
 the rounds cost, and ends them before its target is passed. That a client has joined is no secret;
 in which rounds it is drawn is one. Rounds begin when `quorum` clients have joined (None: half of
 all). Each goes out at its deadline with whoever came, and its mean is over the expected number of
-clients; only where all are drawn it goes out once all have come. See `privacy.py`.
+clients; only where all are drawn it goes out once all have come. See `privacy/noise.py`.
 """
 
 import time
@@ -31,15 +31,15 @@ import numpy as np
 import torch
 
 from rookery.errors import BudgetError, ConfigError, RefusedError
-from rookery.server import privacy, promise
 from rookery.server.aggregate import Aggregation
+from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
-from rookery.server.layout import Named
-from rookery.server.ledger import Ledger
-from rookery.server.machine import Pending
-from rookery.server.parameters import Parameters, ParameterServer, Push, checked, skip
-from rookery.server.rules import choose
-from rookery.server.stepper import Maker
+from rookery.server.optimizer_step import Maker
+from rookery.server.parameter_server import Parameters, ParameterServer, Push, checked, skip
+from rookery.server.privacy import noise, privacy_checks
+from rookery.server.privacy.privacy_budget import Ledger
+from rookery.server.server_rules import choose
+from rookery.server.server_state import Pending
 from rookery.types import Array, Floats
 
 MU = 0.01  # of FedProx, unless it is said
@@ -166,8 +166,7 @@ class FederatedParameterServer(ParameterServer):
             clock=clock,
         )
         self._refuse_past()
-        if self.private and self._store is not None and self._saved < self.version:
-            self._save_now()  # a server was killed before it could forget: see _commit
+        self._finish_commit()
 
     @checked
     def federated_averaging(self) -> Parameters | None:
@@ -203,7 +202,7 @@ class FederatedParameterServer(ParameterServer):
     @checked
     def add_differential_privacy_noise(self, arrays: Named, clients: int = 1) -> dict[str, Array]:
         """Returns the mean of so many clipped updates with noise on it; of 1: their sum."""
-        promise.refuse_numbers(clients, {"noise_multiplier": self.noise_scale})
+        privacy_checks.refuse_numbers(clients, {"noise_multiplier": self.noise_scale})
         vector = self._machine.layout.join(arrays)
         return self._split(self._noisy(vector, clients))
 
@@ -249,7 +248,12 @@ class FederatedParameterServer(ParameterServer):
     def _refuse_crowd(self, newcomers: Set[str]) -> None:
         if self.private:
             clients = float("inf") if self.ledger is None else self.ledger.clients
-            promise.refuse_workers(self._machine.roster.involved() | newcomers, clients)
+            privacy_checks.refuse_workers(self._machine.roster.involved() | newcomers, clients)
+
+    def _finish_commit(self) -> None:
+        """Saves the state if a private server was killed before it could forget: see `_commit`."""
+        if self.private and self._store is not None and self._saved < self.version:
+            self._save_now()
 
     def _refuse_past(self) -> None:
         """Refuses to go on from what no promise was made about."""
@@ -270,11 +274,11 @@ class FederatedParameterServer(ParameterServer):
         """Returns the change as a gradient, [P]: against the one the optimizer goes."""
         is_delta = self.pushes is Pushes.DELTAS
         gradient = -update if is_delta else self._machine.stepper.values - update
-        return privacy.clip(gradient, self.clip_norm) if self.private else gradient
+        return noise.clip(gradient, self.clip_norm) if self.private else gradient
 
     def _weight(self, weight: float) -> float:
         if self.private:
-            promise.refuse_weights([weight])
+            privacy_checks.refuse_weights([weight])
         return super()._weight(weight)
 
     def _unwelcome(self, push: Push) -> str:
@@ -293,7 +297,7 @@ class FederatedParameterServer(ParameterServer):
 
     def _draw(self, ledger: Ledger) -> None:
         """A round that draws nobody goes out like any other: at its deadline, as noise, charged."""
-        drawn = privacy.subsample(self._machine.roster.active(), ledger.sample_rate)
+        drawn = noise.subsample(self._machine.roster.active(), ledger.sample_rate)
         self._opened = self._clock()
         self._commit([Record("invite", {"workers": drawn})])
 
@@ -338,12 +342,12 @@ class FederatedParameterServer(ParameterServer):
             count = 1 if summed else len(pending)
             return self._noisy(total / count, count)
         expected = self.ledger.sample_rate * self.ledger.clients if summed else 1.0
-        mean = privacy.release(total, self.ledger, clip_norm=self.clip_norm)
+        mean = noise.release(total, self.ledger, clip_norm=self.clip_norm)
         return (mean * expected).astype(np.float32)
 
     def _noisy(self, mean: Floats, clients: int) -> Floats:
         scale = self.noise_scale * self.clip_norm / clients
-        return (mean + privacy.noise(len(mean), scale)).astype(np.float32)
+        return (mean + noise.noise(len(mean), scale)).astype(np.float32)
 
     def _commit(self, records: Sequence[Record]) -> None:
         """Under privacy a round that is over leaves no single update in the journal."""
@@ -394,8 +398,8 @@ def _refuse(
             )
         return
     numbers = {"noise_multiplier": server.noise_scale, "clip_norm": server.clip_norm}
-    promise.refuse_numbers(1, numbers)
-    promise.refuse_aggregation(aggregation)
+    privacy_checks.refuse_numbers(1, numbers)
+    privacy_checks.refuse_aggregation(aggregation)
     if server.ledger is not None and quorum is not None and quorum > server.ledger.clients:
         raise ConfigError(
             f"rounds begin when {quorum} clients have joined (--quorum), and privacy is promised "

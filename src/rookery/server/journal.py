@@ -31,8 +31,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rookery.disk import sync_folder
 from rookery.errors import CheckpointError
+from rookery.files import sync_folder
 from rookery.types import Floats
 
 MARK = b"RKJ1"
@@ -180,7 +180,7 @@ def _whole(raw: memoryview) -> tuple[list[list[Record]], int]:
     return frames, at
 
 
-class Frame(NamedTuple):
+class JournalFrame(NamedTuple):
     """A frame that is whole."""
 
     number: int
@@ -188,7 +188,7 @@ class Frame(NamedTuple):
     end: int
 
 
-def _frame(raw: memoryview, salt: bytes, at: int) -> Frame | None:
+def _frame(raw: memoryview, salt: bytes, at: int) -> JournalFrame | None:
     """Returns the whole frame that begins at `at`; None: there is no such frame."""
     if at + FRONT.size > len(raw):
         return None
@@ -197,10 +197,10 @@ def _frame(raw: memoryview, salt: bytes, at: int) -> Frame | None:
     if mark != MARK or end > len(raw):
         return None
     body = raw[at + FRONT.size : end]
-    return Frame(number, body, end) if digest == _digest(salt, number, [body]) else None
+    return JournalFrame(number, body, end) if digest == _digest(salt, number, [body]) else None
 
 
-def _behind(raw: memoryview, salt: bytes, at: int) -> Iterator[Frame]:
+def _behind(raw: memoryview, salt: bytes, at: int) -> Iterator[JournalFrame]:
     """Yields the frames that are whole and behind one that is not."""
     text = bytes(raw[at:])
     found = text.find(MARK)

@@ -24,12 +24,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from rookery import __version__
-from rookery.disk import UNFINISHED, replace_file, sync_folder
 from rookery.errors import CheckpointError, ConfigError
-from rookery.nets.arrays import fingerprint
+from rookery.files import UNFINISHED, replace_file, sync_folder
+from rookery.networks.named_arrays import fingerprint
 from rookery.server.journal import Journal, Record, discard, read
 from rookery.types import Array
+from rookery.version import __version__
 
 FORMAT = 1
 CHECKPOINT, LOCK = "checkpoint.safetensors", "lock"
@@ -38,17 +38,17 @@ ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a checkpoint
 JOURNAL = re.compile(r"journal-(\d{9})\.log")
 
 
-class Saved(NamedTuple):
+class SavedServer(NamedTuple):
     """All there is to know of a server."""
 
     numbers: dict[str, Any]  # ready for JSON
     arrays: dict[str, Array]
 
 
-class Found(NamedTuple):
+class StoredServer(NamedTuple):
     """What a folder holds: a checkpoint and what happened since."""
 
-    saved: Saved
+    saved: SavedServer
     frames: list[list[Record]]  # the first says what the journal is of
 
 
@@ -66,7 +66,7 @@ class Store:
     def journal_bytes(self) -> int:
         return 0 if self._journal is None else self._journal.size
 
-    def load(self) -> Found | None:
+    def load(self) -> StoredServer | None:
         """Returns what an earlier server left, and goes on with its journal; None: nothing."""
         if not (self.folder / CHECKPOINT).exists():
             return None
@@ -75,9 +75,9 @@ class Store:
         self._number = _journal_number(saved)
         self._journal, frames = Journal.reopen(self._path(self._number))
         self._settle()
-        return Found(saved, frames)
+        return StoredServer(saved, frames)
 
-    def save(self, saved: Saved, identity: Mapping[str, Any]) -> Path:
+    def save(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
         """Replaces the checkpoint and begins a new journal."""
         number = self._number + 1
         path = self.folder / CHECKPOINT
@@ -87,7 +87,7 @@ class Store:
             raise _unwritable(path, error) from error
         try:
             numbers = {**saved.numbers, "journal": number}
-            _replace_checkpoint(path, Saved(numbers, saved.arrays))
+            _replace_checkpoint(path, SavedServer(numbers, saved.arrays))
         except BaseException:  # raised again; the old journal stays the one that counts
             journal.close()
             raise
@@ -134,15 +134,15 @@ class Store:
                 discard(path)
 
 
-def look_into(path: Path) -> Found:
+def look_into(path: Path) -> StoredServer:
     """Reads a checkpoint file, or all that is in a server's folder, without changing either."""
     if not path.is_dir():
-        return Found(read_checkpoint(path), [])
+        return StoredServer(read_checkpoint(path), [])
     saved = read_checkpoint(path / CHECKPOINT)
-    return Found(saved, read(path / f"journal-{_journal_number(saved):09d}.log"))
+    return StoredServer(saved, read(path / f"journal-{_journal_number(saved):09d}.log"))
 
 
-def write_checkpoint(path: Path, saved: Saved) -> None:
+def write_checkpoint(path: Path, saved: SavedServer) -> None:
     """Writes a checkpoint; there is the old one under this name, or the new one, and no half."""
     _replace_checkpoint(path, saved)
     try:
@@ -151,7 +151,7 @@ def write_checkpoint(path: Path, saved: Saved) -> None:
         raise _unwritable(path, error) from error
 
 
-def _replace_checkpoint(path: Path, saved: Saved) -> None:
+def _replace_checkpoint(path: Path, saved: SavedServer) -> None:
     """Where it raises, the old one is there; else the new one, for whoever looks."""
     about = json.dumps({"format": FORMAT, "rookery": __version__, **saved.numbers})
     arrays = {name: np.require(array, requirements="C") for name, array in saved.arrays.items()}
@@ -163,7 +163,7 @@ def _replace_checkpoint(path: Path, saved: Saved) -> None:
         raise _unwritable(path, error) from error
 
 
-def read_checkpoint(path: Path) -> Saved:
+def read_checkpoint(path: Path) -> SavedServer:
     """Reads a checkpoint and checks every byte. Nothing in it is unpickled."""
     try:
         with safe_open(path, framework="numpy") as file:
@@ -185,14 +185,14 @@ def read_checkpoint(path: Path) -> Saved:
         )
     if header.get(SEAL) != _seal(about, arrays):
         raise CheckpointError(f"{path} does not match its checksum; put it back from a copy")
-    return Saved(numbers, arrays)
+    return SavedServer(numbers, arrays)
 
 
 def _seal(about: str, arrays: Mapping[str, Array]) -> str:
     return hashlib.sha256((about + fingerprint(arrays)).encode()).hexdigest()
 
 
-def _journal_number(saved: Saved) -> int:
+def _journal_number(saved: SavedServer) -> int:
     """0 is nobody's: a checkpoint that was written elsewhere has no journal."""
     return int(saved.numbers.get("journal", 0))
 

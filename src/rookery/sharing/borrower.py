@@ -1,11 +1,13 @@
-"""The borrower: draws rows from the other buffers of a pool, as a strategy says.
+"""Borrower: samples rows from the other runs' replay buffers in a pool, by a sharing strategy.
 
     borrower = Borrower(registry, buffer_id, [own], leaves, action, strategy=..., ratio=0.2, seed=3)
-    loan = borrower.borrow(256, n_step=1, gamma=0.99)     # its first rows are there; None: none is
+    borrowed = borrower.borrow(256, n_step=1, gamma=0.99)     # None: no rows
 
-It looks around about once a second, and only while somebody draws: new rings are mapped, silent
-and removed ones let go, those of the dead cleared away. A pool that is gone, or too short, is no
-reason to stop: the rest of the batch is a run's own, and what was missing is counted.
+A pool is a folder in shared memory with the replay ring buffers of several runs. About once a
+second, while it samples, the borrower updates its list of rings: it maps new rings, closes removed
+ones, ignores rings without a recent heartbeat, and deletes rings of dead processes. If the pool was
+removed or has too few rows, the run uses more of its own rows instead; the borrower counts how
+many.
 """
 
 import os
@@ -18,19 +20,26 @@ import numpy as np
 
 from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, ProtocolError, RegistryError
-from rookery.replay.loans import Lender, Loan, Loans, Odds, refuse_stranger
 from rookery.replay.ring import Column, Ring
-from rookery.sharing.appetite import Appetite, Planned
+from rookery.sharing.borrow_plan import BorrowPlanner, StrategyPlanner
+from rookery.sharing.borrowed_rows import (
+    REWARD_LIMIT,
+    BorrowedRows,
+    Lender,
+    LenderShares,
+    RowCopier,
+    check_columns,
+)
 from rookery.sharing.registry import Registry
-from rookery.types import Array, Rows
+from rookery.types import Rows
 
-LOOK_S = 1.0  # between two looks around
-SWEEP_S = 30.0  # between two looks for buffers of the dead
-FRESH_S = 0.1  # a folder's clock is coarse: another change may bear the time of one so recent
+REFRESH_S = 1.0  # seconds between two refreshes of the pool's buffers
+SWEEP_S = 30.0  # seconds between two searches for abandoned buffers
+CLOCK_S = 0.1  # resolution of a folder's mtime: a later change may have the same time
 
 
 class Borrower:
-    """One buffer's view of the others in its pool."""
+    """Samples, for one run, rows from the other runs' replay buffers in its pool."""
 
     def __init__(
         self,
@@ -45,7 +54,11 @@ class Borrower:
         seed: int,
         chained: bool = False,
     ):
-        """`chained`: reads only rings whose rows lead to each other, for frames and sequences."""
+        """Prepares to sample from the replay buffers in `registry`; `own` are the run's own rings.
+
+        With `chained`, only rings whose steps are linked to their next step are read. Frame stacks
+        and sequences need that.
+        """
         refuse_ratio(ratio)
         self._chained = chained
         self.registry, self.buffer_id, self.own = registry, buffer_id, tuple(own)
@@ -54,21 +67,21 @@ class Borrower:
         self.strategy, self.ratio = strategy, ratio
         self._rng = np.random.default_rng(seed)
         self._peers: dict[str, Lender] = {}
-        self._refused: dict[str, str] = {}  # peers that are not read, and why
-        self._lent: dict[str, int] = {}  # rows of each, in rings that were let go too
+        self._refused: dict[str, str] = {}  # reason for each buffer that is not read
+        self._borrowed_from: dict[str, int] = {}  # rows, also of closed buffers
         self.local = self.foreign = self.short = 0  # rows
-        self._overtaken = 0
-        self._appetite: Appetite = Planned(strategy, ratio, self._rng)
-        self._loans = self._fresh_loans()
-        self._odds: Odds | None = None
-        self._rows = 0.0  # of each row of a batch: how much of it comes from the pool
+        self._overwritten = 0
+        self._planner: BorrowPlanner = StrategyPlanner(strategy, ratio)
+        self._copier = self._new_copier()
+        self._shares: LenderShares | None = None
+        self._pool_share = 0.0  # share of a batch that comes from the pool
         self._listed_at = -1
-        self._look_at = self._sweep_at = -1.0
-        self._gone = False
+        self._refresh_at = self._sweep_at = -1.0
+        self._pool_lost = False
 
     @property
     def active(self) -> bool:
-        """Could a batch hold rows of the pool at all?"""
+        """Returns whether the settings allow a batch to hold rows of other runs' replay buffers."""
         return self.ratio > 0 and self.strategy is not Strategy.LOCAL_ONLY
 
     def borrow(
@@ -79,103 +92,105 @@ class Borrower:
         gamma: float = 0.99,
         reward_scale: float = 1.0,
         reward_clip: float = np.inf,
-    ) -> Loan | None:
-        """Returns a batch whose first rows come from the pool, as many as it can give."""
+    ) -> BorrowedRows | None:
+        """Returns a batch whose first `filled` rows are sampled from the shared replay buffers.
+
+        Returns None if the shared buffers have no rows, or the settings allow no other runs' rows.
+        """
         if not self.active:
             self.local += batch
             return None
-        self.look()
-        if self._odds is None:
+        self.refresh_if_due()
+        if self._shares is None:
             self.local += batch
             self.short += round(self.ratio * batch)
             return None
-        loan = self._loans.take(
-            self._rows * batch,
-            self._odds,
+        borrowed = self._copier.take(
+            self._pool_share * batch,
+            self._shares,
             batch,
             n_step=n_step,
             gamma=gamma,
             reward_scale=reward_scale,
             reward_clip=reward_clip,
         )
-        self.short += loan.asked - loan.filled
-        self.foreign += loan.foreign
-        self.local += batch - loan.foreign
-        if loan.strange:
-            self._quarantine()
-        return loan
+        self.short += borrowed.asked - borrowed.filled
+        self.foreign += borrowed.foreign
+        self.local += batch - borrowed.foreign
+        if borrowed.invalid:
+            self._refuse_invalid()
+        return borrowed
 
-    def deal(self, batch: int, rng: np.random.Generator) -> list[tuple[Lender, int]]:
-        """Returns how many rows of a batch are whose, for those who read them by other means.
+    def allocate(self, batch: int, rng: np.random.Generator) -> list[tuple[Lender, int]]:
+        """Decides how many rows of a batch to sample from each shared replay ring.
 
-        They say what became of it: `count`, or `miss`.
+        Returns pairs of a ring and its number of rows. The caller samples these rows with a
+        `RingReader`, then calls `count_borrowed` or `count_missing`.
         """
         self.local += batch
         if not self.active:
             return []
-        self.look()
-        wanted = self._rows * batch
-        rows = int(wanted) + int(rng.random() < wanted - int(wanted))
-        if self._odds is None:
+        self.refresh_if_due()
+        share = self._pool_share * batch
+        rows = int(share) + int(rng.random() < share - int(share))
+        if self._shares is None:
             self.short += rows
             return []
-        dealt = rng.multinomial(rows, np.diff(self._odds.upto, prepend=0.0))
-        pairs = zip(self._loans.lenders, dealt, strict=True)
+        dealt = rng.multinomial(rows, np.diff(self._shares.upto, prepend=0.0))
+        pairs = zip(self._copier.lenders, dealt, strict=True)
         return [(lender, int(count)) for lender, count in pairs if count]
 
-    def count(self, lender: Lender, rows: int) -> None:
-        """Counts rows that `deal` gave to a lender, and that it had."""
+    def count_borrowed(self, lender: Lender, rows: int) -> None:
+        """Counts rows that the caller of `allocate` has sampled from another run's ring.
+
+        Ignores rows from the run's own rings.
+        """
         if lender.name in self._peers:
-            self._lent[lender.name] = self._lent.get(lender.name, 0) + rows
+            self._borrowed_from[lender.name] = self._borrowed_from.get(lender.name, 0) + rows
             self.foreign += rows
             self.local -= rows
 
-    def miss(self, rows: int) -> None:
-        """Counts rows that a lender had not."""
+    def count_missing(self, rows: int) -> None:
+        """Counts rows that could not be sampled because a shared replay buffer has too few."""
         self.short += rows
 
     @property
     def newest(self) -> float:
-        """The share of a buffer that counts, the most recent rows."""
-        return self._odds.newest if self._odds is not None else 1.0
+        """Fraction of each shared replay buffer, its most recent rows, that may be sampled."""
+        return self._shares.newest if self._shares is not None else 1.0
 
-    def observe(self, td_error: Array) -> None:
-        """Takes the TD errors of own rows, where the shares follow them."""
-        if self._appetite.observe(td_error):
-            self._weigh()
+    # --- the buffers of the pool
 
-    # --- looking around
+    def refresh_if_due(self) -> None:
+        """Updates the list of shared replay buffers, at most once in `REFRESH_S` seconds."""
+        if time.monotonic() >= self._refresh_at:
+            self.refresh()
 
-    def look(self) -> None:
-        """Looks around where it is time to."""
-        if time.monotonic() >= self._look_at:
-            self.look_around()
-
-    def look_around(self) -> None:
-        """Finds out who is there now, and how much they have."""
+    def refresh(self) -> None:
+        """Updates the list of shared replay buffers, their sizes and their sampling weights."""
         now = time.monotonic()
-        self._look_at = now + LOOK_S
+        self._refresh_at = now + REFRESH_S
         if not self.registry.available:
-            self._lose()
+            self._continue_alone()
             return
         if now >= self._sweep_at:
             self._sweep_at = now + min(SWEEP_S, self.registry.stale_s / 4)
             self.registry.sweep()
-        self._settle()
-        self._gone = False
-        if self._meet():
-            self._loans = self._fresh_loans()
-        self._weigh()
+        self._collect_counts()
+        self._pool_lost = False
+        if self._update_peers():
+            self._copier = self._new_copier()
+        self._update_plan()
 
-    def _meet(self) -> bool:
-        """Maps rings that are new and lets go of those that are gone; returns whether any is."""
+    def _update_peers(self) -> bool:
+        """Maps replay rings of new runs and closes removed ones; returns whether any changed."""
         try:
             changed = os.stat(self.registry.path).st_mtime_ns
-        except FileNotFoundError:  # at this moment: the next look finds the pool gone
+        except FileNotFoundError:  # the next refresh finds the pool removed
             return False
         if changed == self._listed_at:
             return False
-        self._listed_at = changed if time.time_ns() - changed > FRESH_S * 1e9 else -1
+        self._listed_at = changed if time.time_ns() - changed > CLOCK_S * 1e9 else -1
         there = self.registry.others(self.buffer_id)
         gone = [name for name in self._peers if name not in there]
         for name in gone:
@@ -183,21 +198,21 @@ class Borrower:
         for name in gone + [name for name in self._refused if name not in there]:
             self._refused.pop(name, None)
         fresh = [name for name in there if name not in self._peers and name not in self._refused]
-        return sum(map(self._map, fresh)) > 0 or bool(gone)
+        return sum(map(self._map_ring, fresh)) > 0 or bool(gone)
 
-    def _map(self, name: str) -> bool:
+    def _map_ring(self, name: str) -> bool:
         try:
             family = self.registry.note(name).get("family")
             if family is not None and family == self._family:
                 return False
             ring = self.registry.open_ring(name)
-        except (FileNotFoundError, RegistryError):  # nobody has attached to it yet, or it left
+        except (FileNotFoundError, RegistryError):  # it has no ring yet, or was removed
             return False
-        except ProtocolError as error:  # not ours, or no ring
+        except ProtocolError as error:  # another user's file, or not a ring
             self._refuse(name, str(error))
             return False
         try:
-            refuse_stranger(Lender(name, ring), self.leaves, self.action)
+            check_columns(Lender(name, ring), self.leaves, self.action)
             self._refuse_pairs(name, ring)
         except ConfigError as error:
             ring.close()
@@ -210,84 +225,93 @@ class Borrower:
         if self._chained and ring.paired:
             raise ConfigError(
                 f"rows of {name} are single transitions, and this run stacks frames or learns from "
-                "sequences; stack them in a wrapper of the environment, in all runs alike"
+                "sequences; stack frames in a wrapper of the environment, in all runs"
             )
 
     def _refuse(self, name: str, why: str) -> None:
         self._refused[name] = why
         warnings.warn(f"buffer {name} is not read: {why}", stacklevel=2)
 
-    def _quarantine(self) -> None:
-        """Reads no more of whoever lends what is not finite; own rows are only left out."""
-        strange = np.flatnonzero(self._loans.tally.strange)
-        names = [self._loans.lenders[index].name for index in strange if index >= len(self.own)]
-        self._loans.tally.strange[:] = 0
+    def _refuse_invalid(self) -> None:
+        """Stops reading other runs' replay buffers that hold nan, infinite or huge values.
+
+        The run's own buffers are still read; only their rows with such values are skipped.
+        """
+        invalid = np.flatnonzero(self._copier.counts.invalid)
+        names = [self._copier.lenders[index].name for index in invalid if index >= len(self.own)]
+        self._copier.counts.invalid[:] = 0
         if not names:
             return
-        self._settle()
+        self._collect_counts()
         for name in names:
             self._peers.pop(name).ring.close()
-            self._refuse(name, "it lent rows that are not finite, or rewards beyond all measure")
-        self._loans = self._fresh_loans()
-        self._weigh()
+            self._refuse(name, f"it has rows that are not finite, or returns over {REWARD_LIMIT:g}")
+        self._copier = self._new_copier()
+        self._update_plan()
 
-    def _lose(self) -> None:
-        """Goes on alone: the pool was stopped, or somebody has removed its folder."""
-        self._settle()
+    def _continue_alone(self) -> None:
+        """Stops sampling from other runs, after the pool of shared replay buffers was removed."""
+        self._collect_counts()
         for lender in self._peers.values():
             lender.ring.close()
         self._peers.clear()
-        self._loans, self._odds, self._listed_at = self._fresh_loans(), None, -1
-        if not self._gone:
-            self._gone = True
+        self._copier, self._shares, self._listed_at = self._new_copier(), None, -1
+        if not self._pool_lost:
+            self._pool_lost = True
             warnings.warn(
-                f"the pool in {self.registry.path} is gone; this run goes on with its own rows",
+                f"the pool in {self.registry.path} is gone; this run continues with its own rows",
                 stacklevel=2,
             )
 
-    def _fresh_loans(self) -> Loans:
+    def _new_copier(self) -> RowCopier:
         seed = int(self._rng.integers(1 << 62))
         lenders = [*self.own, *self._peers.values()]
-        return Loans(self.leaves, self.action, lenders, seed=seed, own=len(self.own))
+        return RowCopier(self.leaves, self.action, lenders, seed=seed, own=len(self.own))
 
-    def follow(self, appetite: Appetite) -> None:
-        """Borrows as this one says from now on."""
-        self._appetite = appetite
-        self._weigh()
+    def use_planner(self, planner: BorrowPlanner) -> None:
+        """Uses `planner` from now on to compute the sampling weights of the replay buffers."""
+        self._planner = planner
+        self._update_plan()
 
     @property
     def filled(self) -> dict[str, int]:
-        """How many rows each buffer has that is read, the own ones first; a silent one has none."""
-        names = [lender.name for lender in self._loans.lenders]
+        """Number of rows in each replay buffer that is read, by buffer id, the run's own first.
+
+        It is 0 for a buffer without a recent heartbeat.
+        """
+        names = [lender.name for lender in self._copier.lenders]
         return dict(zip(names, self._sizes().tolist(), strict=True))
 
     def _sizes(self) -> Rows:
-        sizes = self._loans.sizes
+        sizes = self._copier.sizes
         for index, lender in enumerate(self._peers.values(), start=len(self.own)):
             if lender.ring.silence_s > self.registry.stale_s:
                 sizes[index] = 0
         return sizes
 
-    def _weigh(self) -> None:
-        """Makes the odds from what everybody has by now."""
-        names = [lender.name for lender in self._loans.lenders]
-        fare = self._appetite.weigh(len(self.own), names, self._sizes())
-        self._odds = Odds.of(fare.weights, fare.newest) if fare.weights.any() else None
-        self._rows = fare.share
+    def _update_plan(self) -> None:
+        """Computes the sampling weight of each shared replay buffer from the present sizes."""
+        names = [lender.name for lender in self._copier.lenders]
+        plan = self._planner.plan(len(self.own), names, self._sizes())
+        self._shares = LenderShares.of(plan.weights, plan.newest) if plan.weights.any() else None
+        self._pool_share = plan.share
 
-    # --- what happened
+    # --- counts
 
-    def _settle(self) -> None:
-        """Puts the counts of the present loans to those of the ones before."""
-        tally = self._loans.tally
-        for name, rows in zip(self._peers, tally.lent[len(self.own) :], strict=True):
-            self._lent[name] = self._lent.get(name, 0) + int(rows)
-        self._overtaken += int(tally.overtaken.sum())
-        tally.lent[:] = tally.overtaken[:] = 0
+    def _collect_counts(self) -> None:
+        """Adds the row counts of the present `RowCopier` to the totals, and resets them."""
+        counts = self._copier.counts
+        for name, rows in zip(self._peers, counts.lent[len(self.own) :], strict=True):
+            self._borrowed_from[name] = self._borrowed_from.get(name, 0) + int(rows)
+        self._overwritten += int(counts.overwritten.sum())
+        counts.lent[:] = counts.overwritten[:] = 0
 
     def stats(self) -> dict[str, Any]:
-        """Returns what was drawn so far, in rows."""
-        self._settle()
+        """Returns the numbers of own and other runs' rows sampled so far, in total and by buffer.
+
+        `refused` holds the replay buffers that are not read, each with the reason.
+        """
+        self._collect_counts()
         total = self.local + self.foreign
         return {
             "local_samples": self.local,
@@ -296,22 +320,22 @@ class Borrower:
             "distributed_ratio": self.foreign / total if total else 0.0,
             "num_shared_buffers": len(self._peers),
             "short_samples": self.short,
-            "overtaken_samples": self._overtaken,
-            "by_peer": dict(self._lent),
+            "overtaken_samples": self._overwritten,
+            "by_peer": dict(self._borrowed_from),
             "refused": dict(self._refused),
         }
 
     def close(self) -> None:
-        """Lets go of every ring but the own."""
-        self._settle()
+        """Closes this run's mappings of the other runs' rings."""
+        self._collect_counts()
         for lender in self._peers.values():
             lender.ring.close()
         self._peers.clear()
-        self._loans, self._odds = self._fresh_loans(), None
+        self._copier, self._shares = self._new_copier(), None
 
 
 def refuse_ratio(ratio: float) -> None:
-    """Refuses shares that no batch can have."""
+    """Raises `ConfigError` unless `cross_sample_ratio` is between 0 and 1."""
     if not 0.0 <= ratio <= 1.0:
         raise ConfigError(
             f"cross_sample_ratio is {ratio}, the share of a batch that comes from other runs; "

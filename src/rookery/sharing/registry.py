@@ -1,22 +1,22 @@
-"""The registry: which runs lend to which. A folder, and nothing else: no server, no global lock.
+"""Registry of the replay buffers that runs share: a folder, without a server or a global lock.
 
     registry = create_distributed_registry()
     buffer_id = registry.register_buffer(run_id="my_run_1", algorithm="SAC")
-    ...                                                 # buffers attach to it, and lend
+    ...                                                 # replay buffers attach to the id
     registry.deregister_buffer(buffer_id)
     registry.stop()
 
-A pool's folder (0700, in memory where there is a /dev/shm) holds
+A pool is the set of replay buffers that several runs share. Its folder (mode 0700, in memory if
+there is a /dev/shm) holds
 
-    pool.json         what the pool allows. Locked, together, by every registry that is started
-    terms.json        what its buffers have in common, as the first of them said it
-    ID.json           a reserved id: who, which algorithm. Locked while whoever registered it lives
-    ID.ring           its replay ring, 0600. Locked by its one writer, from its first row on
+    pool.json         limits of the pool; every started registry holds a shared lock on it
+    terms.json        properties that all buffers must have in common; the first buffer writes it
+    ID.json           a registered buffer id and its run; locked by the process that registered it
+    ID.ring           the buffer's replay ring, mode 0600; locked by its only writer
 
-The kernel lets go of all locks, whoever is killed: a buffer whose locks are free and whose owner
-is gone is litter, and the next one to look around removes it (`remains.py`); the last one to stop
-removes the pool. Locks are never waited for, and nobody who reads takes one. Sampling is mapping
-the others' rings (`borrower.py`).
+The kernel releases the locks of a killed process. A buffer without locks whose process has ended is
+stale; another run of the pool removes it (`stale_pools.py`). The last registry to stop removes the
+pool. Readers take no locks: they map the rings of the other runs (`borrower.py`).
 """
 
 import contextlib
@@ -34,49 +34,49 @@ from pathlib import Path
 from typing import Any
 
 from rookery.errors import ConfigError, ProtocolError, RegistryError
-from rookery.replay.owner import Owner
+from rookery.replay.file_owner import Owner
 from rookery.replay.ring import Ring, Schema, default_directory
-from rookery.sharing import files, remains
-from rookery.sharing.files import NOTE, POOL, RING, SCRATCH, TERMS
-from rookery.sharing.terms import Terms, differences
+from rookery.sharing import pool_files, stale_pools
+from rookery.sharing.compatibility import Terms, differences
+from rookery.sharing.pool_files import NOTE, POOL, RING, SCRATCH, TERMS
 
 FORMAT = 1
-STALE_S = 300.0  # a buffer that was not written to for so long is ignored
+STALE_S = 300.0  # seconds without a write after which a buffer is ignored
 ON_POLICY = ("A2C", "PPO", "TRPO", "RecurrentPPO", "MaskablePPO")
-PATIENCE_S = 0.5  # for a lock: whoever looks whether its holder lives takes it for a moment
-STARTS = 10  # tries to open a pool that somebody else is removing at the same time
+PATIENCE_S = 0.5  # for a lock, which other processes take briefly to see if its holder lives
+STARTS = 10  # attempts to open a pool that another process removes at the same time
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
-class Standing(StrEnum):
-    """What a buffer of a pool is."""
+class BufferState(StrEnum):
+    """State of a replay buffer in a pool of shared buffers."""
 
-    RESERVED = "reserved"  # registered, without a row
-    LENDING = "lending"
-    SILENT = "silent"  # not written to for long: ignored
-    DEAD = "dead"  # nobody's, or not to be read
+    RESERVED = "reserved"  # registered, no rows yet
+    LENDING = "lending"  # other runs can sample from it
+    SILENT = "silent"  # not written for longer than `stale_s`; ignored
+    DEAD = "dead"  # abandoned by its process, or unreadable
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A buffer of the pool."""
+class BufferInfo:
+    """Information about a replay buffer of a pool, as `Registry.list` returns it."""
 
     buffer_id: str
     run_id: str
     algorithm: str
     reward_tag: str | None
     env: str | None
-    pid: int  # of whoever registered it
-    rows: int  # written in its life; 0 until it is attached
+    pid: int  # of the process that registered it
+    rows: int  # written since it was made; 0 until a buffer attaches
     filled: int  # rows that can be read
     capacity: int
     bytes: int
-    silence_s: float | None  # since the last row; none: there was none
-    state: Standing
+    silence_s: float | None  # seconds since the last write; None if there was none
+    state: BufferState
 
 
 def shared_directory() -> Path:
-    """Where this user's named rings live."""
+    """Returns the directory that holds this user's pools of shared replay buffers."""
     return default_directory() / f"rookery-{os.getuid()}"
 
 
@@ -86,15 +86,15 @@ def create_distributed_registry(
     path: str | Path | None = None,
     stale_s: float = STALE_S,
 ) -> "Registry":
-    """Opens the pool in a folder, or makes a new pool, and starts it.
+    """Opens the pool of shared replay buffers in the folder `path`, or creates it.
 
-    Without a path the pool is new and nobody knows of it but whoever is given the registry or its
-    `path`. A pool that is there already keeps its own `max_buffer_size` and `stale_s`.
+    Without `path`, creates a new pool with a random name; other processes can open it by the
+    registry's `path`. An existing pool keeps its own `max_buffer_size` and `stale_s`.
     """
     if max_buffer_size < 1 or not stale_s > 0:
         raise ConfigError(
-            f"a pool has buffers of at least one row that are stale after some seconds, got "
-            f"max_buffer_size={max_buffer_size}, stale_s={stale_s}"
+            f"got max_buffer_size={max_buffer_size}, stale_s={stale_s}; give a max_buffer_size of "
+            "at least 1 row and a stale_s of more than 0 seconds"
         )
     folder = Path(path) if path is not None else shared_directory() / f"pool-{secrets.token_hex(4)}"
     registry = Registry(folder.absolute())
@@ -103,14 +103,14 @@ def create_distributed_registry(
 
 
 class Registry:
-    """A pool of buffers. Pickled it is its folder's path, and nothing else."""
+    """Access to a pool of replay buffers that runs share; a pickle holds only the folder's path."""
 
     def __init__(self, path: Path):
         self.path = path
         self.max_buffer_size, self.stale_s = 0, STALE_S
-        self.revived = False  # from a pickle: the pool may have gone meanwhile
-        self._pool_fd = -1  # holds our part of the pool's lock; -1: not started
-        self._held: dict[str, int] = {}  # descriptors of the notes we registered, which lock them
+        self.revived = False  # unpickled: the pool may have been removed meanwhile
+        self._pool_fd = -1  # descriptor with the shared lock of the pool; -1: not started
+        self._held: dict[str, int] = {}  # descriptors with the locks of the registered notes
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": str(self.path)}
@@ -124,10 +124,10 @@ class Registry:
     # --- the pool
 
     def start(self, *, max_buffer_size: int = 1_000_000, stale_s: float = STALE_S) -> None:
-        """Makes the pool's folder where it is not there, and opens it."""
+        """Opens the pool of shared replay buffers; creates its folder if it does not exist."""
         about = {"format": FORMAT, "max_buffer_size": max_buffer_size, "stale_s": stale_s}
         for _ in range(STARTS):
-            with contextlib.suppress(FileNotFoundError, RegistryError):  # its last member left
+            with contextlib.suppress(FileNotFoundError, RegistryError):  # removed meanwhile
                 self._make(about)
                 self._open()
                 return
@@ -135,26 +135,26 @@ class Registry:
 
     def _make(self, about: dict[str, Any]) -> None:
         if self.path.parent == shared_directory():
-            files.make_private(self.path.parent)
-        files.make_private(self.path)
+            pool_files.make_private(self.path.parent)
+        pool_files.make_private(self.path)
         try:
-            files.write_once(self.path / POOL, about)
+            pool_files.write_once(self.path / POOL, about)
         except ConfigError:
-            with contextlib.suppress(OSError):  # it was not empty
+            with contextlib.suppress(OSError):  # the folder is not empty
                 self.path.rmdir()
             raise
 
     def _open(self) -> None:
         try:
-            files.refuse_foreign(self.path)
-            fd = files.open_private(self.path / POOL)
+            pool_files.require_private(self.path)
+            fd = pool_files.open_private(self.path / POOL)
         except FileNotFoundError:
             raise RegistryError(
                 f"start: there is no pool in {self.path}; make one with "
                 "create_distributed_registry(path=...)"
             ) from None
         except ProtocolError as error:
-            raise ConfigError(f"this is no pool: {error}; name another folder") from error
+            raise ConfigError(f"{self.path} is not a pool: {error}; name another folder") from error
         try:
             self._enter(fd)
         except (ConfigError, RegistryError):
@@ -162,8 +162,8 @@ class Registry:
             raise
 
     def _enter(self, fd: int) -> None:
-        entered = files.take(fd, fcntl.LOCK_SH, patience_s=PATIENCE_S)
-        if not entered or not files.is_at(fd, self.path / POOL):
+        entered = pool_files.lock(fd, fcntl.LOCK_SH, patience_s=PATIENCE_S)
+        if not entered or not pool_files.is_at(fd, self.path / POOL):
             raise RegistryError(f"start: the pool in {self.path} is being removed; start it again")
         self.max_buffer_size, self.stale_s = _limits(self.path)
         self._let_go()
@@ -176,23 +176,26 @@ class Registry:
 
     @property
     def available(self) -> bool:
-        """Is the pool started, and still there?"""
-        return self._pool_fd >= 0 and files.is_at(self._pool_fd, self.path / POOL)
+        """Returns whether this registry has opened its pool and the pool's folder still exists."""
+        return self._pool_fd >= 0 and pool_files.is_at(self._pool_fd, self.path / POOL)
 
     def stop(self) -> None:
-        """Gives back what this registry registered; the last one alive removes the whole pool."""
+        """Removes the replay buffers that this registry has registered, and closes the pool.
+
+        The last registry to stop deletes the pool's folder.
+        """
         for buffer_id in tuple(self._held):
             self._remove(buffer_id)
         self._let_go()
-        remains.clear(self.path)
-        remains.dissolve(self.path)
+        stale_pools.clear(self.path)
+        stale_pools.remove_if_empty(self.path)
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             self._let_go()
 
     def _check(self, call: str) -> None:
-        """Refuses a call on a pool that is stopped or gone."""
+        """Raises `RegistryError` if this registry is stopped or the pool was removed."""
         if self._pool_fd < 0:
             raise RegistryError(
                 f"{call}: the registry of {self.path} is stopped; call start() first, or make one "
@@ -215,11 +218,11 @@ class Registry:
         env: str | None = None,
         family: str | None = None,
     ) -> str:
-        """Reserves an id for a run's buffer, which is there once a buffer attaches to it.
+        """Registers a replay buffer of run `run_id` in the pool; returns the new buffer id.
 
         `reward_tag` names how rewards were normalised before they were stored, `env` the
-        environment; both must agree within a pool. Buffers of one `family` are parts of one run
-        and do not borrow from each other.
+        environment; both must agree within a pool. Buffers with the same `family` are parts of one
+        run and do not sample from each other.
         """
         self._check("register_buffer")
         refuse_on_policy(algorithm)
@@ -229,7 +232,7 @@ class Registry:
                 "first, at most 100"
             )
         self.sweep()
-        self._mention_namesake(run_id)
+        self._warn_of_same_run(run_id)
         buffer_id = f"{run_id}-{secrets.token_hex(3)}"
         owner = Owner.this()
         note = {
@@ -241,15 +244,15 @@ class Registry:
             "owner": [owner.pid, owner.started, owner.boot.hex()],
             "created": time.time(),
         }
-        self._held[buffer_id] = files.locked_note(self.path / f"{buffer_id}{NOTE}", note)
+        self._held[buffer_id] = pool_files.locked_note(self.path / f"{buffer_id}{NOTE}", note)
         return buffer_id
 
-    def _mention_namesake(self, run_id: str) -> None:
-        for buffer_id in remains.ids(self.path):
+    def _warn_of_same_run(self, run_id: str) -> None:
+        for buffer_id in stale_pools.buffer_ids(self.path):
             if buffer_id.rpartition("-")[0] != run_id:
                 continue
             listed = self._listed(buffer_id)
-            if listed is not None and listed.state != Standing.DEAD:
+            if listed is not None and listed.state != BufferState.DEAD:
                 warnings.warn(
                     f"run {run_id!r} is in the pool already as {listed.buffer_id} (pid "
                     f"{listed.pid}); the new one gets an id of its own",
@@ -258,12 +261,15 @@ class Registry:
                 return
 
     def deregister_buffer(self, buffer_id: str) -> None:
-        """Takes a buffer out of the pool. Those who have mapped it can read on until they look."""
+        """Removes a replay buffer from the pool.
+
+        Runs that have mapped it may read it until they next update their list of buffers.
+        """
         self._check("deregister_buffer")
         if not self._remove(buffer_id):
             raise RegistryError(
                 f"deregister_buffer: {buffer_id!r} is not in {self.path}; it has "
-                f"{', '.join(remains.ids(self.path)) or 'no buffers'}"
+                f"{', '.join(stale_pools.buffer_ids(self.path)) or 'no buffers'}"
             )
 
     def _remove(self, buffer_id: str) -> bool:
@@ -278,10 +284,10 @@ class Registry:
         return True
 
     def note(self, buffer_id: str) -> dict[str, Any]:
-        """Returns what was said of a buffer when it was registered."""
+        """Returns the registration of a replay buffer: run, algorithm, environment and process."""
         self._check("note")
         try:
-            return files.read_json(self.path / f"{buffer_id}{NOTE}")
+            return pool_files.read_json(self.path / f"{buffer_id}{NOTE}")
         except FileNotFoundError:
             raise RegistryError(
                 f"buffer {buffer_id!r} is not registered in {self.path}; call register_buffer first"
@@ -290,18 +296,23 @@ class Registry:
     def attach(
         self, buffer_id: str, terms: Terms, schema: Schema, capacity: int, *, stride: int = 1
     ) -> Ring:
-        """Returns the ring of an id, made for its first buffer; refuses what does not fit."""
+        """Returns the replay ring of a registered buffer id; creates it at the first call.
+
+        `terms` are the properties that all buffers of a pool must have in common (`terms_of`).
+        Raises `ConfigError` if they differ from the pool's, if the capacity exceeds the pool's
+        limit, or if an existing ring has other columns or another size.
+        """
         self.note(buffer_id)
         if capacity > self.max_buffer_size:
             raise ConfigError(
                 f"a buffer of {capacity} rows is larger than the pool's max_buffer_size "
-                f"{self.max_buffer_size}; make it smaller, or the pool's limit larger"
+                f"{self.max_buffer_size}; use a smaller buffer, or a pool with a larger limit"
             )
         self._agree(terms)
         path = self.path / f"{buffer_id}{RING}"
         with contextlib.suppress(FileExistsError):
             return self._made(path, schema, capacity, stride)
-        ring = files.open_ring(path, writable=True)
+        ring = pool_files.open_ring(path, writable=True)
         if (ring.schema, ring.capacity, ring.stride) != (schema, capacity, stride):
             there = ring.capacity
             ring.close()
@@ -312,13 +323,13 @@ class Registry:
         return ring
 
     def _made(self, path: Path, schema: Schema, capacity: int, stride: int) -> Ring:
-        """Makes a ring before it has a name: nobody ever sees half of one, or has to clear it."""
+        """Creates a ring as an unnamed file, then names it: no process sees an incomplete ring."""
         if path.exists():
             raise FileExistsError(path)
         ring = Ring.create(schema, capacity, directory=self.path, stride=stride)
         ring.beat()
         try:
-            files.name_ring(ring, path)
+            pool_files.name_ring(ring, path)
         except OSError as error:
             ring.close()
             if isinstance(error, FileExistsError):
@@ -327,7 +338,10 @@ class Registry:
         return ring
 
     def _made_beside(self, path: Path, schema: Schema, capacity: int, stride: int) -> Ring:
-        """The same where a file without a name cannot be given one: macOS, some filesystems."""
+        """Creates a ring under a temporary name, then gives it its final name.
+
+        This is used on filesystems that cannot give an unnamed file a name.
+        """
         scratch = f"{SCRATCH}{path.name}.{secrets.token_hex(4)}"
         ring = Ring.create(schema, capacity, directory=self.path, name=scratch, stride=stride)
         try:
@@ -341,84 +355,87 @@ class Registry:
         return ring
 
     def _agree(self, terms: Terms) -> None:
-        files.write_once(self.path / TERMS, terms)
+        pool_files.write_once(self.path / TERMS, terms)
         try:
-            theirs = files.read_json(self.path / TERMS)
+            theirs = pool_files.read_json(self.path / TERMS)
         except ProtocolError as error:
-            raise ConfigError(f"{error}. Give this buffer a pool of its own") from error
+            raise ConfigError(f"{error}; use another pool for this buffer") from error
         if different := differences(json.loads(json.dumps(terms)), theirs):
             raise ConfigError(
                 f"this buffer does not fit into the pool {self.path}: "
                 + "; ".join(different)
-                + ". Give it a pool of its own"
+                + "; use another pool for it"
             )
 
     def claim(self, ring: Ring, buffer_id: str) -> None:
-        """Makes this process the ring's one writer, until it closes the ring or dies."""
-        if not files.take(ring.fd, fcntl.LOCK_EX, patience_s=PATIENCE_S):
+        """Makes this process the only writer of a replay ring, until it closes the ring or ends."""
+        if not pool_files.lock(ring.fd, fcntl.LOCK_EX, patience_s=PATIENCE_S):
             raise RegistryError(
                 f"buffer {buffer_id} is being written by another buffer (pid {ring.owner.pid}); "
                 "a buffer has one writer: register an id of its own for this one"
             )
-        if not files.is_at(ring.fd, self.path / f"{buffer_id}{RING}"):
+        if not pool_files.is_at(ring.fd, self.path / f"{buffer_id}{RING}"):
             raise RegistryError(
-                f"claim: buffer {buffer_id} was taken out of {self.path} before its first row; "
-                "register an id again, and build a buffer on it"
+                f"claim: buffer {buffer_id} was removed from {self.path} before its first row; "
+                "register a new id, and build a buffer on it"
             )
         ring.adopt()
 
-    # --- looking around
+    # --- the buffers of the pool
 
     def others(self, buffer_id: str) -> Sequence[str]:
-        """Returns the ids of the buffers that are there besides this one."""
-        return [other for other in remains.ids(self.path) if other != buffer_id]
+        """Returns the ids of all replay buffers of the pool except `buffer_id`."""
+        return [other for other in stale_pools.buffer_ids(self.path) if other != buffer_id]
 
     def open_ring(self, buffer_id: str) -> Ring:
-        """Maps a buffer's ring for reading; refuses files that are not this user's alone."""
-        return files.open_ring(self.path / f"{buffer_id}{RING}")
+        """Maps a replay buffer's ring for reading.
 
-    def list(self) -> Sequence[Listed]:
-        """Returns every buffer of the pool."""
+        Raises `ProtocolError` if other users can access the file.
+        """
+        return pool_files.open_ring(self.path / f"{buffer_id}{RING}")
+
+    def list(self) -> Sequence[BufferInfo]:
+        """Returns run, size, process and state of every replay buffer of the pool."""
         self._check("list")
-        found = map(self._listed, remains.ids(self.path))
+        found = map(self._listed, stale_pools.buffer_ids(self.path))
         return tuple(listed for listed in found if listed is not None)
 
-    def _listed(self, buffer_id: str) -> Listed | None:
+    def _listed(self, buffer_id: str) -> BufferInfo | None:
         try:
             note = self.note(buffer_id)
             about: dict[str, Any] = {
                 key: note[key] for key in ("run_id", "algorithm", "reward_tag", "env")
             }
             about["pid"] = note["owner"][0]
-        except (ProtocolError, KeyError, TypeError, IndexError):  # gone, or no note of ours
+        except (ProtocolError, KeyError, TypeError, IndexError):  # removed, or another kind of file
             return None
-        standing, found = self._standing(buffer_id)
-        if remains.is_dead(self.path, buffer_id):
-            standing = Standing.DEAD
-        return Listed(buffer_id=buffer_id, **about, **found, state=standing)
+        state, found = self._state(buffer_id)
+        if stale_pools.is_buffer_abandoned(self.path, buffer_id):
+            state = BufferState.DEAD
+        return BufferInfo(buffer_id=buffer_id, **about, **found, state=state)
 
-    def _standing(self, buffer_id: str) -> tuple[Standing, dict[str, Any]]:
+    def _state(self, buffer_id: str) -> tuple[BufferState, dict[str, Any]]:
         nothing = {"rows": 0, "filled": 0, "capacity": 0, "bytes": 0, "silence_s": None}
         try:
             ring = self.open_ring(buffer_id)
         except FileNotFoundError:
-            return Standing.RESERVED, nothing
+            return BufferState.RESERVED, nothing
         except ProtocolError:
-            return Standing.DEAD, nothing
+            return BufferState.DEAD, nothing
         found = _measured(ring)
         silent = ring.silence_s > self.stale_s
         ring.close()
         if not found["rows"]:
-            return Standing.RESERVED, found
-        return Standing.SILENT if silent else Standing.LENDING, found
+            return BufferState.RESERVED, found
+        return BufferState.SILENT if silent else BufferState.LENDING, found
 
     def stats(self) -> dict[str, Any]:
-        """Returns what the pool holds, as numbers."""
+        """Returns statistics of the pool: its replay buffers, rows and bytes."""
         buffers = self.list()
         return {
             "path": str(self.path),
             "num_buffers": len(buffers),
-            "num_lending": sum(b.state is Standing.LENDING for b in buffers),
+            "num_lending": sum(b.state is BufferState.LENDING for b in buffers),
             "total_rows": sum(b.rows for b in buffers),
             "filled_rows": sum(b.filled for b in buffers),
             "total_bytes": sum(b.bytes for b in buffers),
@@ -427,20 +444,18 @@ class Registry:
             "buffers": {b.buffer_id: asdict(b) for b in buffers},
         }
 
-    # --- litter
-
     def sweep(self) -> Sequence[str]:
-        """Removes buffers that are provably nobody's any more; returns their ids."""
-        return remains.clear(self.path)
+        """Removes the replay buffers of processes that have ended; returns their ids."""
+        return stale_pools.clear(self.path)
 
 
 def refuse_on_policy(algorithm: str) -> None:
-    """Refuses algorithms that may learn from nothing but what their own policy just did."""
+    """Raises `ConfigError` for on-policy algorithms, which cannot learn from other runs' rows."""
     if algorithm.upper() in {name.upper() for name in ON_POLICY}:
         raise ConfigError(
-            f"{algorithm} cannot share: it is on-policy, and learns only from what its present "
-            "policy did; share off-policy algorithms (SAC, TD3, DDPG, DQN), and run it beside them "
-            "as a baseline"
+            f"{algorithm} cannot share: it is on-policy, and learns only from rows of its present "
+            "policy; share off-policy algorithms (SAC, TD3, DDPG, DQN), and run it without "
+            "sharing as a baseline"
         )
 
 
@@ -456,13 +471,13 @@ def _measured(ring: Ring) -> dict[str, Any]:
 
 
 def _limits(folder: Path) -> tuple[int, float]:
-    """Returns `max_buffer_size` and `stale_s`, as whoever made the pool said them."""
+    """Returns `max_buffer_size` and `stale_s` of the pool of replay buffers in a folder."""
     try:
-        about = files.read_json(folder / POOL)
+        about = pool_files.read_json(folder / POOL)
         found, limits = about["format"], (int(about["max_buffer_size"]), float(about["stale_s"]))
     except (ProtocolError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{folder / POOL} does not say what its pool allows: {error}; name another folder"
+            f"{folder / POOL} has no valid limits of a pool: {error}; name another folder"
         ) from error
     if found != FORMAT:
         raise ConfigError(

@@ -1,15 +1,16 @@
-"""Strategies: where the rows of a batch come from when runs share.
+"""Sharing strategies: how often each replay buffer that runs share is sampled.
 
-`cross_sample_ratio` r is the share of each batch's rows that comes from the *pool*; the rest is a
-run's own. What the pool is, a strategy says: the weight of each buffer in it, and which part of a
-buffer counts.
+A pool is the set of replay buffers that several runs share. `cross_sample_ratio` r is the share of
+each batch of B rows that is sampled from the pool; the other rows come from the run's own replay.
+A strategy gives each buffer of the pool a weight, and says which part of a buffer may be sampled.
 
-    self_heavy    the other runs, all alike          newest        the last fifth of every buffer
-    uniform       every buffer alike, own included   local_only    nothing
-    weighted      every buffer by its filled rows    adaptive      the other runs, by what they help
+    self_heavy    equal weights for the other runs' buffers, 0 for the run's own
+    uniform       equal weights for every buffer, the run's own included
+    weighted      every buffer by its number of filled rows
+    newest        the newest fifth of every buffer
+    local_only    nothing is borrowed
 
-r is kept exactly over time: a batch that cannot hold r x B rows takes the next lower or higher
-number, at random, so that the mean is right.
+If r x B is not a whole number, it is rounded up or down at random so that the mean is r x B.
 """
 
 from collections.abc import Callable
@@ -20,48 +21,47 @@ import numpy as np
 from rookery.config.schema import Strategy
 from rookery.types import Floats, Rows
 
-NEWEST = 0.2  # of a buffer's filled rows
+NEWEST = 0.2  # share of a buffer's filled rows
 
 
-class Part(NamedTuple):
-    """What a strategy makes of the buffers."""
+class PoolWeights(NamedTuple):
+    """The weights that a sharing strategy gives the replay buffers of a pool."""
 
-    weights: Floats  # as the sizes it was made from; all 0: nothing is drawn from the pool
-    newest: float = 1.0  # of each buffer's filled rows, the most recent ones
+    weights: Floats  # [buffers]; all 0: nothing is sampled from the pool
+    newest: float = 1.0  # share of a buffer's rows that may be sampled, the most recent ones
 
 
-def _others(own: int, sizes: Rows) -> Part:
+def _others(own: int, sizes: Rows) -> PoolWeights:
     weights = (sizes > 0).astype(np.float64)
     weights[:own] = 0.0
-    return Part(weights)
+    return PoolWeights(weights)
 
 
-def _uniform(own: int, sizes: Rows) -> Part:
-    """However many parts a run's own replay has, they are one buffer."""
+def _uniform(own: int, sizes: Rows) -> PoolWeights:
+    """Gives all replay buffers equal weights; the run's own shards count as one buffer."""
     weights = (sizes > 0).astype(np.float64)
     weights[:own] = sizes[:own] / max(1, int(sizes[:own].sum()))
-    return Part(weights)
+    return PoolWeights(weights)
 
 
-def _weighted(own: int, sizes: Rows) -> Part:
-    return Part(sizes.astype(np.float64))
+def _weighted(own: int, sizes: Rows) -> PoolWeights:
+    return PoolWeights(sizes.astype(np.float64))
 
 
-def _newest(own: int, sizes: Rows) -> Part:
-    """Every recent row is as likely as any other, whichever buffer it is in."""
-    return Part(np.ceil(NEWEST * sizes), NEWEST)
+def _newest(own: int, sizes: Rows) -> PoolWeights:
+    """Weighs each replay buffer by the size of its newest fifth; only these rows are sampled."""
+    return PoolWeights(np.ceil(NEWEST * sizes), NEWEST)
 
 
-def _local_only(own: int, sizes: Rows) -> Part:
-    return Part(np.zeros(sizes.size))
+def _local_only(own: int, sizes: Rows) -> PoolWeights:
+    return PoolWeights(np.zeros(sizes.size))
 
 
-# Called with the filled rows of each buffer, of which the first `own` are the run's own.
-STRATEGIES: dict[Strategy, Callable[[int, Rows], Part]] = {
+# Arguments: how many of the buffers, the first ones, are the run's own; filled rows of each.
+STRATEGIES: dict[Strategy, Callable[[int, Rows], PoolWeights]] = {
     Strategy.SELF_HEAVY: _others,
     Strategy.UNIFORM: _uniform,
     Strategy.WEIGHTED: _weighted,
     Strategy.NEWEST: _newest,
     Strategy.LOCAL_ONLY: _local_only,
-    Strategy.ADAPTIVE: _others,  # times what `adaptive.py` finds out
 }

@@ -1,0 +1,167 @@
+"""The interface of all actors of a run, the same for every place where actors can run.
+
+    for reports in group.collect(64, epsilons): ...     # sync: every actor plays 64 steps
+    actors = group.asynchronous()                        # async: every actor plays by itself
+    actors.start(); actors.allow(True, epsilons)
+    for report in actors.reports(): ...
+
+| implementation | where actors play |
+|---|---|
+| `SingleActor` (`single_actor.py`) | in the learner's process, one actor, called directly |
+| `LocalActors` (`local_group.py`) | in processes on one host, or in turn in the learner's process |
+| `ClusterActors` (`cluster/cluster_group.py`) | on the hosts of a cluster |
+| `DeviceActors` (`pathfinding/curriculum_actors.py`) | on the learner's device |
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rookery.actors.env_progress import EnvProgress
+from rookery.actors.messages import ActorReport, ActorState
+from rookery.config.schema import Config, Exploration
+from rookery.errors import CheckpointError
+from rookery.types import Array, Arrays, Json, JsonObject, SavedState
+
+LADDER = 7.0  # Horgan et al. 2018: actor i of N explores with e**(1 + 7i/(N-1))
+
+
+def epsilons_of(epsilon: float, config: Config) -> list[float]:
+    """Returns the exploration epsilon of each actor, computed from the run's `epsilon`.
+
+    All actors have the same, or each its own as in Ape-X: epsilon ** (1 + 7 i / (N - 1)) for actor
+    i of N (setting `actor.exploration`).
+    """
+    return [epsilon**power for power in epsilon_powers(config)]
+
+
+def epsilon_powers(config: Config) -> list[float]:
+    """Returns for each actor the exponent p: the actor explores with the run's epsilon ** p."""
+    num = config.actor.num
+    if config.actor.exploration is Exploration.SHARED or num == 1:
+        return [1.0] * num
+    return [1 + LADDER * i / (num - 1) for i in range(num)]
+
+
+@dataclass(frozen=True)
+class ActorGroupState:
+    """The state of all actors, for a checkpoint."""
+
+    incarnations: Sequence[int]  # of each actor: how often it was started before
+    actors: Sequence[ActorState] = ()  # none where actors play on while a checkpoint is made
+    progress: Sequence[EnvProgress] = ()  # of the environments, where `actors` does not hold it
+
+    @property
+    def exact(self) -> bool:
+        """Whether a run resumed from this state continues exactly like an uninterrupted run."""
+        return all(actor.exact for actor in self.actors)
+
+    def to_checkpoint(self) -> tuple[JsonObject, Arrays]:
+        """Returns the state as JSON-ready values and arrays, which `from_checkpoint` reads."""
+        numbers: dict[str, Json] = {"incarnations": list(self.incarnations)}
+        if self.actors:
+            numbers["actors"] = [actor.numbers for actor in self.actors]
+        else:
+            numbers["progress"] = list(self.progress)
+        return numbers, {
+            f"{i}.{name}": array
+            for i, actor in enumerate(self.actors)
+            for name, array in actor.arrays.items()
+        }
+
+    @classmethod
+    def from_checkpoint(cls, numbers: SavedState, arrays: Arrays) -> "ActorGroupState":
+        """Returns the state that `to_checkpoint` turned into these values and arrays."""
+        return cls(
+            incarnations=tuple(numbers["incarnations"]),
+            actors=[
+                ActorState(own, _of_actor(i, arrays), exact=own.get("envs") is not None)
+                for i, own in enumerate(numbers.get("actors", ()))
+            ],
+            progress=[EnvProgress._make(saved) for saved in numbers.get("progress", ())],
+        )
+
+
+def _of_actor(index: int, arrays: Arrays) -> dict[str, Array]:
+    prefix = f"{index}."
+    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
+
+
+def refuse_other_actors(state: ActorGroupState, actors: int) -> None:
+    """Raises CheckpointError if the saved state has another number of actors than this run."""
+    if len(state.actors) != actors:
+        raise CheckpointError(
+            f"the checkpoint has {len(state.actors)} actors, this run has {actors}; resume with "
+            f"--actors {len(state.actors)}"
+        )
+
+
+class AsyncActors(Protocol):
+    """Interface for async mode: every actor plays continuously, each at its own pace."""
+
+    def start(self) -> None:
+        """Makes every actor play continuously from now on, except while `allow` pauses it."""
+
+    def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
+        """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
+
+        `room` is the number of rows that the rate limiter (samples per insert) accepts now.
+        """
+
+    def wait(self, timeout_s: float, rows: int = 1) -> None:
+        """Blocks until actors have written rows that replay can insert, at most `timeout_s`.
+
+        For a short time it waits for `rows` rows; after that a single row is enough.
+        """
+
+    def reports(self) -> Sequence[ActorReport]:
+        """Returns the actors' reports since the last call, and restarts actors that failed."""
+
+    def successors(self) -> ActorGroupState:
+        """Returns the state from which a resumed run starts its actors; the present ones play on.
+
+        It contains no episodes, only the environments' progress (state that outlives episodes) and
+        the restart number of each new actor: one more than the number of the actor it replaces.
+        """
+
+
+class ActorGroup(Protocol):
+    """Interface of all actors of a run; only the learner's process calls it."""
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """Process ids of the group's processes on this host, by name, to measure resource use."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all actors and all of their rows can be reached now (no host is disconnected)."""
+
+    def collect(
+        self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
+    ) -> Iterator[Sequence[ActorReport]]:
+        """Makes every actor play `env_steps` steps, or `episodes` whole episodes; yields reports.
+
+        `epsilons` are the actors' probabilities of a random action. After each yield, replay must
+        insert the rows that were written: if episodes do not fit into an actor's ring buffer, the
+        actors continue and there is more than one yield.
+        """
+
+    def asynchronous(self) -> AsyncActors | None:
+        """Returns the interface for async mode; None if these actors do not support it."""
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the actors' metrics for the log, by name."""
+
+    def warnings(self) -> Iterator[str]:
+        """Yields warnings for the user since the last call, such as about restarted actors."""
+
+    def save(self) -> ActorGroupState:
+        """Returns the state of all actors, for a checkpoint."""
+
+    def cut(self) -> None:
+        """Truncates all episodes in progress, so that the next `save` can be resumed exactly."""
+
+    def restore(self, state: ActorGroupState) -> None:
+        """Restores all actors from the state that `save` returned."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,484 @@
+"""The actors of one host: their processes, control messages to them, and their restarts.
+
+    for reports in actors.collect(64, epsilons): ...      # sync: every actor plays 64 steps
+    actors.start(); actors.allow(True, epsilons)          # async: every actor plays by itself
+    for report in actors.reports(): ...
+
+An actor that dies, raises or sends no heartbeat is killed and restarted, after a pause that doubles
+with every failure in a row (`runtime/supervision.py`). Each restart of an actor is called its next
+incarnation. It gets a new transport ring (the ring buffer in shared memory that carries its rows to
+replay), so that a late write of the killed process does no harm. Its open episodes are broken off.
+In async mode its environments begin with the progress (state that outlives episodes) that the actor
+reported last. Too many failures in a row, without a chunk (the steps an actor plays between two
+messages) played in between, end the run with the actor's traceback.
+
+With the inline engine all actors run in the learner's process, one after another. An actor that
+hangs there cannot be restarted: the run ends.
+"""
+
+import contextlib
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from rookery.actors.actor import transport
+from rookery.actors.actor_group import ActorGroupState, refuse_other_actors
+from rookery.actors.env_progress import Progress
+from rookery.actors.inference.inference_client import InferenceAddress
+from rookery.actors.inference.server_supervision import InferenceSupervisor
+from rookery.actors.inference.slots import InferenceSlots, layout_of
+from rookery.actors.messages import (
+    ActorAnswer,
+    ActorOrder,
+    ActorReport,
+    ActorSetup,
+    ActorState,
+    CutEpisodes,
+    PlayChunk,
+    PlayFreely,
+    RestoreActor,
+    SaveActor,
+)
+from rookery.actors.single_actor import HangWatch
+from rookery.actors.start_errors import unstarted
+from rookery.config.schema import Config, Engine, Inference
+from rookery.engines import ENGINES
+from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle, copies
+from rookery.envs.make import Envs, Factory
+from rookery.errors import EnvError, LostError, RookeryError, StalledError
+from rookery.replay.ring import Ring
+from rookery.runtime.supervision import Supervision
+from rookery.types import EnvSpec
+
+START_S = 120.0  # for a fresh interpreter to import what it needs and make its environments
+PATIENCE_S = 0.05  # between two checks for failed actors while waiting for an answer
+CLOSE_S = 2.0  # for all actors to close their environments
+NAP_S = 0.001  # between two polls for rows: each wakes a CPU that an actor may be using
+SOON_S = 0.02  # that the learner waits for all rows it needs, where some have come
+
+ActorHandle: TypeAlias = RoleHandle[ActorOrder, ActorAnswer]
+
+
+@dataclass
+class ActorSeat:
+    """Record that `LocalActors` keeps of one actor: process, unanswered control message, failures.
+
+    The actor's number stays the same when its process is restarted.
+    """
+
+    index: int  # in this group
+    number: int  # in the run
+    incarnation: int
+    watch: Supervision
+    host: ActorHandle | None = None
+    order: ActorOrder | None = None  # not answered yet
+    self_driven: bool = False  # plays by itself, in async mode
+    answers: list[ActorAnswer] = field(default_factory=list)
+
+    @property
+    def working(self) -> bool:
+        return self.order is not None or self.self_driven
+
+
+class LocalActors:
+    """All actors of one host: starts, messages and restarts their worker processes."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        *,
+        weights_fd: int,
+        factory: Factory | None = None,
+        envs: Envs | None = None,
+        incarnations: Sequence[int] = (),
+        numbers: Sequence[int] | None = None,
+        progress: Iterable[Sequence[object]] = (),
+        memory: int = 0,
+        opponents: object = None,
+    ):
+        """Starts one process per actor.
+
+        `numbers` are the actors' numbers in the run, if this group holds only some of its actors.
+        `progress` is the environment progress to start with, as `Progress` accepts it. `memory` is
+        the size of the policy's recurrent state per environment, for central inference.
+        """
+        self.config, self.spec, self._factory, self._weights_fd = config, spec, factory, weights_fd
+        self._start_role = ENGINES[config.engine]
+        self._envs = envs  # the first inline actor takes them
+        self._opponents = opponents  # passed on to actors: `Opponents.for_actors`
+        self.progress = Progress(progress)  # in async
+        self.restarts = 0
+        self._warnings: list[str] = []
+        self._allowed: tuple[bool, Sequence[float]] | None = None
+        self.rings: list[Ring] = []
+        self.seats: list[ActorSeat] = []
+        inline = config.engine is Engine.INLINE
+        self._hangs = HangWatch(config, spec) if inline else None
+        self._memory = memory
+        self._slots = self._make_slots()
+        self._inference: InferenceSupervisor | None = None
+        try:
+            if self._slots is not None:
+                self._inference = InferenceSupervisor(config, spec, self._slots, weights_fd)
+            for index, number in enumerate(range(config.actor.num) if numbers is None else numbers):
+                incarnation = incarnations[index] if index < len(incarnations) else 0
+                self.rings.append(self._ring(number, incarnation))
+                self.seats.append(ActorSeat(index, number, incarnation, self._watch(number)))
+                self._start(self.seats[-1])
+        except BaseException as error:  # the actors that were started must end
+            self.close()
+            if isinstance(error, OSError) and not isinstance(error, RookeryError):
+                raise self._unstarted(error) from error
+            raise
+
+    def _watch(self, number: int) -> Supervision:
+        return Supervision(
+            f"actor {number}",
+            max_restarts=self.config.actor.max_restarts,
+            start_s=START_S,
+            remedy="correct the environment",
+        )
+
+    def _unstarted(self, error: OSError) -> LostError:
+        last = f"actor {len(self.seats) - 1} of {self.config.actor.num}"
+        return unstarted(last if self.seats else "the inference server", error)
+
+    def _here(self, seat: ActorSeat) -> contextlib.AbstractContextManager[None]:
+        """Returns the context manager in which to call this actor.
+
+        If the actor runs in this process, `HangWatch` supervises it there; for an actor in a
+        process of its own the context manager does nothing.
+        """
+        if self._hangs is None:
+            return contextlib.nullcontext()
+        return self._hangs.watch(self.rings[seat.index])
+
+    def _make_slots(self) -> InferenceSlots | None:
+        actor = self.config.actor
+        if actor.inference is Inference.LOCAL:
+            return None
+        return InferenceSlots(layout_of(self.spec, self._memory, actor.envs), actor.num)
+
+    def _ring(self, number: int, incarnation: int) -> Ring:
+        ring = transport(self.spec, self.config.actor, index=number, incarnation=incarnation)
+        ring.beat()
+        return ring
+
+    def _start(self, seat: ActorSeat) -> None:
+        envs, self._envs = self._envs, None
+        central = self._slots is not None
+        ring_fd, fd = copies(self.rings[seat.index].fd, self._source_fd)
+        setup = ActorSetup(
+            self.config,
+            self._factory,
+            seat.number,
+            seat.incarnation,
+            ring_fd,
+            None if central else fd,
+            envs,
+            self._address(seat, fd) if central else None,
+            self._opponents,
+            self.progress.of(seat.number),
+        )
+        with self._here(seat):
+            seat.host = self._start_role(
+                "rookery.actors.worker:ActorWorker",
+                setup,
+                name=f"actor-{seat.number}",
+                fds=[ring_fd, fd],
+            )
+        seat.watch.started()
+
+    @property
+    def _source_fd(self) -> int:
+        """File descriptor of the shared memory from which actors get weights or actions.
+
+        It is the weight store's; with central inference that of the slots, through which actors
+        request actions from the server.
+        """
+        return self._weights_fd if self._slots is None else self._slots.fd
+
+    def _address(self, seat: ActorSeat, fd: int) -> InferenceAddress:
+        actor = self.config.actor
+        return InferenceAddress(self.spec, self._memory, actor.envs, actor.num, seat.index, fd)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the actors and of the inference server, by process name."""
+        hosts = [seat.host for seat in self.seats if seat.host is not None]
+        pids = {host.name: host.pid for host in hosts if not host.in_process}
+        return pids | (self._inference.pids if self._inference else {})
+
+    @property
+    def incarnations(self) -> list[int]:
+        return [seat.incarnation for seat in self.seats]
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of the inference server, empty without one."""
+        return self._inference.metrics() if self._inference else {}
+
+    @property
+    def complete(self) -> bool:
+        """Returns whether the rows of all actors can be sampled now.
+
+        Always True: replay is on this host and keeps its rows while an actor is restarted.
+        """
+        return True
+
+    def warnings(self) -> Iterator[str]:
+        """Yields warnings since the last call: failures of actors and of the inference server."""
+        while self._warnings:
+            yield self._warnings.pop(0)
+
+    def asynchronous(self) -> "LocalActors":
+        return self
+
+    # In sync mode: orders and answers.
+
+    def collect(
+        self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
+    ) -> Iterator[list[ActorReport]]:
+        """Makes every actor play, and yields their reports (see `ActorGroup.collect`).
+
+        With fewer `epsilons` than actors, only the first `len(epsilons)` actors play.
+        """
+        orders = {i: PlayChunk(env_steps, episodes, e) for i, e in enumerate(epsilons)}
+        while orders:
+            answers = self._ask(orders)
+            reports = {i: a for i, a in answers.items() if isinstance(a, ActorReport)}
+            yield [reports[i] for i in sorted(reports)]
+            orders = {
+                i: PlayChunk(env_steps, report.left, report.epsilon)
+                for i, report in reports.items()
+                if report.left
+            }
+
+    def save(self) -> ActorGroupState:
+        """Returns the state of all actors, for a checkpoint."""
+        saved = self._ask({seat.index: SaveActor() for seat in self.seats})
+        states = [saved[i] for i in sorted(saved)]
+        return ActorGroupState(
+            self.incarnations, [state for state in states if isinstance(state, ActorState)]
+        )
+
+    def restore(self, state: ActorGroupState) -> None:
+        """Restores all actors from the state that `save` returned."""
+        refuse_other_actors(state, len(self.seats))
+        self._ask({i: RestoreActor(own) for i, own in enumerate(state.actors)})
+
+    def cut(self) -> None:
+        """Truncates the episodes in progress of all actors."""
+        self._ask({seat.index: CutEpisodes() for seat in self.seats})
+
+    def _ask(self, orders: Mapping[int, ActorOrder]) -> dict[int, ActorAnswer]:
+        """Sends control messages by actor index, waits for all answers, and returns them by index.
+
+        Actors that fail meanwhile are restarted and get their message again.
+        """
+        for index, order in orders.items():
+            self._tell(self.seats[index], order)
+        waiting = list(orders)
+        while waiting:
+            self._hear(self.seats[waiting[0]], PATIENCE_S)
+            for index in waiting[1:]:
+                self._hear(self.seats[index])
+            self._supervise()
+            waiting = [i for i in waiting if not self.seats[i].answers]
+        return {index: self.seats[index].answers.pop() for index in orders}
+
+    def _tell(self, seat: ActorSeat, order: ActorOrder) -> None:
+        seat.order = order
+        seat.watch.expect()
+        if seat.host is not None:
+            seat.host.send(order)
+
+    # In async mode: actors play by themselves, and report now and then.
+
+    def start(self) -> None:
+        """Makes every actor play continuously from now on (async mode)."""
+        for seat in self.seats:
+            seat.self_driven = True
+            self._tell(seat, PlayFreely())
+
+    def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
+        """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
+
+        `room` is unused here: only actors on a cluster need it.
+        """
+        if (go, epsilons) == self._allowed:
+            return
+        for ring, epsilon in zip(self.rings, epsilons, strict=True):
+            ring.control(go, epsilon)
+        self._allowed = go, epsilons
+
+    def wait(self, timeout_s: float, rows: int = 1) -> None:
+        """Blocks until actors have written rows that replay can insert, at most `timeout_s`.
+
+        For the first 20 ms it waits for `rows` rows, after that for any row: each check takes CPU
+        time that an actor may need. Actors of the inline engine play during this call.
+        """
+        began, passed = time.monotonic(), 0.0
+        while not self._enough(rows if passed < SOON_S else 1) and passed < timeout_s:
+            if self._hangs is None:
+                time.sleep(NAP_S)
+            for seat in self.seats if self._hangs else ():
+                self._hear(seat)
+            passed = time.monotonic() - began
+
+    def _enough(self, rows: int) -> bool:
+        """Returns whether at least `rows` rows wait for insertion into replay.
+
+        Also True if an actor's transport ring is half full, so that the actor may soon block.
+        """
+        waiting = [ring.committed - ring.consumed for ring in self.rings]
+        full = zip(waiting, self.rings, strict=True)
+        return sum(waiting) >= rows or any(2 * count >= ring.capacity for count, ring in full)
+
+    def reports(self) -> list[ActorReport]:
+        """Returns the actors' reports since the last call, and restarts actors that failed."""
+        for seat in self.seats:
+            self._hear(seat)
+        self._supervise()
+        answers = [answer for seat in self.seats for answer in seat.answers]
+        for seat in self.seats:
+            seat.answers.clear()
+        return [answer for answer in answers if isinstance(answer, ActorReport)]
+
+    def successors(self) -> ActorGroupState:
+        following = [incarnation + 1 for incarnation in self.incarnations]
+        return ActorGroupState(following, progress=self.progress.state())
+
+    # In both: supervision.
+
+    def _hear(self, seat: ActorSeat, timeout_s: float = 0.0) -> None:
+        if seat.host is None:
+            time.sleep(timeout_s)
+        while seat.host is not None and not (seat.answers and not seat.self_driven):
+            message = self._receive(seat, seat.host, timeout_s)
+            if message is None:
+                return
+            if isinstance(message, RoleFailed):
+                seat.watch.failed(message)
+                return
+            seat.order = None
+            seat.watch.heard_from()
+            seat.answers.append(message)
+            if isinstance(message, ActorReport) and message.progress is not None:
+                self.progress.take(message.progress)
+            if seat.host.in_process:
+                return  # one turn for each actor
+            timeout_s = 0.0
+
+    def _receive(
+        self, seat: ActorSeat, host: ActorHandle, timeout_s: float
+    ) -> ActorAnswer | RoleFailed | None:
+        if not host.in_process:
+            return host.receive(timeout_s)
+        with self._here(seat):
+            return host.receive(timeout_s)
+
+    def _supervise(self) -> None:
+        if self._inference is not None:
+            self._inference.supervise()
+            self._warnings += self._inference.take_warnings()
+        for seat in self.seats:
+            if seat.host is not None and (trouble := self._trouble(seat, seat.host)):
+                self._lose(seat, seat.host, trouble)
+            if seat.host is None and seat.watch.due and self._emptied(seat):
+                self._replace(seat)
+
+    def _trouble(self, seat: ActorSeat, host: ActorHandle) -> str | None:
+        if not host.alive and seat.watch.failure is None:
+            self._hear(seat)  # what it sent before it ended
+        return seat.watch.trouble(
+            alive=host.alive,
+            silence_s=self.rings[seat.index].silence_s,
+            limit_s=self.config.actor.env_step_timeout_s,
+            setting="actor.env_step_timeout_s",
+            closing_s=CLOSE_S,
+            busy=self._hangs is None and seat.working,
+        )
+
+    def _lose(self, seat: ActorSeat, host: ActorHandle, trouble: str) -> None:
+        """Kills a failed actor and schedules its restart; ends the run after too many failures."""
+        seat.host, status = None, None
+        with self._here(seat), contextlib.suppress(EnvError):  # it is gone, closed or not
+            status = host.stop(0.0)
+        if self._brought(seat):
+            seat.watch.recovered()
+        self._warnings.append(seat.watch.lost(trouble, status=status, details=self._details(seat)))
+
+    def _details(self, seat: ActorSeat) -> str:
+        seed = self.config.run.seed
+        return f" of {self.spec.name} (seed {seed}, incarnation {seat.incarnation})"
+
+    def _brought(self, seat: ActorSeat) -> bool:
+        """Returns whether a failed actor had played since its start.
+
+        If so, its earlier failures do not count as failures in a row.
+
+        In async mode: whether it has written at least `actor.chunk` rows. In sync mode: whether it
+        has answered a control message, or replay has read rows from it.
+        """
+        ring = self.rings[seat.index]
+        if seat.self_driven:
+            return ring.committed >= self.config.actor.chunk
+        return bool(seat.answers) or ring.consumed > 0
+
+    def _emptied(self, seat: ActorSeat) -> bool:
+        """Returns whether replay has inserted all rows that a failed actor left in its ring buffer.
+
+        In sync mode, rows of a control message that the actor did not answer are not inserted, so
+        they do not count: the restarted actor gets the message again.
+        """
+        counts = seat.self_driven or seat.answers
+        return not (counts and self.rings[seat.index].waiting)
+
+    def _replace(self, seat: ActorSeat) -> None:
+        """Restarts a failed actor with a new transport ring.
+
+        The new process gets the control message that the failed one had not answered.
+        """
+        try:
+            ring = self._ring(seat.number, seat.incarnation + 1)
+            old, self.rings[seat.index] = self.rings[seat.index], ring
+            old.close()
+            seat.incarnation += 1
+            self._start(seat)
+        except StalledError:
+            raise
+        except (OSError, RookeryError) as error:
+            trouble, text = f"could not be started: {error}", traceback.format_exc()
+            self._warnings.append(seat.watch.count(trouble, text, details=self._details(seat)))
+            return
+        self.restarts += 1
+        self._allowed = None  # for its new ring
+        if seat.self_driven:
+            self._tell(seat, PlayFreely())
+        elif seat.order is not None:
+            self._tell(seat, seat.order)
+
+    def close(self) -> None:
+        """Ends all actors: they may close their environments, and are killed after 2 s."""
+        deadline = time.monotonic() + CLOSE_S
+        with contextlib.ExitStack() as stack:
+            for ring in self.rings:
+                stack.callback(ring.close)
+            for part in (self._slots, self._inference):  # the last first, and actors before both
+                if part is not None:
+                    stack.callback(part.close)
+            if self._hangs is not None:
+                stack.callback(self._hangs.close)
+            for seat in self.seats:
+                if seat.host is not None:
+                    seat.host.send(CloseRole())
+                    stack.callback(self._stop, seat, seat.host, deadline)
+
+    def _stop(self, seat: ActorSeat, host: ActorHandle, deadline: float) -> None:
+        """Ends one actor, and kills it at the deadline, or at once if it is still starting."""
+        seat.host = None
+        with self._here(seat):
+            host.stop(max(0.0, deadline - time.monotonic()) if seat.watch.heard else 0.0)

@@ -1,0 +1,209 @@
+"""One actor in the learner's process, called directly (`run.mode single`).
+
+There is no process engine and no message between the training loop and the actor. An error of the
+environment is raised in the loop, and a hung environment ends the run: it cannot be restarted.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+from rookery.actors.actor import Actor, transport
+from rookery.actors.actor_group import ActorGroupState, refuse_other_actors
+from rookery.actors.env_progress import Progress
+from rookery.actors.messages import ActorReport, ActorSetup
+from rookery.actors.start_errors import unstarted
+from rookery.actors.worker import TRACE_S, ActorWorker, refuse_full_gpu
+from rookery.config.schema import Config
+from rookery.engines.engine import copies
+from rookery.envs.make import Envs, Factory
+from rookery.errors import RookeryError, StalledError
+from rookery.event import Activity, Counters
+from rookery.replay.ring import Ring
+from rookery.report.metrics.trace import Trace
+from rookery.runtime.timeouts import Patience
+from rookery.runtime.watchdog import Hung, Watchdog
+from rookery.types import EnvSpec
+
+
+class SingleActor:
+    """The only actor of a run in single mode: implements `ActorGroup` in the learner's process."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        *,
+        weights_fd: int,
+        factory: Factory | None = None,
+        envs: Envs | None = None,
+        incarnation: int = 0,
+        progress: Sequence[Sequence[object]] = (),
+        opponents: object = None,
+    ):
+        """Builds the actor; it plays `envs`, or makes its own environments if `envs` is None."""
+        self._incarnation, self._config = incarnation, config
+        with contextlib.ExitStack() as stack:
+            self.ring = transport(spec, config.actor, index=0, incarnation=incarnation)
+            stack.callback(self.ring.close)
+            self._hangs = HangWatch(config, spec)
+            stack.callback(self._hangs.close)
+            try:
+                ring_fd, weights_fd = copies(self.ring.fd, weights_fd)
+            except OSError as error:
+                raise unstarted("actor 0 of 1", error) from error
+            setup = ActorSetup(
+                config,
+                factory,
+                0,
+                incarnation,
+                ring_fd,
+                weights_fd,
+                envs=envs,
+                opponents=opponents,
+                progress=Progress(progress).of(0),
+            )
+            self._worker = self._started(setup, [ring_fd, weights_fd])
+            self._trace = Trace("actor-0")
+            stack.pop_all()
+
+    def _started(self, setup: ActorSetup, fds: Sequence[int]) -> ActorWorker:
+        try:
+            with self._hangs.watch(self.ring):
+                return ActorWorker(setup)
+        except BaseException as error:
+            for fd in fds:
+                os.close(fd)
+            if isinstance(error, OSError) and not isinstance(error, RookeryError):
+                raise unstarted("actor 0 of 1", error) from error
+            raise
+
+    @property
+    def actor(self) -> Actor:
+        return self._worker.actor
+
+    @property
+    def rings(self) -> list[Ring]:
+        """The actor's transport ring, in a list, from which replay inserts rows."""
+        return [self.ring]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Always empty: the actor runs in the learner's process."""
+        return {}
+
+    @property
+    def complete(self) -> bool:
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def warnings(self) -> Iterator[str]:
+        """Yields nothing: the actor's errors are raised instead."""
+        return iter(())
+
+    def asynchronous(self) -> None:
+        """Returns None: async mode is not supported, since the actor runs in the training loop."""
+
+    def collect(
+        self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
+    ) -> Iterator[list[ActorReport]]:
+        (epsilon,) = epsilons
+        while True:
+            report = self._play(env_steps, episodes, epsilon)
+            yield [report]
+            if not report.left:
+                return
+            episodes = report.left
+
+    def _play(self, env_steps: int, episodes: int | None, epsilon: float) -> ActorReport:
+        """Plays at least `env_steps` steps, or `episodes` episodes if given; returns a report.
+
+        First loads the newest published weights if `actor.pull_period` env steps have passed since
+        weights were loaded.
+        """
+        actor = self.actor
+        with self._hangs.watch(self.ring):
+            if actor.due() and self._worker.weight_store is not None:
+                actor.pull(self._worker.weight_store)
+            began = time.monotonic()
+            try:
+                if episodes is None:
+                    played = actor.collect(env_steps, epsilon)
+                else:
+                    played = actor.collect_episodes(episodes, epsilon)
+            except RuntimeError as error:
+                refuse_full_gpu(self._config, 0, error)
+                raise
+        self._trace.note(Activity.PLAY, began, time.monotonic(), played.env_steps)
+        left = 0 if episodes is None else max(0, episodes - len(played.ended))
+        traced = self._trace.take(Counters()) if self._trace.age_s >= TRACE_S else None
+        return ActorReport(played.env_steps, played.ended, epsilon, actor.version, left, traced)
+
+    def save(self) -> ActorGroupState:
+        with self._hangs.watch(self.ring):
+            return ActorGroupState([self._incarnation], [self._worker.save()])
+
+    def restore(self, state: ActorGroupState) -> None:
+        refuse_other_actors(state, 1)
+        with self._hangs.watch(self.ring):
+            self._worker.restore(state.actors[0])
+
+    def cut(self) -> None:
+        with self._hangs.watch(self.ring):
+            self.actor.cut()
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.ring.close)
+            stack.callback(self._hangs.close)
+            with self._hangs.watch(self.ring):
+                self._worker.close()
+
+
+class HangWatch:
+    """Watchdog thread that checks the heartbeat of the actor that runs in this process.
+
+    It ends a run whose environment hangs: an actor in the learner's process cannot be restarted.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec):
+        self._limit_s, self._name = config.actor.env_step_timeout_s, spec.name
+        self._ring: Ring | None = None  # of the actor that works right now
+        self._patience = Patience()
+        self._watchdog = Watchdog(self._hung)
+
+    @contextlib.contextmanager
+    def watch(self, ring: Ring) -> Iterator[None]:
+        """Context manager that supervises the actor with this transport ring.
+
+        Raises StalledError if the actor sends no heartbeat for `actor.env_step_timeout_s`.
+        """
+        ring.beat()
+        self._ring = ring
+        try:
+            yield
+        except Hung as hung:
+            raise StalledError(str(hung)) from None
+        finally:
+            self._ring = None
+
+    def _hung(self) -> str | None:
+        """Returns an error message if the actor hangs, else None; runs in the watchdog thread."""
+        ring = self._ring
+        if ring is None:
+            self._patience = Patience()
+            return None
+        if not self._patience.at_end(ring.silence_s, self._limit_s):
+            return None
+        return (
+            f"{self._name} has not answered for {self._patience.silent_s:.0f} s "
+            f"(actor.env_step_timeout_s is {self._limit_s:g}); correct the environment, raise the "
+            "limit, or use --mode sync or async with --engine processes, where a hung actor is "
+            "replaced"
+        )
+
+    def close(self) -> None:
+        self._watchdog.close()

@@ -1,0 +1,23 @@
+"""Error messages for actors that the operating system has no resources to start."""
+
+import errno
+
+from rookery.errors import LostError
+
+ADVICE = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close other programs: the machine is out of open files",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u, or the container's pids limit)",
+    errno.ENOMEM: "close other programs: there is no memory left",
+}
+
+
+def unstarted(what: str, error: OSError) -> LostError:
+    """Returns the error to raise where an actor or the inference server could not be started.
+
+    `what` names the process. The message contains advice that fits the errno of `error`.
+    """
+    advice = ADVICE.get(error.errno or 0, "see what the system says")
+    return LostError(
+        f"{what} could not be started ({error}); {advice}, or use fewer actors (--actors)"
+    )

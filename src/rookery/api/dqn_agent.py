@@ -1,0 +1,296 @@
+"""DQN agent that `train_dqn` returns: a learner and its replay buffer, without actor processes.
+
+    agent = DqnAgent.new("CartPole-v1", settings={"net.hidden": [64]})
+    for trajectory in rollout_worker(agent.policy(), episodes=4, epsilon=0.3):
+        agent.add_trajectory_to_buffer(trajectory)
+    agent.learn(16)
+    agent.save("runs/agent")                      # runs/agent.safetensors
+    agent = DqnAgent.open("runs/agent")
+
+A saved agent holds all networks, the optimizer and the settings: named arrays, and JSON in the
+header. The replay buffer is not saved. Pickle is not used.
+"""
+
+import contextlib
+import json
+import os
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as save_arrays
+
+from rookery.actors.actor import transport
+from rookery.actors.policy import NONE, InferencePolicy, Recipe, checked, recipe
+from rookery.api.trajectories import Trajectory, as_trajectory, rows_of
+from rookery.checkpoints.checkpoint import scratch_name, write_synced
+from rookery.config.load import as_dict, load
+from rookery.config.schema import Config, Pick
+from rookery.envs.spaces import SpaceCodec
+from rookery.envs.turn_based.game import Who
+from rookery.envs.turn_based.opponents import Opponents
+from rookery.envs.turn_based.tables import OPPONENT, PLAYED
+from rookery.errors import CheckpointError, ConfigError
+from rookery.event import Episode
+from rookery.learner.weight_store import WeightStore
+from rookery.networks.named_arrays import load_arrays
+from rookery.replay.buffer import LocalReplay
+from rookery.replay.ring import Ring
+from rookery.training.build import Parts, build_parts
+from rookery.training.steps import count, insert, learn
+from rookery.types import Array
+from rookery.version import __version__
+
+FORMAT = 1
+SUFFIX = ".safetensors"
+HEADER = "rookery"  # entry in the safetensors header
+NO_INCARNATION = -1  # incarnation of rows that were not written by an actor
+RATE = "selfplay/win_rate_"
+NO_ACTORS: dict[str, Any] = {  # settings of an agent without actors and opponents
+    "run.mode": "sync",
+    "run.engine": "inline",
+    "actor.num": 1,
+    "learner.publish_period": 1 << 62,
+    "selfplay.opponents": {},
+    "selfplay.league": False,
+}
+
+
+class SavedAgent(NamedTuple):
+    """Content of a saved agent's file: settings, and the learner's state as numbers and arrays.
+
+    The arrays are the weights of all networks and the optimizer's state.
+    """
+
+    config: Config
+    numbers: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+class DqnAgent:
+    """DQN agent that learns from trajectories, acts, saves and loads."""
+
+    def __init__(
+        self, parts: Parts, made_from: Recipe, codec: SpaceCodec, returns: list[float] | None = None
+    ):
+        """Makes an agent from the learner and replay buffer of a run whose actors are closed."""
+        self.recipe, self.codec = made_from, codec
+        self.returns = returns or []  # of all episodes, in training order
+        self.win_rates = _win_rates(parts.opponents)  # in training, by kind of opponent
+        parts.opponents = None
+        self._parts = parts
+        self._acting = InferencePolicy(made_from, parts.spec, codec)
+        self._stale = True  # the learner's weights are newer than the acting ones
+        self._episodes = 0  # added as trajectories
+        config = parts.config.actor
+        self._ring = transport(parts.spec, config, index=0, incarnation=NO_INCARNATION)
+        assert isinstance(parts.replay, LocalReplay), "an agent has one shard"
+        parts.replay.transports = [self._ring]
+        weakref.finalize(self, _release, parts.replay, parts.weight_store, self._ring)
+
+    @classmethod
+    @checked
+    def new(cls, env: Any = "CartPole-v1", *, settings: Mapping[str, Any] = NONE) -> "DqnAgent":
+        """Makes an untrained agent; `settings` maps dotted names (`net.hidden`) to values."""
+        shown = recipe(env, {**settings, **NO_ACTORS}).shown()
+        lanes = 1 if shown.tables is None else shown.tables.seats
+        made_from = recipe(env, {**settings, **NO_ACTORS, "actor.envs": lanes})
+        parts = build_parts(made_from.config, factory=made_from.factory)
+        parts.actors.close()
+        return cls(parts, made_from, shown.codec)
+
+    @classmethod
+    @checked
+    def open(cls, path: str | Path, env: Any = None) -> "DqnAgent":
+        """Loads a saved agent, with an empty replay buffer.
+
+        `env` is required if the saved agent's environment was a Python object without a name.
+        """
+        saved = read(path)
+        agent = cls.new(saved.config.env.id if env is None else env, settings=_sections(saved))
+        agent._restore(saved)
+        return agent
+
+    @property
+    def config(self) -> Config:
+        return self._parts.config
+
+    @property
+    def learner_steps(self) -> int:
+        return self._parts.learner.learner_steps
+
+    @property
+    def weights_sha256(self) -> str:
+        """SHA-256 checksum of the online network's weights."""
+        return self._parts.learner.weights_sha256()
+
+    def get_weights(self) -> dict[str, Array]:
+        """Returns a copy of the online network's weights, by parameter name."""
+        return {name: array.copy() for name, array in self._parts.learner.weights().items()}
+
+    @checked
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Sets the weights of the online and the target network."""
+        algorithm = self._parts.learner.algorithm
+        load_arrays(algorithm.acting, weights)
+        algorithm.update_targets(0)
+        self._stale = True
+
+    @checked
+    def act(self, obs: Any, epsilon: float = 0.0) -> Any:
+        """Returns the greedy action for an observation, or a random one (probability `epsilon`)."""
+        if self._stale:
+            self._acting.set_weights(self._parts.learner.weights())
+            self._stale = False
+        return self._acting.act(obs, epsilon)
+
+    def reset(self) -> None:
+        """Clears the frame stack. Call it before the first observation of an episode."""
+        self._acting.reset()
+
+    def policy(self) -> InferencePolicy:
+        """Returns a policy, with a copy of the weights, that can act in another process."""
+        policy = InferencePolicy(self.recipe, self._parts.spec, self.codec)
+        policy.set_weights(self._parts.learner.weights())
+        return policy
+
+    @checked
+    def add_trajectory_to_buffer(self, trajectory: Trajectory | Mapping[str, Any]) -> None:
+        """Adds one episode to the replay buffer.
+
+        A trajectory given as a mapping must have the field names of `Trajectory` as keys.
+        """
+        given = as_trajectory(trajectory)
+        self._refuse_what_actors_add()
+        rows = rows_of(given, self._parts.spec, self.codec, self.config.env)
+        common = {"env": 0, "episode": self._episodes, "version": self._parts.weight_store.version}
+        if PLAYED in self._parts.spec.extras:
+            common[OPPONENT] = Who.RANDOM  # a trajectory does not name its opponent
+        for first in range(0, given.env_steps + 1, self._ring.capacity):
+            piece = {name: a[first : first + self._ring.capacity] for name, a in rows.items()}
+            self._ring.put(len(piece["end"]), {**piece, **common})
+            insert(self._parts)
+        self._episodes += 1
+        self.returns.append(given.score)
+        ended = [Episode(given.score, given.env_steps)]
+        count(self._parts, given.env_steps, ended, epsilon=0.0, version=0)
+
+    def _refuse_what_actors_add(self) -> None:
+        if extras := [extra.name for extra in self._parts.spec.extras if extra != PLAYED]:
+            raise ConfigError(
+                f"trajectories have no {', '.join(extras)}, which algo.name "
+                f"{self.config.algo.name} needs; use dqn here, or rookery.train"
+            )
+
+    @checked
+    def learn(self, learner_steps: int = 1) -> float:
+        """Takes gradient steps on batches from the replay buffer, and returns their mean loss.
+
+        Steps with a loss or gradient that is not finite are skipped; if all are, returns nan.
+        """
+        learned = [learn(self._parts).result.metrics for _ in range(learner_steps)]
+        self._stale = True
+        losses = [float(metrics["loss"]) for metrics in learned if metrics]  # waits for the device
+        return float(np.mean(losses)) if losses else float("nan")
+
+    @checked
+    def save(self, path: str | Path) -> Path:
+        """Saves the agent to a file, and returns the file's path.
+
+        A path without an extension gets `.safetensors`; missing folders are made.
+        """
+        numbers, arrays = self._parts.learner.state()
+        header = {
+            "format": FORMAT,
+            "rookery": __version__,
+            "config": as_dict(self.config),
+            "learner": numbers,
+        }
+        return write(path, header, arrays)
+
+    @checked
+    def load(self, path: str | Path) -> None:
+        """Replaces this agent's networks and optimizer state by those in a saved agent's file.
+
+        The saved agent must have the same network sizes and the same optimizer.
+        """
+        saved = read(path)
+        ours, theirs = self.config.learner.optimizer, saved.config.learner.optimizer
+        if ours is not theirs:
+            raise CheckpointError(
+                f"{path} was saved with the optimizer {theirs}, this agent has {ours}; "
+                "use DqnAgent.open(path)"
+            )
+        self._restore(saved)
+
+    def _restore(self, saved: SavedAgent) -> None:
+        self._parts.learner.restore(saved.numbers, saved.arrays)
+        self._stale = True
+
+
+def _win_rates(opponents: Opponents | None) -> dict[str, float]:
+    found = {} if opponents is None else opponents.stats()
+    return {pick.value: found[RATE + pick] for pick in Pick if RATE + pick in found}
+
+
+def _sections(saved: SavedAgent) -> dict[str, Any]:
+    return {key: value for key, value in as_dict(saved.config).items() if key != "name"}
+
+
+def _release(pool: LocalReplay, weight_store: WeightStore, ring: Ring) -> None:
+    for part in (pool, weight_store, ring):
+        part.close()
+
+
+def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Path:
+    """Writes a saved agent, JSON header and arrays, to a safetensors file; returns its path.
+
+    The file is written atomically. A path without an extension gets `.safetensors`.
+    """
+    target = _named(path)
+    scratch = scratch_name(target)
+    try:
+        text = json.dumps(header)
+        raw = save_arrays(
+            {k: np.require(a, requirements="C") for k, a in arrays.items()}, {HEADER: text}
+        )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_synced(scratch, raw)
+        os.replace(scratch, target)
+    except (OSError, TypeError) as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise CheckpointError(
+            f"{target} could not be written: {error}; choose a writable path, and settings that "
+            "JSON can hold"
+        ) from error
+    return target
+
+
+def read(path: str | Path) -> SavedAgent:
+    """Reads a saved agent; raises `CheckpointError` for a file that is not a saved agent."""
+    file = _named(path)
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            header = json.loads((opened.metadata() or {})[HEADER])
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        if header["format"] != FORMAT:
+            raise CheckpointError(
+                f"{file} has format {header['format']}, written by Rookery {header['rookery']}; "
+                f"Rookery {__version__} reads format {FORMAT}: use the release that wrote it"
+            )
+        return SavedAgent(load(changes=header["config"]), dict(header["learner"]), arrays)
+    # RecursionError: a deeply nested header
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read as an agent ({type(error).__name__}: {error}); "
+            "give a file that DqnAgent.save wrote"
+        ) from error
+
+
+def _named(path: str | Path) -> Path:
+    file = Path(path)
+    return file if file.suffix else file.with_name(file.name + SUFFIX)

@@ -1,0 +1,363 @@
+"""Checkpoints on disk: one folder each, written atomically and verified before use.
+
+    ckpt-000000010000/
+        MANIFEST.json         written last: format, counters, SHA-256 of every file and of itself
+        state.json            counters and states of learner, actors and replay
+        arrays.safetensors    networks, optimizer, priorities
+        weights.safetensors   weights that actors need: all that `rookery.load` reads
+        rows-S-A-B.safetensors  rows A to B of replay shard S, hard-linked between checkpoints
+
+A row is one stored step; a shard is one part of the replay buffer. A folder is written under a
+temporary name and renamed when it is complete. Loading takes the newest checkpoint whose checksums
+are correct, and reports the ones it skipped. Nothing is unpickled.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from rookery.errors import CheckpointError
+from rookery.files import sync_folder
+from rookery.types import Array
+from rookery.version import __version__
+
+FORMAT = 2
+MANIFEST, STATE, ARRAYS, WEIGHTS = (
+    "MANIFEST.json",
+    "state.json",
+    "arrays.safetensors",
+    "weights.safetensors",
+)
+MOST_MANIFEST_BYTES = 16 << 20
+KEYS = ("env_steps", "version", "exact", "final", "about", "files", "segments")
+TEMPORARY = ".tmp-"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FOLDER = re.compile(r"ckpt-(\d{12})(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Expected size and SHA-256 of a file."""
+
+    size: int  # bytes
+    sha256: str
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Digest":
+        return cls(len(raw), hashlib.sha256(raw).hexdigest())
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A replay segment: a file with the rows (steps) [first, last) of one shard of the replay."""
+
+    path: Path
+    first: int
+    last: int
+    digest: Digest
+    shard: int = 0
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of a checkpoint in memory, before it is written."""
+
+    env_steps: int
+    version: int
+    exact: bool  # a resumed run continues bit for bit
+    final: bool  # the run is over: weights only
+    about: dict[str, Any]  # counters, spec, score: for readers and for `rookery.load`
+    weights: dict[str, Array]
+    state: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True)
+class VerifiedCheckpoint:
+    """A checkpoint on disk whose sizes and checksums were found correct."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def env_steps(self) -> int:
+        return int(self.manifest["env_steps"])
+
+    def weights(self) -> dict[str, Array]:
+        return _load_arrays(self.folder / WEIGHTS)
+
+    def state(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.folder / STATE).read_bytes()))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{self.folder / STATE} cannot be read: {error}") from error
+
+    def arrays(self) -> dict[str, Array]:
+        return _load_arrays(self.folder / ARRAYS)
+
+    def segments(self) -> list[Segment]:
+        return [
+            Segment(self.folder / name, first, last, Digest(**self.manifest["files"][name]), *shard)
+            for name, first, last, *shard in self.manifest["segments"]
+        ]
+
+
+class CheckpointSearch(NamedTuple):
+    """Result of a search for a checkpoint, with the reasons why others were skipped.
+
+    Each reason begins with the name of the skipped folder.
+    """
+
+    found: VerifiedCheckpoint | None
+    broken: list[str]  # reasons of those that do not verify
+    unfit: list[str]  # reasons of those that verify but do not fit the request
+
+
+def name_of(env_steps: int) -> str:
+    """Returns the folder name of a checkpoint at `env_steps`; names sort by env steps."""
+    return f"ckpt-{env_steps:012d}"
+
+
+def write(parent: Path, name: str, content: Content) -> Path:
+    """Writes a checkpoint into a new folder in `parent`; returns the folder.
+
+    On return all its files are on disk. If `name` is taken, a number is appended to it.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = _free_name(parent, name)
+    scratch = scratch_name(folder)
+    try:
+        scratch.mkdir()
+        _fill(scratch, content)
+        os.rename(scratch, folder)
+    except BaseException:  # also KeyboardInterrupt: no half-written checkpoint may stay
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    sync_folder(parent)
+    return folder
+
+
+def _fill(scratch: Path, content: Content) -> None:
+    raw = {WEIGHTS: save_bytes(content.weights)}
+    if content.state:
+        raw[STATE] = json.dumps(content.state).encode()
+        raw[ARRAYS] = save_bytes(content.arrays)
+    files = {name: asdict(Digest.of(data)) for name, data in raw.items()}
+    for name, data in raw.items():
+        write_synced(scratch / name, data)
+    for segment in content.segments:
+        link_or_copy(segment.path, scratch / segment.path.name)
+        files[segment.path.name] = asdict(segment.digest)
+    manifest = {
+        "format": FORMAT,
+        "rookery": __version__,
+        "env_steps": content.env_steps,
+        "version": content.version,
+        "exact": content.exact,
+        "final": content.final,
+        "about": content.about,
+        "files": files,
+        "segments": [[s.path.name, s.first, s.last, s.shard] for s in content.segments],
+    }
+    manifest["sha256"] = _seal(manifest)
+    write_synced(scratch / MANIFEST, json.dumps(manifest, indent=1).encode())
+    sync_folder(scratch)
+
+
+def save_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """Serializes named arrays as safetensors."""
+    return bytes(save({name: np.require(a, requirements="C") for name, a in arrays.items()}))
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a file and waits until it is on disk."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def verify(folder: Path) -> VerifiedCheckpoint:
+    """Checks sizes and checksums of all files of a checkpoint; returns it if they are correct.
+
+    Otherwise raises CheckpointError with the reason.
+    """
+    try:
+        manifest = _manifest(folder)
+        listed = {
+            name: Digest(int(d["size"]), d["sha256"]) for name, d in manifest["files"].items()
+        }
+        present = {path.name for path in folder.iterdir()} - {MANIFEST}
+        if present != set(listed):
+            raise CheckpointError(
+                f"its files differ from its manifest: {sorted(present ^ set(listed))}"
+            )
+        for name, digest in listed.items():
+            _verify_file(folder / name, digest)
+    # RecursionError: a manifest of ten thousand brackets
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"it cannot be read as a checkpoint ({type(error).__name__}: {error})"
+        ) from error
+    return VerifiedCheckpoint(folder, manifest)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    _refuse_special(path)
+    if path.stat().st_size > MOST_MANIFEST_BYTES:
+        raise CheckpointError("its manifest is too large to be one")
+    manifest: dict[str, Any] = json.loads(path.read_bytes())
+    if manifest["format"] != FORMAT:
+        raise CheckpointError(
+            f"it has format {manifest['format']}, written by Rookery "
+            f"{manifest.get('rookery')}; Rookery {__version__} reads format "
+            f"{FORMAT}: use the release that wrote it"
+        )
+    if manifest.pop("sha256") != _seal(manifest):
+        raise CheckpointError("its manifest does not match its own checksum")
+    names = [*manifest["files"], *(name for name, *_ in manifest["segments"])]
+    if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
+        raise CheckpointError(f"its manifest names files outside of it: {names}")
+    if missing := [key for key in KEYS if key not in manifest]:
+        raise CheckpointError(f"its manifest lacks {missing}")
+    return manifest
+
+
+def _verify_file(path: Path, expected: Digest) -> None:
+    _refuse_special(path)
+    if path.stat().st_size != expected.size:
+        raise CheckpointError(
+            f"{path.name} has {path.stat().st_size} bytes, its manifest says {expected.size}"
+        )
+    with open(path, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
+            raise CheckpointError(f"{path.name} does not match its checksum")
+
+
+def _refuse_special(path: Path) -> None:
+    """Raises CheckpointError unless `path` is a plain file (no symbolic link, pipe or device)."""
+    if path.is_symlink() or not path.is_file():
+        raise CheckpointError(
+            f"{path.name} is {'a link' if path.is_symlink() else 'not a plain file'}"
+        )
+
+
+def folders(parent: Path) -> list[Path]:
+    """Returns the checkpoint folders in `parent`, newest first."""
+    found = [
+        (match, path)
+        for path in (parent.iterdir() if parent.is_dir() else ())
+        if (match := _FOLDER.fullmatch(path.name))
+    ]
+    found.sort(key=lambda f: (int(f[0][1]), int(f[0][2] or 0)), reverse=True)
+    return [path for _, path in found]
+
+
+def newest(parent: Path, *, exact: bool = False, resumable: bool = True) -> CheckpointSearch:
+    """Returns the newest checkpoint with correct checksums, and why newer ones were skipped.
+
+    With `exact` it also skips checkpoints from which a run would not continue bit for bit. With
+    `resumable` it also skips those of finished runs, which contain weights only.
+    """
+    broken: list[str] = []
+    unfit: list[str] = []
+    for folder in folders(parent):
+        try:
+            found = verify(folder)
+        except CheckpointError as error:
+            broken.append(f"{folder.name} skipped: {error}")
+            continue
+        if resumable and found.manifest["final"]:
+            unfit.append(f"{folder.name} skipped: it only has the weights of a finished run")
+        elif exact and not found.manifest["exact"]:
+            unfit.append(
+                f"{folder.name} skipped: it is not exact (saved at an interrupt, with environments "
+                "that could not be saved, or without replay)"
+            )
+        else:
+            return CheckpointSearch(found, broken, unfit)
+    return CheckpointSearch(None, broken, unfit)
+
+
+def prune(parent: Path, keep: int) -> None:
+    """Deletes all but the newest `keep` checkpoints."""
+    for folder in folders(parent)[keep:]:
+        remove(folder)
+
+
+def remove_beyond(parent: Path, env_steps: int) -> None:
+    """Deletes all checkpoints with more than `env_steps` env steps."""
+    for folder in folders(parent):
+        match = _FOLDER.fullmatch(folder.name)
+        if match and int(match[1]) > env_steps:
+            remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Deletes a checkpoint; renames it first, so that a half-deleted one is never loaded."""
+    doomed = scratch_name(folder)
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def read_segments(
+    segments: Iterable[Segment], shard: int = 0
+) -> Iterator[tuple[int, dict[str, Array]]]:
+    """Reads the segment files of one replay shard; yields (first row number, columns) of each.
+
+    Columns are arrays by name. Only one segment is in memory at a time.
+    """
+    for segment in segments:
+        if segment.shard == shard:
+            yield segment.first, _load_arrays(segment.path)
+
+
+def _load_arrays(path: Path) -> dict[str, Array]:
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def scratch_name(path: Path) -> Path:
+    """Returns a unique temporary path in the same folder as `path`.
+
+    `rookery clean` recognises such names, and deletes files that killed runs left under them.
+    """
+    return path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+def _free_name(parent: Path, name: str) -> Path:
+    """Returns `parent / name`, or if that checkpoint exists, the path with a number appended.
+
+    It may exist, since a resumed run can save again at the same env step.
+    """
+    matches = [m for path in folders(parent) if (m := _FOLDER.fullmatch(path.name))]
+    taken = [int(match[2] or 0) for match in matches if f"ckpt-{match[1]}" == name]
+    return parent / (f"{name}-{max(taken) + 1}" if taken else name)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-links a file, or copies it if the file system does not allow links."""
+    try:
+        os.link(source, target)
+    except OSError:  # another filesystem, or one without links
+        shutil.copyfile(source, target)

@@ -1,0 +1,596 @@
+"""All actors of a run on the hosts of a cluster, as seen by the learner.
+
+Each host has one host worker process, which runs a part of the actors and a shard of replay
+(`host_worker.py`). The learner sends control messages to host workers only; they supervise their
+actors.
+
+A host worker counts as lost when Ray reports that it or its host is gone, or after it has not
+answered for `cluster.lost_s`. A new worker is then started on another host, or on the same host
+once it is back. Its replay shard is restored from the last checkpoint; newer rows are counted as
+lost. Late answers of the old worker are ignored.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from rookery.actors.actor_group import ActorGroupState, epsilons_of, refuse_other_actors
+from rookery.actors.env_progress import Progress
+from rookery.actors.messages import ActorReport, ActorState
+from rookery.cluster.host_handle import HostHandle, shifted
+from rookery.cluster.messages import (
+    CutHostEpisodes,
+    HostAnswer,
+    HostOrder,
+    HostReport,
+    HostSetup,
+    PlayOnHost,
+    PoolIdentity,
+    PublishWeights,
+    RestoreActors,
+    RestoreShard,
+    SaveActors,
+    SetTerms,
+    StartFreePlay,
+)
+from rookery.cluster.peers import peers_builder
+from rookery.config.schema import Config, Mode
+from rookery.engines.engine import CloseRole
+from rookery.engines.ray import Cluster, RayNode
+from rookery.engines.rpc import RemoteHandle, SharedObject
+from rookery.envs.make import Factory
+from rookery.errors import ConfigError, LostError
+from rookery.replay.ring import row_bytes, schema_of
+from rookery.runtime.supervision import Supervision
+from rookery.types import Array, EnvSpec
+
+WAIT_S = 0.05  # between two polls of all hosts while the learner waits for an answer
+UNLIMITED = 64  # chunks of each actor between two SetTerms messages, without a rate limiter
+TEND_S = 0.02  # between two SetTerms messages to a host of an async run
+START_LOOK_S = 0.1  # the same, before the first rows
+HUNGRY_S = 0.004  # the same, when the learner begins to wait for rows
+PATIENT_S = 0.05  # the same, when it has waited for long
+NODES_S = 2.0  # between two searches for new hosts
+STORE_BYTES = 200 << 20  # of Ray's object store, for rows on their way to a checkpoint
+BATCHES = 64  # sampled batches that the object store may hold
+SLOWER = 10.0  # times `lost_s` that slow orders may last
+ROOM_S = 15.0  # for Ray to find CPUs for a host worker; slow on a host that has just joined
+CLOSE_S = 3.0  # for all hosts to close their environments
+
+
+HostProcess: TypeAlias = RemoteHandle[HostOrder, HostAnswer]
+
+
+def embark(config: Config, spec: EnvSpec, weights: Mapping[str, Array]) -> tuple[Cluster, Config]:
+    """Starts or joins a Ray cluster; returns it, and the settings with the final `actor.num`.
+
+    If `cluster.actors_per_node` is set, `actor.num` becomes that times the number of hosts.
+    """
+    weight = sum(array.nbytes for array in weights.values())
+    batches = BATCHES * config.replay.batch_size * 2 * row_bytes(schema_of(spec)) * spec.frame_stack
+    cluster = Cluster.open(
+        config.cluster, cpus=config.actor.num, store_bytes=STORE_BYTES + 4 * weight + batches
+    )
+    each = config.cluster.actors_per_node
+    if each is not None:
+        nodes = max(1, len(usable(cluster)))
+        config = replace(config, actor=replace(config.actor, num=each * nodes))
+    return cluster, config
+
+
+class ClusterActors:
+    """All actors of a run on a cluster: starts, messages and restarts the host workers."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        *,
+        cluster: Cluster,
+        weights: dict[str, Array],
+        version: int,
+        factory: Factory | None = None,
+        incarnations: Sequence[int] = (),
+        identity: PoolIdentity | None = None,
+        progress: Iterable[Sequence[object]] = (),
+        recall: Callable[[int], RestoreShard | None] | None = None,
+    ):
+        """Starts the host workers, one per replay shard.
+
+        `recall(i)` returns replay shard i as the newest checkpoint holds it (None if there is
+        none); it is called to restore the shard of a lost host worker.
+        """
+        self.config, self.spec, self.cluster = config, spec, cluster
+        self._factory, self._identity = factory, identity
+        self._weights, self._version = weights, version
+        self._shared: SharedObject | None = None  # the weights of that version, in Ray's store
+        self.progress = Progress(progress)  # in async
+        self.restarts = self.lost_rows = self.acknowledged_rows = 0
+        self.recall = recall or (lambda place: None)
+        self._warnings: list[str] = []
+        first = epsilons_of(config.randomness.first, config)
+        self._allowed: tuple[bool, list[float]] = (True, first)
+        self._self_driven = False
+        self._room: int | None = None  # rows that the limiter takes; None: as many as there are
+        self._looked = 0.0
+        self._tags = 0
+        self._reports: list[ActorReport] = []
+        self.handles: list[HostHandle] = []
+        nodes = usable(cluster)
+        if not nodes:
+            raise ConfigError(
+                "the Ray cluster has no host with CPUs; start one with "
+                "`ray start --address=HOST:PORT --num-cpus=N`"
+            )
+        self.shards = config.replay.shards or min(len(nodes), config.actor.num)
+        for place in range(self.shards):
+            self._add(tuple(range(place, config.actor.num, self.shards)), incarnations)
+        for handle in self.handles:
+            self._place(handle, nodes)
+
+    # Placing.
+
+    def _add(self, actors: tuple[int, ...], incarnations: Sequence[int] = ()) -> None:
+        known = len(incarnations)
+        self.handles.append(
+            HostHandle(
+                place=len(self.handles),
+                actors=actors,
+                incarnations=tuple(incarnations[i] if i < known else 0 for i in actors),
+                tag=self._next_tag(),
+                wait=self.wait_a_little,
+                absent_s=self.config.cluster.absent_s,
+                patient=self.config.run.mode is not Mode.ASYNC,
+                watch=Supervision(
+                    f"host worker {len(self.handles)}",
+                    max_restarts=self.config.actor.max_restarts,
+                    remedy="see to that host",
+                ),
+            )
+        )
+
+    def _next_tag(self) -> int:
+        self._tags += 1
+        return self._tags - 1
+
+    def _place(self, handle: HostHandle, nodes: Sequence[RayNode]) -> None:
+        """Starts a host worker on the host among `nodes` that has the fewest host workers.
+
+        The host on which the last worker stopped answering is chosen only if there is no other.
+        """
+        load = Counter(other.placement.node for other in self.handles if other.host is not None)
+        avoid = handle.placement.avoid
+        node = min(nodes, key=lambda n: (n.id == avoid, load[n.id]))  # the first of equals
+        handle.placement.cpus = self._share(handle, node, len(nodes))
+        handle.placement.node = node.id
+        self._start(handle)
+
+    def _start(self, handle: HostHandle) -> None:
+        """Starts a host worker on the host it was assigned to.
+
+        A restarted worker gets its saved replay shard, and the control message that the lost worker
+        had not answered.
+        """
+        setup = HostSetup(
+            config=self.config,
+            spec=self.spec,
+            factory=self._factory,
+            actors=handle.actors,
+            incarnations=handle.incarnations,
+            shards=self.shards,
+            version=self._version,
+            weights=self._weights,
+            place=handle.place,
+            identity=self._identity,
+            progress=tuple(self.progress.share(handle.actors)),
+        )
+        handle.version, handle.placement.placed_at = self._version, time.monotonic()
+        handle.watch.started()
+        handle.host = self.cluster.start(
+            "rookery.cluster.host_worker:HostWorker",
+            setup,
+            name=f"host-{handle.place}",
+            cpus=handle.placement.cpus,
+            gpus=float(len(self.config.actor.devices)),
+            node=handle.placement.node,
+        )
+        if handle.recalled is not None:
+            handle.send(handle.recalled)
+        if self._self_driven:
+            handle.send(StartFreePlay())
+        if handle.order is not None:
+            handle.send(handle.order)
+
+    def _share(self, handle: HostHandle, node: RayNode, nodes: int) -> float:
+        """Returns how many CPUs to reserve in Ray for a host worker.
+
+        It is one per actor, but no more than are free, and no more than an equal share of the
+        host's CPUs if the run has more host workers than hosts.
+        """
+        crowd = -(-len(self.handles) // nodes)
+        placed = [other.placement for other in self.handles if other.host is not None]
+        left = node.resources["CPU"] - sum(p.cpus for p in placed if p.node == node.id)
+        return max(0.0, min(float(len(handle.actors)), node.resources["CPU"] / crowd, left))
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Always empty: resource use of processes on other hosts is not measured."""
+        return {}
+
+    def asynchronous(self) -> "ClusterActors":
+        return self
+
+    @property
+    def incarnations(self) -> list[int]:
+        """How often each actor was restarted, in the order of actor numbers."""
+        found = {n: i for b in self.handles for n, i in zip(b.actors, b.incarnations, strict=True)}
+        return [found[number] for number in sorted(found)]
+
+    def metrics(self) -> dict[str, float]:
+        """Returns metrics for the log: hosts that answer, restarts, rows inserted, rows lost."""
+        present = [handle for handle in self.handles if not handle.absent]
+        return {
+            "cluster/hosts": float(len(present)),
+            "cluster/restarts": float(self.restarts),
+            "cluster/acknowledged_rows": float(self.acknowledged_rows),
+            "cluster/lost_rows": float(self.lost_rows),
+        }
+
+    def warnings(self) -> Iterator[str]:
+        """Yields the warnings since the last call, such as about lost hosts and failed actors."""
+        while self._warnings:
+            yield self._warnings.pop(0)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every host of the run has a worker that answers (none is `absent`)."""
+        return not any(handle.absent for handle in self.handles)
+
+    # In sync mode.
+
+    def collect(
+        self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
+    ) -> Iterator[list[ActorReport]]:
+        """Makes every actor play, and yields their reports (see `ActorGroup.collect`).
+
+        The host workers insert the rows into their replay shards.
+        """
+        orders = {b.place: PlayOnHost(env_steps, episodes, _of(b, epsilons)) for b in self.handles}
+        answers = self.ask(orders).values()
+        yield [r for answer in answers if isinstance(answer, HostReport) for r in answer.reports]
+
+    def save(self) -> ActorGroupState:
+        """Returns the state of the actors of all hosts, for a checkpoint."""
+        saved = self.ask({handle.place: SaveActors() for handle in self.handles})
+        states: dict[int, ActorState] = {}
+        for handle in self.handles:
+            answer = saved[handle.place]
+            assert isinstance(answer, ActorGroupState), "the answer to SaveActors"
+            states |= zip(handle.actors, answer.actors, strict=True)
+        return ActorGroupState(self.incarnations, [states[number] for number in sorted(states)])
+
+    def restore(self, state: ActorGroupState) -> None:
+        """Restores the actors of all hosts from the state that `save` returned."""
+        refuse_other_actors(state, len(self.incarnations))
+        self.ask(
+            {
+                handle.place: RestoreActors(tuple(state.actors[n] for n in handle.actors))
+                for handle in self.handles
+            }
+        )
+
+    def cut(self) -> None:
+        """Truncates the episodes in progress of all actors."""
+        self.ask({handle.place: CutHostEpisodes() for handle in self.handles})
+
+    def ask(self, orders: Mapping[int, HostOrder]) -> dict[int, HostAnswer]:
+        """Sends control messages by host number; waits for all answers, returned by host number.
+
+        A host worker that is lost meanwhile is restarted and gets its message again.
+        """
+        asked = [self.handles[place] for place in orders]
+        for handle in asked:
+            handle.order, handle.reply = orders[handle.place], None
+            handle.send(orders[handle.place])
+        while any(handle.order is not None for handle in asked):
+            self.wait_a_little()
+        return {handle.place: handle.reply for handle in asked if handle.reply is not None}
+
+    def settle(self) -> None:
+        """Waits until all hosts have answered all control messages."""
+        while any(handle.owes for handle in self.handles):
+            self.wait_a_little()
+
+    # In async mode.
+
+    def start(self) -> None:
+        """Makes every actor play continuously from now on (async mode)."""
+        self._self_driven = True
+        for handle in self.handles:
+            handle.send(StartFreePlay())
+
+    def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
+        """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
+
+        Each host gets this with its next `SetTerms` message. `room` is the number of rows that the
+        rate limiter (samples per insert) accepts now.
+        """
+        self._allowed = go, list(epsilons)
+        self._room = room
+        self._tend()
+
+    def _tend(self, every_s: float = TEND_S) -> None:
+        """Sends a `SetTerms` message (play or pause, epsilons, allowance) to each host that is due.
+
+        A host that has answered the previous message gets the next one `every_s` after it, or at
+        once if it has used more than half of its allowance (the env steps it may play).
+        """
+        now = time.monotonic()
+        go, epsilons = self._allowed
+        for handle in self.handles:
+            pacing = handle.pacing
+            due = pacing.full or now - pacing.sent_at >= every_s
+            if due and not pacing.open and handle.host is not None:
+                pacing.open, pacing.sent_at = True, now
+                handle.send(SetTerms(go, _of(handle, epsilons), self._allowance(handle)))
+
+    def _allowance(self, handle: HostHandle) -> int:
+        """Returns how many env steps a host may play until the next message from the learner.
+
+        It is the host's equal share of the steps that the rate limiter accepts now and, as a
+        forecast, of twice those newly accepted since the last `SetTerms` message. Without a rate
+        limiter it is about 64 chunks per actor (`actor.chunk` steps each).
+        """
+        actor = self.config.actor
+        if self._room is None:
+            return len(handle.actors) * UNLIMITED * (actor.chunk + actor.envs)
+        room = max(0, self._room - self._uncounted)
+        heard = sum(other.pacing.env_steps for other in self.handles)
+        share = (room + 2 * handle.pacing.new_room(room + heard)) // len(self.handles)
+        return max(share, actor.chunk if room else 0)
+
+    def wait(self, timeout_s: float, rows: int = 1) -> None:
+        """Waits up to `timeout_s` until hosts report at least `rows` new env steps.
+
+        The learner asks the hosts less and less often while they have too few, since each request
+        costs CPU time on both sides.
+        """
+        deadline, every_s = time.monotonic() + timeout_s, self._pace_s
+        while self._uncounted < rows and time.monotonic() < deadline:
+            self._tend(every_s)
+            self.wait_a_little(every_s)
+            every_s = max(self._pace_s, min(2 * every_s, PATIENT_S))
+
+    @property
+    def _uncounted(self) -> int:
+        return sum(handle.uncounted for handle in self.handles)
+
+    @property
+    def _pace_s(self) -> float:
+        """Shortest interval, in seconds, of messages to a host while the learner waits for rows."""
+        if not self.acknowledged_rows:
+            return START_LOOK_S
+        return TEND_S if self._room is None else HUNGRY_S
+
+    def hold_open(self) -> None:
+        """Lets actors play a little even if the rate limiter pauses them, so that replay gets rows.
+
+        Replay calls it while no shard has rows to sample.
+        """
+        epsilons = self._allowed[1]
+        self._allowed, self._room = (True, epsilons), None
+        if self._self_driven:
+            self._tend()
+            self.wait_a_little()
+        else:
+            list(self.collect(self.config.actor.chunk, epsilons, self.config.actor.chunk_episodes))
+
+    def reports(self) -> list[ActorReport]:
+        """Returns the actors' reports since the last call, and restarts lost host workers."""
+        self.look()
+        reports, self._reports = self._reports, []
+        return reports
+
+    def successors(self) -> ActorGroupState:
+        following = [incarnation + 1 for incarnation in self.incarnations]
+        return ActorGroupState(following, progress=self.progress.state())
+
+    # In both.
+
+    def spread(self, version: int, weights: Mapping[str, Array]) -> None:
+        """Sends new weights to all hosts through Ray's object store.
+
+        In async mode a host that is still loading earlier weights gets the newest once it is done.
+        """
+        self._version, self._weights, self._shared = version, dict(weights), None
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        for handle in self.handles:
+            behind = handle.host is not None and handle.version < self._version
+            if behind and not (self._self_driven and handle.pulling):
+                if self._shared is None:
+                    self._shared = self.cluster.share(self._weights)
+                handle.version = self._version
+                handle.send(PublishWeights(self._version), self._shared)
+
+    def wait_a_little(self, most_s: float = WAIT_S) -> None:
+        """Waits up to `most_s` for messages from hosts, and processes them."""
+        hosts = [handle.host for handle in self.handles if handle.host is not None]
+        self.cluster.wait(hosts, most_s)
+        self.look()
+
+    def look(self) -> None:
+        """Processes all messages received from host workers, and restarts lost host workers."""
+        for handle in self.handles:
+            handle.hear()
+            for report in handle.unread:
+                self._read(handle, report)
+            handle.unread.clear()
+            if handle.host is not None and (trouble := self._trouble(handle, handle.host)):
+                self._lose(handle, handle.host, trouble)
+            elif handle.host is not None and self._waits_for_room(handle, handle.host):
+                self._share_cpus(handle, handle.host)
+        if self._self_driven:
+            self._catch_up()
+        self._fill()
+
+    def _read(self, handle: HostHandle, report: HostReport) -> None:
+        self.acknowledged_rows += report.inserted.count
+        if self._self_driven:
+            behind_s = time.monotonic() - report.clock
+            self._reports += [shifted(own, behind_s) for own in report.reports]
+        for own in report.reports:
+            if own.progress is not None:
+                self.progress.take(own.progress)
+        self._warnings += [f"{handle.where}: {warning}" for warning in report.complaints]
+
+    def _waits_for_room(self, handle: HostHandle, host: HostProcess) -> bool:
+        """Returns whether Ray has waited over 15 s for free CPUs to start a host worker."""
+        waited_s = time.monotonic() - handle.placement.placed_at
+        return handle.placement.cpus > 0 and host.node is None and waited_s > ROOM_S
+
+    def _share_cpus(self, handle: HostHandle, host: HostProcess) -> None:
+        """Restarts a host worker without reserved CPUs, so that Ray can start it on a full host."""
+        handle.empty(self._next_tag())
+        host.stop(0.0)
+        cpus, handle.placement.cpus = handle.placement.cpus, 0.0
+        self._warnings.append(
+            f"host worker {handle.place} shares the CPUs of its host: {cpus:g} were not free"
+        )
+        self._start(handle)
+
+    def _trouble(self, handle: HostHandle, host: HostProcess) -> str | None:
+        if handle.watch.failure is not None:
+            return handle.watch.failure.summary
+        if not host.alive:
+            return host.failure or "died"
+        cluster = self.config.cluster
+        if host.address is None and host.silence_s > cluster.start_s:
+            return f"not started after {host.silence_s:.0f} s; its host may have no free CPUs"
+        limit_s = cluster.lost_s if handle.up else cluster.start_s
+        if handle.silence_s > limit_s * (SLOWER if handle.slow else 1.0):
+            return f"no answer for {handle.silence_s:.0f} s"
+        return None
+
+    def _lose(self, handle: HostHandle, host: HostProcess, trouble: str) -> None:
+        """Kills a lost host worker, reads its replay shard from a checkpoint, and counts lost rows.
+
+        Raises LostError after too many losses in a row, and ConfigError if the worker never worked
+        and a restart would fail in the same way.
+        """
+        failure, where, extent = handle.watch.failure, handle.where, handle.acknowledged
+        placement = handle.placement
+        placement.avoid = placement.node if host.alive else None  # its host may be cut off
+        handle.empty(self._next_tag())
+        host.stop(0.0)
+        if failure is not None and failure.final and not handle.watch.proven:
+            raise ConfigError(failure.summary)
+        handle.watch.name = where
+        handle.watch.count(trouble, failure.traceback if failure else "")
+        placement.empty_since = time.monotonic()
+        handle.recalled = self.recall(handle.place)
+        kept = handle.recalled.committed if handle.recalled is not None else 0
+        lost = max(0, extent.committed - max(extent.oldest, kept))
+        if self.config.algo.on_policy:
+            lost = 0  # rows of rollouts are copied to the learner
+        self.lost_rows += lost
+        self._warnings.append(
+            f"{where} was lost ({trouble}); its {len(handle.actors)} actors are restarted, "
+            f"{lost} rows of its replay shard are lost"
+        )
+
+    def _fill(self) -> None:
+        """Restarts lost host workers.
+
+        With `cluster.actors_per_node` it also starts workers on hosts that joined the cluster.
+        """
+        now = time.monotonic()
+        empty = [b for b in self.handles if b.host is None and b.watch.due]
+        grows = self.config.cluster.actors_per_node is not None
+        if not empty and now - self._looked < NODES_S:
+            return
+        self._looked, nodes = now, usable(self.cluster)
+        self._miss_head()
+        if self.cluster.silence_s > 0:
+            nodes = []  # nothing can be started without a head
+        for handle in empty:
+            handle.watch.restarts.next_try = now + NODES_S
+            if nodes:
+                self._replace(handle, nodes)
+        taken = {b.placement.node for b in self.handles if b.host is not None}
+        for node in nodes if grows else ():
+            if node.id not in taken:
+                self._welcome(node)
+        self._refuse_solitude(now)
+
+    def _miss_head(self) -> None:
+        """Raises LostError if the head of the Ray cluster has not answered for `cluster.lost_s`."""
+        silence_s = self.cluster.silence_s
+        if silence_s > self.config.cluster.lost_s:
+            raise LostError(
+                f"the head of the Ray cluster has not answered for {silence_s:.0f} s; start one "
+                "again, and its hosts, then `rookery train --resume RUN --address HOST:PORT` "
+                "resumes from the last checkpoint"
+            )
+
+    def _refuse_solitude(self, now: float) -> None:
+        """Raises LostError if no host of the run has had a host worker for `cluster.start_s`."""
+        limit_s = self.config.cluster.start_s
+        if all(b.host is None and now - b.placement.empty_since > limit_s for b in self.handles):
+            raise LostError(
+                f"no host of the Ray cluster has come back within {limit_s:.0f} s; start it again, "
+                "then `rookery train --resume` resumes from the last checkpoint"
+            )
+
+    def _replace(self, handle: HostHandle, nodes: Sequence[RayNode]) -> None:
+        handle.incarnations = tuple(incarnation + 1 for incarnation in handle.incarnations)
+        self._place(handle, nodes)
+        self.restarts += 1
+
+    def _welcome(self, node: RayNode) -> None:
+        first = max(number for handle in self.handles for number in handle.actors) + 1
+        more = self.config.cluster.actors_per_node or 1
+        self._add(tuple(range(first, first + more)))
+        self._place(self.handles[-1], [node])
+        self._warnings.append(f"{node.name} ({node.address}) joined with {more} actors")
+
+    def close(self) -> None:
+        """Ends all host workers: they may close their environments, and are killed after 3 s."""
+        deadline = time.monotonic() + CLOSE_S
+        there = [(handle, handle.host) for handle in self.handles if handle.host is not None]
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._tidy)
+            stack.callback(self.cluster.close)
+            for handle, host in there:
+                stack.callback(self._stop, host, deadline if handle.up else 0.0)
+                if handle.up:
+                    host.send(CloseRole())  # all at once: no host waits for another
+
+    def _tidy(self) -> None:
+        """Deletes the files that killed host workers left in the folder of shared replay.
+
+        Does nothing if the run does not share its replay with other runs.
+        """
+        if self._identity is not None:
+            peers_builder(self.config).clear(self.config)
+
+    def _stop(self, host: HostProcess, deadline: float) -> None:
+        host.stop(max(0.0, deadline - time.monotonic()))
+
+
+def usable(cluster: Cluster) -> list[RayNode]:
+    """Returns the live hosts of the cluster that have CPUs."""
+    return [node for node in cluster.nodes() if node.resources.get("CPU", 0) > 0]
+
+
+def _of(handle: HostHandle, epsilons: Sequence[float]) -> tuple[float, ...]:
+    """Returns the epsilons of the actors of one host.
+
+    Actor number n gets `epsilons[n]`. Actors of hosts that joined later have numbers beyond the end
+    of the list, and begin again at `epsilons[0]`.
+    """
+    return tuple(epsilons[number % len(epsilons)] for number in handle.actors)

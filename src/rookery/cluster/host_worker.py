@@ -1,0 +1,274 @@
+"""The host worker: the process on one cluster host that runs its actors and its replay shard.
+
+Actors are processes of this host and write rows into its shared memory, as they do without a
+cluster. The host worker inserts their rows into its replay shard, supervises the actors, and
+handles the learner's control messages. The learner's handle of it is a `HostHandle`.
+
+In sync mode each control message lets the actors play a given number of steps or episodes. In async
+mode they play continuously, and the learner's `SetTerms` messages limit how many env steps they may
+play.
+
+With replay sharing, other runs on this host may sample from the shard, and the learner may sample
+from theirs (`AskPeers`). If the learner loses contact with a host worker, its shard stays readable
+until the process ends; other runs ignore it once it stops inserting rows.
+"""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rookery.actors.actor_group import ActorGroupState
+from rookery.actors.local_group import LocalActors
+from rookery.actors.messages import ActorReport
+from rookery.cluster.messages import (
+    AdoptRows,
+    AskPeers,
+    CopyRows,
+    CutHostEpisodes,
+    HostAnswer,
+    HostDone,
+    HostOrder,
+    HostReport,
+    HostSetup,
+    LookUpRows,
+    PeersAnswer,
+    PlayOnHost,
+    PublishWeights,
+    RestoreActors,
+    RestoreShard,
+    RowsFound,
+    SaveActors,
+    SaveShard,
+    SetTerms,
+    ShardStatus,
+    StartFreePlay,
+    UpdatePriorities,
+)
+from rookery.cluster.peers import peers_builder
+from rookery.config.schema import ClusterConfig, Config, Engine
+from rookery.learner.weight_store import WeightStore
+from rookery.replay.buffer import LocalReplay
+from rookery.replay.build_replay import build_shard
+from rookery.replay.peers import HostPeers
+from rookery.replay.replay import Inserted, Observed
+from rookery.replay.shards import seen
+
+NEWS_S = 0.02  # between two polls for actor reports
+NAP_S = 0.005  # where there was nothing to insert
+
+
+@dataclass
+class Arrivals:
+    """Rows inserted and actor reports received since the last report to the learner."""
+
+    count: int = 0
+    steps: int = 0
+    version: int = 0
+    reports: list[ActorReport] = field(default_factory=list)
+    observed: list[Observed] = field(default_factory=list)
+
+
+class HostWorker:
+    """Handles the learner's control messages for the actors and the replay shard of one host."""
+
+    def __init__(self, setup: HostSetup):
+        self.config = at_home(setup.config)
+        self.self_driven = False
+        self._arrivals = Arrivals()
+        self._terms = SetTerms(False, (), 0)
+        self._reported = 0  # env steps, since these terms
+        self._heard = 0.0
+        self._warned: list[str] = []
+        with contextlib.ExitStack() as stack:
+            self.weight_store = WeightStore(setup.weights)
+            stack.callback(self.weight_store.close)
+            self.weight_store.publish(setup.weights, version=setup.version)
+            self.actors = LocalActors(
+                self.config,
+                setup.spec,
+                weights_fd=self.weight_store.fd,
+                factory=setup.factory,
+                incarnations=setup.incarnations,
+                numbers=setup.actors,
+                progress=setup.progress,
+            )
+            stack.callback(self.actors.close)
+            self.peers = self._join(setup)
+            if self.peers is not None:
+                stack.callback(self.peers.close)
+            self.replay = self._shard(setup)
+            stack.pop_all()
+
+    def _join(self, setup: HostSetup) -> HostPeers | None:
+        if setup.identity is None:
+            return None
+        builder = peers_builder(self.config)
+        return builder.on_host(self.config, setup.spec, setup.identity, setup.place)
+
+    def _shard(self, setup: HostSetup) -> LocalReplay:
+        rng = np.random.default_rng(0)  # not used: the learner draws all random numbers
+        with self._listening():
+            return build_shard(
+                self.config,
+                setup.spec,
+                self.actors.rings,
+                rng,
+                setup.shards,
+                LocalReplay,
+                lent=self.peers,
+                place=setup.place,
+                actors=max(setup.actors) + 1,  # of a host that joined later: beyond `actor.num`
+                factory=setup.factory,
+            )
+
+    def do(self, order: HostOrder) -> HostAnswer:
+        match order:
+            case PlayOnHost():
+                return self._play(order)
+            case SetTerms():
+                return self._set_terms(order)
+            case CutHostEpisodes():
+                self.actors.cut()
+                self._insert()
+                return self._report()
+            case LookUpRows():
+                found = tuple(self.replay.look_up(*question) for question in order.questions)
+                return RowsFound(found, self.status)
+            case AskPeers():
+                return self._ask_peers(order)
+            case SaveActors():
+                return self.actors.save()
+            case SaveShard():
+                return self.replay.save([order.saved])
+            case CopyRows():
+                return self.replay.rows_since(order.saved)
+            case _:
+                self._obey(order)
+                return HostDone(self.status)
+
+    def _obey(
+        self,
+        order: StartFreePlay
+        | PublishWeights
+        | UpdatePriorities
+        | RestoreShard
+        | AdoptRows
+        | RestoreActors,
+    ) -> None:
+        """Carries out a control message that returns no data (its answer is `HostDone`)."""
+        match order:
+            case StartFreePlay():
+                self.actors.start()
+                self.self_driven = True
+            case PublishWeights():
+                self._publish(order)
+            case UpdatePriorities():
+                self.replay.update_priorities(order.rows, order.td_error)
+            case RestoreShard():
+                self.replay.restore(order.numbers, order.arrays, order.segments)
+            case AdoptRows():
+                self.replay.adopt(order.columns)
+            case RestoreActors():
+                self.actors.restore(ActorGroupState(self.actors.incarnations, order.actors))
+
+    @property
+    def status(self) -> ShardStatus:
+        replay = self.replay
+        return ShardStatus(replay.sampler.spread, replay.extents[0], replay.fill, replay.stale)
+
+    def _play(self, order: PlayOnHost) -> HostReport:
+        for reports in self.actors.collect(order.env_steps, order.epsilons, order.episodes):
+            self._insert()
+            self._arrivals.reports += reports
+        return self._report()
+
+    def work(self) -> None:
+        """Inserts new rows into the shard; every 20 ms it also reads actor reports.
+
+        Called repeatedly in async mode.
+        """
+        arrived = self._insert()
+        self._allow()
+        if time.monotonic() - self._heard >= NEWS_S:
+            self._heard = time.monotonic()
+            self._arrivals.reports += self.actors.reports()
+        elif not arrived:
+            time.sleep(NAP_S)
+
+    def _insert(self) -> int:
+        inserted, arrivals = self.replay.insert(), self._arrivals
+        if not inserted.count:
+            return 0
+        arrivals.count += inserted.count
+        arrivals.steps += inserted.steps
+        arrivals.version = max(arrivals.version, self.replay.newest_version(inserted))
+        if self.config.env.normalize_obs or self.config.env.normalize_reward:
+            arrivals.observed.append(self.replay.observed(inserted))
+        if self.peers is not None:
+            self.peers.beat()
+        return inserted.count
+
+    def _set_terms(self, order: SetTerms) -> HostReport:
+        self._terms, self._reported = order, 0
+        report = self._report()
+        self._allow()
+        return report
+
+    def _allow(self) -> None:
+        """Lets actors play, or pauses them once the allowance of the last `SetTerms` is used up."""
+        go = self._terms.go and self._reported + self._arrivals.steps < self._terms.allowance
+        if self._terms.epsilons:
+            self.actors.allow(go, list(self._terms.epsilons))
+
+    def _report(self) -> HostReport:
+        arrivals, self._arrivals = self._arrivals, Arrivals()
+        self._reported += arrivals.steps
+        warned, self._warned = self._warned, []
+        return HostReport(
+            reports=tuple(arrivals.reports),
+            inserted=Inserted(-1, arrivals.count, arrivals.steps),
+            version=arrivals.version,
+            observed=seen(arrivals.observed) if arrivals.observed else None,
+            complaints=(*self.actors.warnings(), *warned),
+            incarnations=tuple(self.actors.incarnations),
+            status=self.status,
+            clock=time.monotonic(),
+        )
+
+    def _publish(self, order: PublishWeights) -> None:
+        assert order.payload is not None, "the engine fills it in"
+        if order.version > self.weight_store.version:
+            self.weight_store.publish(order.payload, version=order.version)
+            self.replay.version = order.version
+
+    def _ask_peers(self, order: AskPeers) -> PeersAnswer:
+        assert self.peers is not None, "only a run that shares asks"
+        with self._listening():
+            return PeersAnswer(self.peers.answer(order.question), self.status)
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Context manager that collects Python warnings for the next report to the learner."""
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            yield
+        self._warned += [str(warning.message) for warning in heard]
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for part in (self.weight_store, self.replay, self.actors, self.peers):  # the last first
+                if part is not None:
+                    stack.callback(part.close)
+
+
+def at_home(config: Config) -> Config:
+    """Returns the settings for the actors of one host, as if the run had no cluster.
+
+    The actors run as processes of the host, and the cluster settings have their defaults.
+    """
+    run = replace(config.run, engine=Engine.PROCESSES)
+    return replace(config, run=run, cluster=ClusterConfig())

@@ -1,0 +1,232 @@
+"""Control messages from the learner to the host worker of a cluster host, and its answers."""
+
+from typing import NamedTuple, TypeAlias
+
+from rookery.actors.actor_group import ActorGroupState
+from rookery.actors.env_progress import EnvProgress
+from rookery.actors.messages import ActorReport, ActorState
+from rookery.config.schema import Config
+from rookery.envs.make import Factory
+from rookery.replay.buffer import FoundRows
+from rookery.replay.replay import Inserted, Observed
+from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange
+from rookery.types import Array, Arrays, EnvSpec, Floats, JsonObject, Rows
+
+
+class PoolIdentity(NamedTuple):
+    """Identity of a run among the runs that sample from each other's replay buffers."""
+
+    run_id: str
+    family: str  # the same for all hosts of a run, which do not borrow from each other
+
+
+class HostSetup(NamedTuple):
+    """Arguments from which a host worker is built."""
+
+    config: Config
+    spec: EnvSpec
+    factory: Factory | None  # the user's environment, where it was given from Python
+    actors: tuple[int, ...]  # their numbers in the run
+    incarnations: tuple[int, ...]
+    shards: int  # that share the capacity
+    version: int
+    weights: dict[str, Array]
+    place: int = 0  # of the host, among those of its run
+    identity: PoolIdentity | None = None  # where the run shares replay
+    progress: tuple[EnvProgress, ...] = ()  # of its actors' environments
+
+
+class ShardStatus(NamedTuple):
+    """State of a host's replay shard that the learner needs for sampling.
+
+    `spread` is the shard's sampling mass: its number of rows, or the sum of its priorities.
+    """
+
+    spread: float
+    extent: RowRange
+    fill: float
+    stale: int  # rows that were too old to be sampled when they arrived
+
+
+# Control messages.
+
+
+class PlayOnHost(NamedTuple):
+    """Control message in sync mode: let every actor of the host play; return a report.
+
+    Each actor plays `env_steps` steps, or `episodes` episodes if given. The host worker inserts the
+    rows into its replay shard.
+    """
+
+    env_steps: int
+    episodes: int | None
+    epsilons: tuple[float, ...]
+
+
+class StartFreePlay(NamedTuple):
+    """Control message: all actors of the host play continuously from now on (async mode)."""
+
+
+class SetTerms(NamedTuple):
+    """Control message in async mode: let the host's actors play or pause them; return a report.
+
+    The host worker pauses its actors after about `allowance` env steps, so that they do not run far
+    ahead of a busy learner. Steps that the actors played before this message arrived are in the
+    report and count towards the new allowance, since the learner did not know of them.
+    """
+
+    go: bool
+    epsilons: tuple[float, ...]
+    allowance: int
+
+
+class PublishWeights(NamedTuple):
+    """Control message: publish these weights to the actors of the host."""
+
+    version: int
+    payload: Arrays | None = None  # filled in by the engine
+
+
+class LookUpRows(NamedTuple):
+    """Control message: return the replay shard's rows at the learner's random positions.
+
+    It contains one request for each of several batches.
+    """
+
+    questions: tuple[tuple[Floats, float], ...]  # places, and the spread they were drawn for
+
+
+class UpdatePriorities(NamedTuple):
+    """Control message: update the priorities of rows from their new TD errors."""
+
+    rows: Rows
+    td_error: Array
+
+
+class AskPeers(NamedTuple):
+    """Control message: sample from other runs' replay buffers on this host.
+
+    `question`, the request, is defined by the plugin that implements replay sharing.
+    """
+
+    rows: int  # that it asks for
+    question: object
+
+
+class SaveActors(NamedTuple):
+    """Control message: return the state of the host's actors, for a checkpoint."""
+
+
+class CutHostEpisodes(NamedTuple):
+    """Control message: truncate all episodes in progress on the host."""
+
+
+class SaveShard(NamedTuple):
+    """Control message: return the replay shard's state for a checkpoint, with its unsaved rows.
+
+    Rows are numbered in the order of insertion; unsaved are those from number `saved` on.
+    """
+
+    saved: int
+
+
+class CopyRows(NamedTuple):
+    """Control message: return copies of the replay shard's rows from number `saved` on.
+
+    Rows are numbered in the order of insertion.
+    """
+
+    saved: int
+
+
+class RestoreShard(NamedTuple):
+    """Control message: restore the host's replay shard from a checkpoint."""
+
+    numbers: JsonObject
+    arrays: Arrays
+    segments: tuple[tuple[int, Arrays], ...]
+
+    @property
+    def committed(self) -> int:
+        """Number of rows inserted into the shard before it was saved."""
+        committed = self.numbers["committed"]
+        assert isinstance(committed, int), "a number of rows"
+        return committed
+
+
+class AdoptRows(NamedTuple):
+    """Control message: insert these rows of a checkpoint into the host's replay shard.
+
+    Used if the checkpoint has another number of shards than the run, instead of `RestoreShard`.
+    """
+
+    columns: Arrays
+
+
+class RestoreActors(NamedTuple):
+    """Control message: restore the host's actors from a checkpoint."""
+
+    actors: tuple[ActorState, ...]
+
+
+# Answers.
+
+
+class HostReport(NamedTuple):
+    """Report of a host worker: actor reports, and rows inserted since the last report.
+
+    It answers `PlayOnHost`, `SetTerms` and `CutHostEpisodes`.
+    """
+
+    reports: tuple[ActorReport, ...]  # in sync: one for each actor, in their order
+    inserted: Inserted
+    version: int  # the newest that rows were played with; 0 without rows
+    observed: Observed | None  # where statistics are kept
+    complaints: tuple[str, ...]  # warnings
+    incarnations: tuple[int, ...]
+    status: ShardStatus
+    clock: float  # the host's own, monotonic
+
+
+class RowsFound(NamedTuple):
+    """Answer to `LookUpRows`: the sampled rows of each batch."""
+
+    answers: tuple[FoundRows, ...]
+    status: ShardStatus
+
+
+class PeersAnswer(NamedTuple):
+    """Answer to `AskPeers`, such as rows sampled from other runs' replay buffers.
+
+    Its content is defined by the plugin that implements replay sharing.
+    """
+
+    answer: object
+    status: ShardStatus
+
+
+class HostDone(NamedTuple):
+    """Answer to control messages that return no data."""
+
+    status: ShardStatus
+
+
+HostOrder: TypeAlias = (
+    PlayOnHost
+    | StartFreePlay
+    | SetTerms
+    | PublishWeights
+    | LookUpRows
+    | UpdatePriorities
+    | AskPeers
+    | SaveActors
+    | CutHostEpisodes
+    | SaveShard
+    | CopyRows
+    | RestoreShard
+    | AdoptRows
+    | RestoreActors
+)
+HostAnswer: TypeAlias = (
+    HostReport | RowsFound | PeersAnswer | HostDone | ActorGroupState | ReplayState | RowBlock
+)

@@ -1,0 +1,218 @@
+"""Starts a whole run on another cluster host, one with the resources that its learner needs.
+
+    ended = send_away(config, options, launch)  # on the host of `rookery train`
+
+The run is the same as if it were started on that host: it joins the cluster from there, and its
+run folder is there. The starting host prints its output, returns its result, and forwards Ctrl+C.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+from rookery import plugins
+from rookery.config.schema import ClusterConfig, Config
+from rookery.engines.engine import RoleFailed
+from rookery.engines.processes import GRACE_S, Child, send, spawn
+from rookery.engines.ray import Cluster, RayNode
+from rookery.engines.rpc import RemoteHandle
+from rookery.errors import ConfigError, LostError, RookeryError
+from rookery.runtime.signals import Interrupts
+from rookery.terminal.output import notice
+from rookery.types import JsonObject
+
+POLL_S = 0.2  # between two requests for output
+SIGNALS = {130: signal.SIGINT, 143: signal.SIGTERM}  # by the exit code that they lead to
+
+
+class RunOptions(NamedTuple):
+    """Options of `rookery train` that are not settings.
+
+    They say which run to resume, whether exactly, and where initial weights come from.
+    """
+
+    resume: Path | None
+    exact: bool
+    init_from: str | None
+
+
+class RemoteRunSetup(NamedTuple):
+    """Arguments from which a `RemoteRun` is built."""
+
+    config: Config
+    options: RunOptions
+    launch: str  # module:function that does the run
+
+
+class PollRun(NamedTuple):
+    """Control message: return the run's new output; forward `signal` to it if not 0."""
+
+    signal: int = 0
+
+
+class RunOutput(NamedTuple):
+    """Answer to `PollRun`: new output, and the run's result once it has ended."""
+
+    text: str
+    ended: "RunEnded | None"
+
+
+class RunEnded(NamedTuple):
+    """Result of a remote run: its `--json` output, exit code, and error message if any."""
+
+    answer: JsonObject
+    exit_code: int
+    error: str | None = None
+
+
+class RemoteRun:
+    """Worker on the learner's host: runs training in a child process and buffers its output."""
+
+    self_driven = False
+
+    def __init__(self, setup: RemoteRunSetup):
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with us
+        at = os.dup(self._output.fileno())
+        try:
+            self._child: Child = spawn(
+                "rookery.cluster.remote_run:run_here", (at, setup), name="learner", fds=[at]
+            )
+        finally:
+            os.close(at)
+        self._read = 0
+
+    def do(self, order: PollRun) -> RunOutput:
+        if order.signal:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, order.signal)
+        ended = self._child.receive(0.0)
+        if ended is None and not self._child.alive:
+            ended = self._child.receive(0.0) or RunEnded({}, 3, "the run's process died")
+        text = os.pread(self._output.fileno(), 1 << 20, self._read)
+        self._read += len(text)
+        return RunOutput(text.decode(errors="replace"), ended)
+
+    def work(self) -> None:
+        """Does nothing: this worker only reacts to control messages."""
+
+    def close(self) -> None:
+        self._child.stop(GRACE_S)
+        self._output.close()
+
+
+def run_here(connection: "Connection[object, object]", given: tuple[int, RemoteRunSetup]) -> None:
+    """Main function of the child process: runs the training, then sends its result (`RunEnded`)."""
+    output, setup = given
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # passed on by the role
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    launch, options = plugins.load(setup.launch), setup.options._asdict()
+    send(connection, _ended(lambda: launch(setup.config, **options, quiet=True)))
+
+
+def _ended(run: Callable[[], tuple[JsonObject, int]]) -> RunEnded:
+    try:
+        return RunEnded(*run())
+    except RookeryError as error:
+        for note in getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr, flush=True)
+        return RunEnded({}, error.exit_code, str(error))
+    except KeyboardInterrupt:
+        return RunEnded({}, 130, "interrupted")
+    except SystemExit as left:
+        return RunEnded({}, left.code if isinstance(left.code, int) else 1)
+    except Exception as error:  # a bug, or a user's callback: shown on the host that started it
+        traceback.print_exc()
+        return RunEnded({}, 1, f"{type(error).__name__}: {error}")
+
+
+def send_away(config: Config, options: RunOptions, launch: str) -> RunEnded:
+    """Runs the training on a host with `cluster.learner_resources`; returns the run's result.
+
+    `launch` names the function (module:function) that the other host calls to train.
+    """
+    with Interrupts() as interrupts:
+        cluster = Cluster.open(config.cluster, cpus=1, store_bytes=0)
+        try:
+            host = _start(cluster, config, options, launch)
+            interrupts.begin()
+            return _follow(host, interrupts, config.cluster)
+        finally:
+            cluster.close()
+
+
+def _start(
+    cluster: Cluster, config: Config, options: RunOptions, launch: str
+) -> RemoteHandle[PollRun, RunOutput]:
+    needed = config.cluster.learner_resources
+    node = _with(cluster.nodes(), needed)
+    notice(f"the learner runs on {node.name} ({node.address}); its run folder is there")
+    here = replace(config.cluster, learner_resources={})
+    return cluster.start(
+        "rookery.cluster.remote_run:RemoteRun",
+        RemoteRunSetup(replace(config, cluster=here), options, launch),
+        name="learner",
+        cpus=needed.get("CPU", 0.0),
+        gpus=needed.get("GPU", 0.0),
+        node=node.id,
+    )
+
+
+def _with(nodes: list[RayNode], needed: dict[str, float]) -> RayNode:
+    for node in nodes:
+        if all(node.resources.get(name, 0.0) >= amount for name, amount in needed.items()):
+            return node
+    have = "; ".join(f"{node.name} has {_amounts(node, needed)}" for node in nodes)
+    raise ConfigError(
+        f"no host of the Ray cluster has cluster.learner_resources {needed} ({have}); ask for "
+        "less, or start a host with them (`ray start --num-gpus`, `--resources`)"
+    )
+
+
+def _amounts(node: RayNode, names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {node.resources.get(name, 0.0):g}" for name in names)
+
+
+def _follow(
+    host: RemoteHandle[PollRun, RunOutput], interrupts: Interrupts, config: ClusterConfig
+) -> RunEnded:
+    passed_on = 0
+    while True:
+        number = SIGNALS.get(interrupts.exit_code, 0)
+        host.send(PollRun(0 if passed_on else number))
+        passed_on = passed_on or number
+        time.sleep(POLL_S)
+        seen = host.receive(POLL_S)
+        while seen is None and host.alive:
+            _refuse_to_wait(host, config)
+            seen = host.receive(POLL_S)
+        if seen is None or isinstance(seen, RoleFailed):
+            raise LostError(
+                f"the learner's host was lost ({host.failure}); `rookery train --resume` resumes "
+                "from the run's last checkpoint, on a host that can read its run folder"
+            )
+        sys.stderr.write(seen.text)
+        sys.stderr.flush()
+        ended: RunEnded | None = seen.ended
+        if ended is not None:
+            return ended
+
+
+def _refuse_to_wait(host: RemoteHandle[PollRun, RunOutput], config: ClusterConfig) -> None:
+    """Raises LostError if Ray has not started the remote learner within `cluster.start_s`."""
+    if host.address is None and host.silence_s > config.start_s:
+        raise LostError(
+            f"the learner was not started within {config.start_s:g} s (cluster.start_s): "
+            f"{config.learner_resources} of its host are in use; end the processes "
+            "that use them, or request less with --learner-resources"
+        )

@@ -1,0 +1,57 @@
+"""`Fault`: the error for an exception or an invalid return value of an environment.
+
+Code that calls an environment, or checks what it returns, raises a `Fault`. `Envs`, which knows the
+environment's name and counts its steps, converts the `Fault` to an `EnvError` that names both.
+"""
+
+import traceback
+
+from rookery.errors import EnvError
+
+STEP_FORM = (
+    "step must return (obs, reward, terminated, truncated, info): terminated is true when the task "
+    "itself ended, truncated when something else, such as a time limit, cut it short"
+)
+OLD_STEP = (
+    "that is the form of the old gym API, (obs, reward, done, info); return "
+    "(obs, reward, terminated, truncated, info) instead: `done` becomes `terminated`, or "
+    "`truncated` where only a time limit was reached"
+)
+RESET_FORM = "reset(self, *, seed=None, options=None) must return (obs, info), info being a dict"
+
+# What a Python error inside an environment usually means: (part of its text, what to do).
+ADVICE = (
+    ("expected 5, got 4", OLD_STEP),
+    ("unexpected keyword argument 'seed'", RESET_FORM),
+    ("unexpected keyword argument 'options'", RESET_FORM),
+)
+
+
+class Fault(EnvError):
+    """Error of an environment that raised an exception or returned an invalid value.
+
+    `index` is the environment's index in its vector, or None if it is not known.
+    """
+
+    def __init__(self, what: str, index: int | None = None) -> None:
+        super().__init__(what if index is None else f"environment {index}: {what}")
+        self.what, self.index = what, index
+
+
+def raised(call: str, error: Exception) -> str:
+    """Returns an error message for the exception `error`, raised by an environment's method `call`.
+
+    For common mistakes, such as the old gym API, the message says how to correct them; for all
+    other exceptions it names the file and line that raised them.
+    """
+    text = f"{call} raised {type(error).__name__}: {error}"
+    advice = next((advice for part, advice in ADVICE if part in str(error)), "")
+    return f"{text}; {advice or _place(error)}"
+
+
+def _place(error: Exception) -> str:
+    """Returns text that names the file and line that raised `error`, for an error message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        f"look at {frames[-1].filename}, line {frames[-1].lineno}" if frames else "look at its code"
+    )

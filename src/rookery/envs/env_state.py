@@ -1,0 +1,208 @@
+"""Saved states of environments, so that a resumed run continues bit for bit.
+
+An environment, or a wrapper, supports this by defining
+
+    def export_state(self) -> dict | None:       # JSON: numbers, strings, lists, dicts
+    def restore_state(self, state: dict) -> None:
+
+for its own variables, without its random generator `np_random`, which this module saves. Gymnasium
+classes in the table `MEMORY`, which lists the attributes that hold their state, need no such
+methods. If any other environment has no such methods, or its `export_state` returns None, the
+vector cannot be saved: `export` then returns None.
+
+Progress that is kept across episodes, such as the level of a curriculum, can be exported
+separately. A restarted actor, or a resumed run without exact state, restores this progress and
+begins new episodes:
+
+    def export_progress(self) -> dict | None:    # JSON; None: no progress to save
+    def restore_progress(self, state: dict) -> None:     # before a reset
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import wrappers
+from gymnasium.envs.classic_control import (
+    AcrobotEnv,
+    CartPoleEnv,
+    Continuous_MountainCarEnv,
+    MountainCarEnv,
+    PendulumEnv,
+)
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from rookery import seeding
+from rookery.envs.env_fault import Fault, raised
+from rookery.envs.step_checks import BoxingGuard, Guard
+from rookery.errors import CheckpointError
+
+Layer: TypeAlias = Any  # an environment, a wrapper around one, or a vector of them
+
+# Exact class → attributes that change during episodes. Subclasses may have more of them.
+MEMORY: dict[type, tuple[str, ...]] = {
+    CartPoleVectorEnv: ("state", "steps", "prev_done", "low", "high", "steps_beyond_terminated"),
+    SyncVectorEnv: ("_autoreset_envs",),
+    AcrobotEnv: ("state",),
+    CartPoleEnv: ("state", "steps_beyond_terminated"),
+    Continuous_MountainCarEnv: ("state",),
+    MountainCarEnv: ("state",),
+    PendulumEnv: ("state", "last_u"),
+    BoxingGuard: (),
+    Guard: (),
+    wrappers.TimeLimit: ("_elapsed_steps",),
+    wrappers.OrderEnforcing: ("_has_reset",),
+    wrappers.PassiveEnvChecker: (),
+    wrappers.ClipReward: (),
+    wrappers.DiscretizeAction: (),
+    wrappers.DtypeObservation: (),
+    wrappers.FilterObservation: (),
+    wrappers.FlattenObservation: (),
+    wrappers.GrayscaleObservation: (),
+    wrappers.RescaleAction: (),
+    wrappers.RescaleObservation: (),
+    wrappers.ReshapeObservation: (),
+    wrappers.ResizeObservation: (),
+}
+
+
+def export(vector: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] | None:
+    """Returns the state of every environment and wrapper of a vector.
+
+    Returns None if one of them cannot be saved.
+    """
+    saved = []
+    for layer in _layers(vector):
+        if not _exportable(layer):
+            return None
+        saved.append(_export(layer))
+        if _exports_itself(layer) and saved[-1]["own"] is None:
+            return None
+    return saved
+
+
+def restore(vector: VectorEnv[Any, Any, Any], saved: list[dict[str, Any]]) -> None:
+    """Restores a state from `export`; `vector` must have the same environments and wrappers."""
+    layers = list(_layers(vector))
+    given, here = [one["class"] for one in saved], [type(one).__name__ for one in layers]
+    if given != here:
+        raise CheckpointError(
+            f"the saved environments are {_short(given)}, these are {_short(here)}; "
+            "resume with the env section, and the number of environments, of the saved run"
+        )
+    for layer, one in zip(layers, saved, strict=True):
+        _restore(layer, one)
+
+
+def with_progress(vector: VectorEnv[Any, Any, Any]) -> list[Layer]:
+    """Returns the environments and wrappers of a vector that can save their progress.
+
+    These define `export_progress` and `restore_progress`. Progress is state that is kept across
+    episodes, such as the level of a curriculum.
+    """
+    methods = ("export_progress", "restore_progress")
+    return [layer for layer in _layers(vector) if _has(layer, *methods)]
+
+
+def pack(value: Any) -> Any:
+    """Converts an array, numpy scalar or tuple to JSON; returns any other value unchanged.
+
+    `unpack` restores the value bit for bit.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        data = base64.b64encode(value.tobytes()).decode("ascii")
+        shape = list(value.shape) if isinstance(value, np.ndarray) else None
+        return {"dtype": value.dtype.str, "shape": shape, "data": data}
+    if isinstance(value, tuple):
+        return {"tuple": [pack(part) for part in value]}
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """Converts JSON from `pack` back to the original value; arrays are new and writable."""
+    if isinstance(value, dict) and "tuple" in value:
+        return tuple(unpack(part) for part in value["tuple"])
+    if not isinstance(value, dict):
+        return value
+    flat = np.frombuffer(base64.b64decode(value["data"]), dtype=np.dtype(value["dtype"]))
+    return flat[0] if value["shape"] is None else flat.reshape(value["shape"]).copy()
+
+
+def exported(layer: Layer, call: str) -> Any:
+    """Returns the result of an environment's or wrapper's export method, named by `call`.
+
+    Raises `Fault` if the method raises, or its result is not JSON.
+    """
+    try:
+        own = getattr(layer, call)()
+        json.dumps(own)
+    except Exception as error:  # a user's code may raise anything
+        advice = "it must return JSON: numbers, strings, lists and dicts; use array.tolist()"
+        raise Fault(f"{raised(call, error)}; {advice}") from error
+    return own
+
+
+def _layers(vector: VectorEnv[Any, Any, Any]) -> Iterator[Layer]:
+    yield vector
+    for env in vector.envs if isinstance(vector, SyncVectorEnv) else ():
+        while isinstance(env, gym.Wrapper):
+            yield env
+            env = env.env
+        yield env
+
+
+def _exportable(layer: Layer) -> bool:
+    if not (_exports_itself(layer) or type(layer) in MEMORY):
+        return False
+    rng = _rng(layer)
+    return rng is None or isinstance(rng.bit_generator, np.random.PCG64)
+
+
+def _exports_itself(layer: Layer) -> bool:
+    return _has(layer, "export_state", "restore_state")
+
+
+def _has(layer: Layer, *methods: str) -> bool:
+    return all(callable(getattr(layer, name, None)) for name in methods)
+
+
+def _rng(layer: Layer) -> np.random.Generator | None:
+    """Returns the random generator of an environment; None for wrappers and vectors."""
+    if isinstance(layer, gym.Wrapper | SyncVectorEnv):
+        return None
+    rng = layer.np_random
+    assert isinstance(rng, np.random.Generator)
+    return rng
+
+
+def _export(layer: Layer) -> dict[str, Any]:
+    rng = _rng(layer)
+    own = exported(layer, "export_state") if _exports_itself(layer) else None
+    names = () if _exports_itself(layer) else MEMORY[type(layer)]
+    return {
+        "class": type(layer).__name__,
+        "own": own,
+        "attributes": {name: pack(getattr(layer, name)) for name in names},
+        "rng": None if rng is None else seeding.state_of(rng),
+    }
+
+
+def _restore(layer: Layer, saved: dict[str, Any]) -> None:
+    if saved["rng"] is not None:
+        layer.np_random = seeding.with_state(saved["rng"])
+    for name, value in saved["attributes"].items():
+        setattr(layer, name, unpack(value))
+    if saved["own"] is not None:
+        layer.restore_state(saved["own"])
+
+
+def _short(names: list[str]) -> str:
+    """Returns text with the number of class names and each name once, for an error message.
+
+    `names` are the classes of the environments and wrappers of a vector.
+    """
+    return f"{len(names)} layers ({', '.join(dict.fromkeys(names))})"

@@ -1,0 +1,124 @@
+"""Wrappers that check every value that one environment returns.
+
+Gymnasium's vector environments copy returned values into their own arrays. In this copy a wrong
+shape becomes an error about buffers, a reward of shape (1,) becomes a number, and `info` entries of
+differing types are cast to the type of the first. These wrappers check each value before the copy.
+"""
+
+from copy import deepcopy
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+
+from rookery.envs.env_fault import OLD_STEP, RESET_FORM, STEP_FORM, Fault, raised
+from rookery.envs.spaces import SpaceCodec
+
+Env: TypeAlias = gym.Env[Any, Any]
+
+BOX = "each"  # key of a vector's info with each environment's own info, unchanged
+
+
+class Guard(gym.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that raises `Fault` if an environment's `reset` or `step` fails.
+
+    They fail if they raise an exception or return an invalid value.
+    """
+
+    def __init__(self, env: Env, codec: SpaceCodec, index: int = 0) -> None:
+        super().__init__(env)
+        self._codec, self._index = codec, index
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        result = self._call("reset", seed=seed, options=options)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            raise Fault(f"reset returned {_shape_of(result)}; {RESET_FORM}", self._index)
+        self._check_obs("reset", result[0])
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result = self._call("step", action)
+        if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
+            raise Fault(_wrong_step(result), self._index)
+        obs, reward, terminated, truncated, info = result
+        self._check_obs("step", obs)
+        self._check_reward(reward)
+        self._check_flag("terminated", terminated)
+        self._check_flag("truncated", truncated)
+        if terminated or truncated:  # the reset that follows may write into the same memory
+            obs, info = deepcopy(obs), dict(info)
+        return obs, reward, bool(terminated), bool(truncated), info
+
+    def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self.env, call)(*args, **kwargs)
+        except Fault:
+            raise
+        except Exception as error:  # a user's environment may raise anything
+            raise Fault(raised(call, error), self._index) from error
+
+    def _check_obs(self, call: str, obs: Any) -> None:
+        try:
+            self._codec.check(obs)
+        except Fault as fault:
+            raise Fault(f"{call}: {fault.what}", self._index) from fault.__cause__
+
+    def _check_reward(self, reward: Any) -> None:
+        if isinstance(reward, float | int | np.floating | np.integer | np.bool_):
+            return
+        array = np.asarray(reward)
+        if array.shape or array.dtype.kind not in "fiub":
+            raise Fault(
+                f"step returned the reward {reward!r} of type {type(reward).__name__}; "
+                "it must be one number; return float(reward)",
+                self._index,
+            )
+
+    def _check_flag(self, name: str, value: Any) -> None:
+        if not isinstance(value, bool | np.bool_):
+            raise Fault(
+                f"step returned {name} = {value!r} of type {type(value).__name__}; "
+                f"it must be a bool; return bool({name})",
+                self._index,
+            )
+
+
+class BoxingGuard(Guard):
+    """A `Guard` for an environment of a vector that also keeps its `info` separate.
+
+    Gymnasium's vectors merge the info dicts of all environments into arrays, and fail or round
+    values if types differ. This wrapper puts `info` into a mapping proxy, which is no dict and
+    therefore not merged.
+    """
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(seed=seed, options=options)
+        return obs, _boxed(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, _boxed(info)
+
+
+def _boxed(info: dict[str, Any]) -> dict[str, Any]:
+    return {BOX: MappingProxyType(info)} if info else {}
+
+
+def _wrong_step(result: Any) -> str:
+    old = isinstance(result, tuple) and len(result) == 4
+    return f"step returned {_shape_of(result)}; {OLD_STEP if old else STEP_FORM}"
+
+
+def _shape_of(result: Any) -> str:
+    """Describes the type of what `reset` or `step` returned, for error messages.
+
+    For a tuple, the description has its length and the types of its entries.
+    """
+    if not isinstance(result, tuple):
+        return f"a {type(result).__name__}"
+    return f"a tuple of {len(result)}: ({', '.join(type(part).__name__ for part in result)})"

@@ -1,0 +1,202 @@
+"""Export of a run's policy to a file, which is kept only if it acts as the run's policy does."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rookery.actors.policy import Policy
+from rookery.algorithms import Algorithm, build_algorithm
+from rookery.checkpoints.checkpoint import scratch_name
+from rookery.checkpoints.load_weights import read_weights
+from rookery.config.load import load_run
+from rookery.envs.frame_stack import PolicyInputs
+from rookery.envs.make import Envs, Factory, make
+from rookery.errors import CheckpointError, ConfigError
+from rookery.export import bundle, onnx
+from rookery.export.bundle import PolicyBundle
+from rookery.networks.named_arrays import load_arrays
+from rookery.terminal import output_path
+from rookery.types import ActionSpec, Array
+
+CHECKED = 256  # observations for which both policies act
+RANDOM = 0.5  # share of random actions in the episodes of the check
+CLOSE = 1e-5  # tolerance for continuous actions in -1 to 1, and for tied values
+
+
+class ActingPolicy(Protocol):
+    """Interface of a policy that acts on single observations, with a state for the next call."""
+
+    def act(self, obs: Any, state: Any = None) -> tuple[Any, Any]: ...
+
+
+class Format(NamedTuple):
+    """A file format: functions to write a policy and to read it back."""
+
+    require: Callable[[], None]  # raises ConfigError if packages are missing
+    write: Callable[[Path, PolicyBundle, Algorithm], None]
+    read: Callable[[Path, PolicyBundle], ActingPolicy]
+
+
+FORMATS: dict[str, Format] = {
+    "safetensors": Format(
+        require=lambda: None,
+        write=lambda path, content, algorithm: bundle.write(path, content),
+        read=lambda path, content: bundle.policy_of(bundle.read(path)),
+    ),
+    "onnx": Format(
+        require=onnx.require,
+        write=lambda path, content, algorithm: onnx.write(
+            path, algorithm, content.codec, content.spec
+        ),
+        read=lambda path, content: onnx.OnnxSession(path, content.codec, content.spec),
+    ),
+}
+
+
+class ComparisonResult(NamedTuple):
+    """Differences between the actions of two policies on the same observations."""
+
+    checked: int
+    largest_difference: float  # between continuous actions in -1 to 1; 0 for discrete ones
+    ties: int  # discrete actions that differ, with equal values except for rounding
+
+
+def export(
+    run_dir: Path,
+    out: Path,
+    *,
+    format: str = "safetensors",
+    checkpoint: str = "best",
+    seed: int = 0,
+    factory: Factory | None = None,
+) -> dict[str, Any]:
+    """Exports the policy of a run's checkpoint to the file `out`.
+
+    The file is written under a temporary name, and renamed if its actions equal those of the run's
+    policy. Returns the result as a dict for JSON.
+    """
+    FORMATS[format].require()
+    output_path.prepare(out, "an exported policy")
+    weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
+    envs = make(config.env, 1, factory=factory)
+    content = PolicyBundle(config, envs.codec, envs.spec, weights.arrays)
+    scratch = scratch_name(out)
+    try:
+        with output_path.reported(out):
+            compared = _written(scratch, format, content, envs, seed)
+            scratch.replace(out)
+    finally:
+        scratch.unlink(missing_ok=True)
+        envs.close()
+    return {
+        "file": str(out),
+        "format": format,
+        "bytes": out.stat().st_size,
+        **compared._asdict(),
+    }
+
+
+def _written(
+    path: Path, format: str, content: PolicyBundle, envs: Envs, seed: int
+) -> ComparisonResult:
+    algorithm = build_algorithm(content.config, content.spec)
+    load_arrays(algorithm.acting, content.arrays)
+    FORMATS[format].write(path, content, algorithm)
+    own, read = bundle.policy_of(content), FORMATS[format].read(path, content)
+    return compare(own, read, envs, wander(envs, algorithm, seed))
+
+
+def wander(envs: Envs, algorithm: Algorithm, seed: int) -> Iterator[tuple[Any, bool]]:
+    """Plays episodes, half of the actions random, to get observations for a comparison of policies.
+
+    Yields (observation, first); `first` is True for the first observation of an episode.
+    """
+    rng, fresh = np.random.default_rng(seed), True
+    view = PolicyInputs(envs.spec, envs.reset(seed), algorithm.memory)
+    for _ in range(CHECKED):
+        yield _first(envs.codec.decode(view.obs)), fresh
+        acted = algorithm.act(view.seen(), rng, epsilon=RANDOM, memory=view.memory)
+        steps = envs.step(acted.action)
+        view.push(steps, acted.memory)
+        fresh = bool(steps.terminated[0] or steps.truncated[0] or not steps.real[0])
+
+
+def _first(obs: Any) -> Any:
+    if isinstance(obs, dict):
+        return {key: _first(part) for key, part in obs.items()}
+    return obs[0]
+
+
+def compare(
+    own: Policy, read: ActingPolicy, envs: Envs, observations: Iterator[tuple[Any, bool]]
+) -> ComparisonResult:
+    """Compares the actions of two policies on the same observations.
+
+    Raises `CheckpointError` if actions differ by more than rounding errors explain.
+    """
+    action = envs.spec.action
+    largest, ties, number = 0.0, 0, 0
+    state: Any = None
+    theirs: Any = None
+    for number, (obs, fresh) in enumerate(observations, 1):
+        before = None if fresh else state
+        expected, state = own.act(obs, before)
+        found, theirs = read.act(obs, None if fresh else theirs)
+        one, other = _stored(envs, expected), _stored(envs, found)
+        if one is None or other is None:
+            raise _mismatch(number, expected, found)
+        if action.continuous:
+            largest = max(largest, float(np.abs(one - other).max()))
+            same = largest <= CLOSE
+        else:
+            equal = np.array_equal(one, other)
+            same = equal or _tied(_scores(own, obs, before), one, other, action)
+            ties += same and not equal
+        if not same:
+            raise _mismatch(number, expected, found)
+    return ComparisonResult(number, largest, ties)
+
+
+def _stored(envs: Envs, action: Any) -> Array | None:
+    """Converts an environment's action to the form that is stored in the replay buffer.
+
+    Continuous actions are scaled to -1 to 1. Returns None if the action is invalid.
+    """
+    try:
+        return envs.codec.encode_action(np.asarray(action)[None])[0]  # type: ignore[no-any-return]
+    except ConfigError:
+        return None
+
+
+def _scores(own: Policy, obs: Any, state: Any) -> Array | None:
+    try:
+        return own.scores(obs, state)
+    except ConfigError:  # a user's algorithm without scores
+        return None
+
+
+def _tied(scores: Array | None, one: Array, other: Array, action: ActionSpec) -> bool:
+    """Returns whether the network gives two discrete actions the same score, up to rounding.
+
+    The scores are Q-values or logits.
+    """
+    if scores is None:
+        return False
+    parts = np.split(scores, np.cumsum(action.sizes)[:-1]) if action.several else [scores]
+    pairs = zip(parts, np.atleast_1d(one), np.atleast_1d(other), strict=True)
+    return all(abs(part[a] - part[b]) < CLOSE * max(1.0, abs(part[a])) for part, a, b in pairs)
+
+
+def _mismatch(number: int, expected: Any, found: Any) -> CheckpointError:
+    return CheckpointError(
+        f"observation {number} of {CHECKED}: the run's policy returns {_brief(expected)} and the "
+        f"exported file {_brief(found)}; they must agree (continuous actions to {CLOSE:g} of "
+        "their range), so the file was removed; choose the other --format, and report it"
+    )
+
+
+def _brief(action: Any) -> str:
+    text = str(np.asarray(action).tolist())
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,37 @@
+"""Atomic file writes: a file is complete or absent, even after a kill or a power failure."""
+
+import contextlib
+import os
+from pathlib import Path
+
+UNFINISHED = ".part"
+
+
+def replace_file(path: Path, raw: bytes) -> None:
+    """Writes a file atomically, readable by its owner only (mode 0600).
+
+    If writing fails, the old file is unchanged. Call `sync_folder` afterwards to make the new file
+    name survive a power failure. Only one process may write a file at a time; a partial file of a
+    killed process is overwritten.
+    """
+    scratch = path.with_name(path.name + UNFINISHED)
+    try:
+        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes a folder's entries to disk (fsync), so that new files survive a power failure."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

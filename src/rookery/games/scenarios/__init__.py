@@ -1,0 +1,1 @@
+"""Scenarios (YAML files with the settings of runs) that train the games."""

@@ -1,0 +1,257 @@
+"""Collective communication among the learners of a run, by torch.distributed.
+
+    store = listen("127.0.0.1:0")                   # the leader; followers: connect(address)
+    collectives = Collectives(store, rank, size, ...)   # returns once all learners have joined
+    collectives.scatter(rows); collectives.receive(size)   # the leader sends, followers wait
+    collectives.all_reduce(tensor)                  # all get the sum, equal to the last bit
+    collectives.gather(tensor)                      # the leader gets the tensors of all
+
+gloo over TCP between processes and hosts, nccl between GPUs. The process groups are made here and
+not registered with torch, because torch's default group belongs to the user's program. Nothing is
+pickled.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from rookery.errors import ConfigError
+
+dist: Any = distributed  # type: ignore[explicit-any]  # it exports less than it documents
+
+FIRST = 0  # the rank of the run itself
+POLL = timedelta(seconds=1)  # of waiting, between two checks of the other learners
+START_S = 120.0  # for a new process to import its modules and to initialise a GPU
+THREADS = 2  # of gloo
+
+Check = Callable[[float], None]  # gets the seconds waited so far; raises where a learner is gone
+Lost = Callable[[Exception], Exception]
+
+
+class RendezvousStore(Protocol):
+    """The methods of torch's key-value store `TCPStore` that data-parallel learners use."""
+
+    host: str
+    port: int
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def add(self, key: str, amount: int) -> int: ...
+    def check(self, keys: list[str]) -> bool: ...
+
+
+class Work(Protocol):
+    """A running collective operation: the methods of torch.distributed's `Work` that are used."""
+
+    def wait(self, timeout: timedelta = ...) -> bool: ...
+    def is_completed(self) -> bool: ...
+
+
+class RootedOptions(Protocol):
+    """Options of scatter, broadcast and gather: the rank of the root process, and a timeout."""
+
+    rootRank: int
+    timeout: timedelta
+
+
+class ProcessGroup(Protocol):
+    """The methods of torch.distributed's process groups that data-parallel learners use."""
+
+    def scatter(self, out: list[Tensor], rows: list[list[Tensor]], options: object) -> Work: ...
+    def broadcast(self, tensors: list[Tensor], options: object) -> Work: ...
+    def gather(self, out: list[list[Tensor]], own: list[Tensor], options: object) -> Work: ...
+    def allreduce(self, tensors: list[Tensor], options: object = ...) -> Work: ...
+
+
+OptionsT = TypeVar("OptionsT", bound=RootedOptions)
+
+
+def listen(address: str) -> RendezvousStore:
+    """Opens the leader's TCP store, at which the data-parallel learners of a run meet.
+
+    The store accepts connections at `address` (host:port) only.
+    """
+    host, port = _parts(address)
+    try:
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        raise ConfigError(
+            f"learner.rendezvous {address} cannot be opened: {error}; give an address of this "
+            "machine and a free port of it"
+        ) from error
+    port = listener.getsockname()[1]
+    store: RendezvousStore = dist.TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=START_S),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    return store
+
+
+def connect(address: str) -> RendezvousStore:
+    """Connects a follower (rank > 0) to the leader's TCP store; waits until it is open."""
+    host, port = _parts(address)
+    store: RendezvousStore = dist.TCPStore(
+        host,
+        port,
+        is_master=False,
+        timeout=timedelta(seconds=START_S),
+        wait_for_workers=False,
+    )
+    return store
+
+
+class Collectives:
+    """Collective operations among data-parallel learners; each learner has one such object.
+
+    While an operation waits for other learners, it regularly calls `check`, which may raise an
+    error. If a connection breaks, the operation raises the error that `lost` returns.
+    """
+
+    def __init__(
+        self,
+        store: RendezvousStore,
+        rank: int,
+        size: int,
+        device: torch.device,
+        *,
+        timeout_s: float,
+        check: Check,
+        lost: Lost,
+    ):
+        self.rank, self.size = rank, size
+        self._check, self._lost, self._limit = check, lost, timedelta(seconds=timeout_s)
+        here = _local_address(store.host, store.port)
+        try:
+            self._group = _gloo(dist.PrefixStore("gloo", store), rank, size, here)
+            self._all_reduce = ALL_REDUCE[device.type](self, store)
+        except RuntimeError as error:
+            raise lost(error) from error
+
+    def scatter(self, rows: Tensor) -> None:
+        """Sends row i of a uint8 tensor [N, ...] to the learner of rank i, for all N learners.
+
+        Only the leader calls it; followers call `receive`.
+        """
+        mine = torch.empty_like(rows[FIRST])
+        self._wait(self._group.scatter([mine], [list(rows)], self._options(dist.ScatterOptions())))
+
+    def receive(self, count: int) -> Tensor:
+        """Waits for the leader's next `scatter` and returns this learner's row, [count] uint8."""
+        mine = torch.empty(count, dtype=torch.uint8)
+        self._wait(self._group.scatter([mine], [], self._options(dist.ScatterOptions())))
+        return mine
+
+    def broadcast(self, raw: Tensor) -> None:
+        """Copies the leader's tensor `raw` into the tensor `raw` of every follower."""
+        self._wait(self._group.broadcast([raw], self._options(dist.BroadcastOptions())))
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replaces the tensor, in place on every learner, by the sum over all learners."""
+        self._all_reduce(tensor)
+
+    def gather(self, tensor: Tensor) -> Tensor | None:
+        """Concatenates the [K, ...] tensors of all learners on the leader.
+
+        Returns the result on the leader, None on followers.
+        """
+        options = self._options(dist.GatherOptions())
+        if self.rank != FIRST:
+            self._wait(self._group.gather([], [tensor], options))
+            return None
+        every = [torch.empty_like(tensor) for _ in range(self.size)]
+        self._wait(self._group.gather([every], [tensor], options))
+        return torch.cat(every)
+
+    def close(self) -> None:
+        """Closes the connections; learners that wait for this one get an error."""
+        self._group = self._all_reduce = None  # type: ignore[assignment]  # nothing follows
+
+    def _options(self, options: OptionsT) -> OptionsT:
+        options.rootRank, options.timeout = FIRST, self._limit
+        return options
+
+    def _wait(self, work: Work) -> None:
+        waited_s = 0.0
+        while not self._finished(work):
+            waited_s += POLL.total_seconds()
+            self._check(waited_s)
+
+    def _finished(self, work: Work) -> bool:
+        """Waits up to `POLL` for an operation; returns whether it is finished.
+
+        Raises an error if another learner was lost.
+        """
+        try:
+            work.wait(POLL)
+            return True
+        except RuntimeError:
+            if not work.is_completed():
+                return False
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        return True
+
+    def _by_gloo(self, store: RendezvousStore) -> Callable[[Tensor], None]:
+        options = dist.AllreduceOptions()
+        options.timeout = self._limit
+        return lambda tensor: self._wait(self._group.allreduce([tensor], options))
+
+    def _by_nccl(self, store: RendezvousStore) -> Callable[[Tensor], None]:
+        """Returns a function that sums a GPU tensor over all learners in place, by NCCL.
+
+        It uses NCCL's blocking wait, because without it an error in NCCL would end the process.
+        """
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = self._limit
+        inside = dist.PrefixStore("nccl", store)
+        group: ProcessGroup = dist.ProcessGroupNCCL(inside, self.rank, self.size, options)
+
+        def all_reduce(tensor: Tensor) -> None:
+            try:
+                group.allreduce([tensor]).wait()
+            except RuntimeError as error:
+                raise self._lost(error) from error
+
+        return all_reduce
+
+
+ALL_REDUCE: dict[
+    str, Callable[[Collectives, RendezvousStore], Callable[[Tensor], None]]
+] = {  # by device
+    "cpu": Collectives._by_gloo,
+    "cuda": Collectives._by_nccl,
+}
+
+
+def _gloo(store: RendezvousStore, rank: int, size: int, host: str) -> ProcessGroup:
+    gloo = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=host)]
+    options._timeout, options._threads = timedelta(seconds=START_S), THREADS
+    group: ProcessGroup = gloo(store, rank, size, options)
+    return group
+
+
+def _local_address(host: str, port: int) -> str:
+    """Returns the IP address that this machine uses to reach a host, without sending anything."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        found: Sequence[object] = probe.getsockname()
+    return str(found[0])
+
+
+def _parts(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

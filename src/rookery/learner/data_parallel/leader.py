@@ -1,0 +1,351 @@
+"""The leader (rank 0) of data-parallel learners, and its followers (the other ranks).
+
+Only the leader samples batches, updates priorities, publishes weights and saves checkpoints. It
+scatters every batch in equal slices, takes the gradient step together with the followers, and
+gathers their TD errors. If a follower is lost, the run ends with an error. It can be resumed from
+its last checkpoint with any number of learners.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from rookery.algorithms import Algorithm
+from rookery.config.schema import Config, Engine, EnvConfig, LearnerConfig
+from rookery.engines import ENGINES
+from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle
+from rookery.errors import ConfigError, LostError, RookeryError, noted
+from rookery.learner.data_parallel.collectives import (
+    FIRST,
+    START_S,
+    Collectives,
+    RendezvousStore,
+    listen,
+)
+from rookery.learner.data_parallel.follower import (
+    BUFFER,
+    FOREVER_S,
+    HEAD,
+    NO_DIGEST,
+    DataParallelLearner,
+    FollowerSetup,
+    LearnerGroupLostError,
+    MessageHeader,
+    MessageKind,
+    shared_settings,
+)
+from rookery.learner.data_parallel.serialization import ArrayLayout, batch_of, named_arrays, pack
+from rookery.types import Array, EnvSpec, Json, JsonObject, LearnResult, SampledBatch, SavedState
+
+HERE = "127.0.0.1:0"  # a free port that other machines cannot reach
+CHECK_PERIOD = 1_000  # learner steps between two comparisons of all weights
+CLOSE_S = 2.0
+REPORT_S = 2.0  # to wait for the error report of a lost follower
+POLL_S = 0.02
+
+
+class FollowerFailure(NamedTuple):
+    """Error report of a follower (a data-parallel learner of rank > 0) that has ended."""
+
+    summary: str
+    traceback: str = ""
+    final: bool = False  # a configuration error: another try would fail in the same way
+
+    @property
+    def own(self) -> bool:
+        """Whether this follower itself failed; False if it only noticed the loss of another."""
+        return not self.summary.startswith(LearnerGroupLostError.__name__)
+
+
+class FollowerGroup:
+    """Starts and ends the followers of a run for its leader, and detects their failures.
+
+    With `learner.rendezvous`, the user starts the followers, which connect to that address.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec):
+        self._config, self._count = config, config.learner.replicas
+        self._store: RendezvousStore = listen(config.learner.rendezvous or HERE)
+        self._address = f"{self._store.host}:{self._store.port}"
+        self._hosts: dict[int, RoleHandle[object, object]] = {}
+        self._failures: dict[int, FollowerFailure] = {}
+        self.collectives: Collectives | None = None
+        self.intact = True  # as far as is known
+        if config.learner.rendezvous is None:
+            self._start(spec)
+
+    def _start(self, spec: EnvSpec) -> None:
+        try:
+            for rank in range(1, self._count):
+                self._hosts[rank] = ENGINES[Engine.PROCESSES](
+                    "rookery.learner.data_parallel.follower:FollowerWorker",
+                    FollowerSetup(self._config, spec, rank, self._address),
+                    name=f"learner-{rank}",
+                )
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {host.name: host.pid for host in self._hosts.values()}
+
+    def connect(self, device: torch.device) -> Collectives:
+        """Waits for all followers to connect; returns the collective operations of the learners.
+
+        Raises `ConfigError` if a follower's settings differ from the leader's.
+        """
+        refusal = self._refusal(self._joined_settings())
+        self._store.set("verdict", refusal)
+        if refusal:
+            self._wait_for("heard", REPORT_S)
+            raise ConfigError(refusal)
+        # a follower of this machine that hangs is killed, which ends the wait; others need a limit
+        local = bool(self._hosts) and device.type == "cpu"
+        self.collectives = Collectives(
+            self._store,
+            FIRST,
+            self._count,
+            device,
+            timeout_s=FOREVER_S if local else self._config.learner.replica_timeout_s,
+            check=self.check,
+            lost=self.lost,
+        )
+        return self.collectives
+
+    def _joined_settings(self) -> dict[int, JsonObject]:
+        """Waits until all followers have connected; returns their settings, by rank."""
+        if missing := self._wait_for("ready", START_S):
+            raise self._absent(missing)
+        ranks = range(1, self._count)
+        return {rank: json.loads(self._store.get(f"ready/{rank}")) for rank in ranks}
+
+    def _wait_for(self, what: str, within_s: float) -> list[int]:
+        """Waits until every follower has set its key WHAT/RANK in the TCP store.
+
+        Returns the ranks that have not set it within `within_s` seconds.
+        """
+        deadline = time.monotonic() + within_s
+        missing = list(range(1, self._count))
+        while missing and time.monotonic() < deadline:
+            self.check(0.0)
+            missing = [rank for rank in missing if not self._store.check([f"{what}/{rank}"])]
+            time.sleep(POLL_S if missing else 0.0)
+        return missing
+
+    def _refusal(self, joined: Mapping[int, JsonObject]) -> str:
+        """Returns a message about the first setting in which a follower differs from the leader.
+
+        Returns "" if all settings agree.
+        """
+        ours = _leaves(shared_settings(self._config))
+        for rank, settings in joined.items():
+            theirs = _leaves(settings)
+            for key in sorted({*ours, *theirs}):
+                if ours.get(key) != theirs.get(key):
+                    return (
+                        f"learner {rank} has {key} {theirs.get(key)!r}, and the run has "
+                        f"{ours.get(key)!r}; give all learners the same scenario and settings"
+                    )
+        return ""
+
+    def check(self, waited_s: float) -> None:
+        """Raises an error if a follower has failed or has not answered for too long."""
+        for rank, host in self._hosts.items():
+            self._examine(rank, host)
+        if self._failures:
+            raise self.lost()
+        limit_s = self._config.learner.replica_timeout_s
+        if waited_s >= limit_s:
+            self.intact = False
+            raise LostError(
+                f"one of {self._count} learners has kept the others waiting for {waited_s:.0f} s "
+                f"(learner.replica_timeout_s is {limit_s:g}); raise the limit if steps take that "
+                "long; `rookery train --resume` continues from the last checkpoint"
+            )
+
+    def lost(self, error: Exception | None = None) -> RookeryError:
+        """Returns the error to raise for a lost follower, with its error report if there is one."""
+        self.intact = False
+        rank, failure = self._cause() or (None, FollowerFailure(_message(error)))
+        if failure.final and self.collectives is None:
+            _, _, message = failure.summary.partition(": ")
+            return noted(ConfigError(f"learner {rank}: {message}"), failure.traceback)
+        who = "one" if rank is None else f"number {rank}"
+        last = LostError(
+            f"{who} of {self._count} learners was lost ({failure.summary}); `rookery train "
+            "--resume` continues from the last checkpoint, with any number of --learners"
+        )
+        return noted(last, failure.traceback)
+
+    def _cause(self) -> tuple[int, FollowerFailure] | None:
+        """Returns rank and error report of the follower that caused a failure, or None.
+
+        A follower that raised an error itself comes before one that only lost another learner.
+        None means that no follower of this machine has reported a failure.
+        """
+        deadline = time.monotonic() + REPORT_S
+        while self._hosts:
+            for rank, host in self._hosts.items():
+                self._examine(rank, host)
+            if any(failure.own for failure in self._failures.values()):
+                break
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        ordered = sorted(self._failures.items(), key=lambda item: not item[1].own)
+        return ordered[0] if ordered else None
+
+    def _examine(self, rank: int, host: RoleHandle[object, object]) -> None:
+        if rank in self._failures:
+            return
+        alive, message = host.alive, host.receive()
+        if isinstance(message, RoleFailed):
+            self._failures[rank] = FollowerFailure(
+                message.summary, message.traceback, message.final
+            )
+        elif not alive:  # and sent no report
+            self._failures[rank] = FollowerFailure(f"exit status {host.stop(0.0)}")
+
+    def _absent(self, missing: list[int]) -> LostError:
+        names, hint = ", ".join(map(str, missing)), f"RANK={missing[0]} and the same settings"
+        return LostError(
+            f"of {self._count} learners, {names} did not connect to {self._address} within "
+            f"{START_S:g} s; start each of them with a rank, such as {hint}"
+        )
+
+    def close(self) -> None:
+        """Ends the followers on this machine; first gives them a short time to end themselves."""
+        grace_s = CLOSE_S if self.intact and self.collectives is not None else 0.0
+        deadline = time.monotonic() + grace_s
+        for host in self._hosts.values():
+            host.send(CloseRole())
+        for host in self._hosts.values():
+            host.stop(max(0.0, deadline - time.monotonic()))
+        self._hosts.clear()
+        if self.collectives is not None:
+            self.collectives.close()
+        self._store = None  # type: ignore[assignment]  # closes the rendezvous
+
+
+class LeaderLearner(DataParallelLearner):
+    """Data-parallel learner of rank 0, which distributes slices of its batches to followers."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        env: EnvConfig,
+        device: torch.device,
+        *,
+        seed: int = 0,
+    ):
+        super().__init__(algorithm, config, env, device, seed=seed)
+        self.followers: FollowerGroup | None = None
+        self._buffers = self.buffers()
+        self._layout: ArrayLayout | None = None  # of a slice; None: followers have no state yet
+
+    def start_followers(self, config: Config, spec: EnvSpec) -> None:
+        """Starts the follower processes on this machine.
+
+        If `learner.rendezvous` is set, only listens at that address for followers that the user
+        starts.
+        """
+        self.followers = FollowerGroup(config, spec)
+
+    def connect(self) -> None:
+        """Waits until all followers have connected; must be called before `learn`."""
+        assert self.followers is not None
+        self.collectives = self.followers.connect(self.device)
+        self._messages = torch.zeros(self.collectives.size, HEAD.size, dtype=torch.uint8)
+
+    def learn(self, batch: SampledBatch) -> LearnResult:
+        """Scatters a batch to all followers and takes a gradient step together with them.
+
+        The result holds the TD errors of the whole batch.
+        """
+        assert self.followers is not None
+        arrays = named_arrays(batch)
+        rows, rest = divmod(len(batch.rows), self.collectives.size)
+        assert rest == 0, "the settings are refused where a batch has no equal slices"
+        self.followers.check(0.0)
+        self.followers.intact = False  # during a step followers cannot receive a close message
+        self._scatter(arrays, rows)
+        learned = super().learn(batch_of({name: array[:rows] for name, array in arrays.items()}))
+        self.followers.intact = True
+        return learned
+
+    def _scatter(self, arrays: dict[str, Array], rows: int) -> None:
+        buffers = {BUFFER + name: part.cpu().numpy() for name, part in self._buffers.items()}
+        layout = ArrayLayout.of({name: array[:rows] for name, array in arrays.items()} | buffers)
+        if layout != self._layout:
+            self._broadcast_state(layout)
+        for rank, message in enumerate(self._messages.numpy()):
+            views, mine = layout.views(message[HEAD.size :]), slice(rank * rows, (rank + 1) * rows)
+            for name, view in views.items():
+                view[...] = buffers[name] if name in buffers else arrays[name][mine]
+        number = self.learner_steps + self.skipped
+        digest = NO_DIGEST if number % CHECK_PERIOD else self.digest()
+        self._send(MessageHeader(MessageKind.LEARN, number, lr=self._rate, digest=digest))
+
+    def _broadcast_state(self, layout: ArrayLayout) -> None:
+        """Sends the learner's whole state and the layout of batch slices to all followers."""
+        numbers, arrays = self.state()
+        del arrays["rng"]  # each learner has its own
+        raw = torch.from_numpy(pack({"numbers": numbers, "layout": layout.shapes}, arrays))
+        self._send(MessageHeader(MessageKind.LOAD_STATE, size=len(raw)))
+        self.collectives.broadcast(raw)
+        self._messages = torch.zeros(
+            self.collectives.size, HEAD.size + layout.size, dtype=torch.uint8
+        )
+        self._layout = layout
+
+    def _send(self, head: MessageHeader) -> None:
+        self._messages[:, : HEAD.size] = torch.from_numpy(
+            np.frombuffer(HEAD.pack(*head), dtype=np.uint8).copy()
+        )
+        self.collectives.scatter(self._messages)
+
+    @property
+    def _rate(self) -> float:
+        groups = [group for one in self.optimizers.values() for group in one.param_groups]
+        return float(groups[0]["lr"])
+
+    def restore(self, numbers: SavedState, arrays: Mapping[str, Array]) -> None:
+        super().restore(numbers, arrays)
+        self._layout = None
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {} if self.followers is None else self.followers.pids
+
+    def close(self) -> None:
+        if self.followers is None:
+            return
+        try:
+            if self.followers.intact and self.followers.collectives is not None:
+                self._send(MessageHeader(MessageKind.CLOSE))
+        except LostError:
+            pass  # a follower is gone already
+        finally:
+            self.followers.close()
+            self.followers = None
+
+
+def _leaves(settings: JsonObject, before: str = "") -> dict[str, Json]:
+    """Returns nested settings as a flat dict with dotted names, such as `learner.lr`."""
+    found: dict[str, Json] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and not before:
+            found |= _leaves(value, f"{name}.")
+        else:
+            found[before + name] = value
+    return found
+
+
+def _message(error: Exception | None) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,347 @@
+"""The learner: takes gradient steps on an algorithm's losses.
+
+learned = learner.learn(batch)     # one gradient step on each of the algorithm's losses
+learner.due()                      # whether to publish the weights to actors now
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rookery import seeding
+from rookery.algorithms import Algorithm
+from rookery.algorithms.algorithm import Loss
+from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
+from rookery.errors import ConfigError, LostError
+from rookery.networks.encoders import EPSILON, Normalize, observe
+from rookery.networks.named_arrays import arrays_of, fingerprint, load_arrays
+from rookery.schedule import Schedule
+from rookery.seeding import Role
+from rookery.types import Array, Batch, Json, LearnResult, SampledBatch, SavedState, TensorBatch
+
+OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {  # type: ignore[explicit-any]  # settings of the user
+    Optimizer.ADAM: torch.optim.Adam,
+    Optimizer.ADAMW: torch.optim.AdamW,
+    Optimizer.RMSPROP: torch.optim.RMSprop,
+    Optimizer.SGD: torch.optim.SGD,
+}
+FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
+CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW)  # need capturable=True inside a CUDA graph
+
+
+class FlatParameters:
+    """Moves parameters into one flat tensor, and their gradients into another, as views.
+
+    For a small network, most of the time of an optimizer step is overhead per parameter tensor.
+    With one flat tensor this overhead occurs once.
+
+    Set `alone` if the losses depend on no other trained parameters, which makes `descend` slightly
+    faster. If `alone` is False, `descend` excludes all other parameters from backpropagation.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], *, alone: bool = False):
+        _refuse_mixture(parameters)
+        self.data = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        self.grad = torch.zeros_like(self.data)
+        self.data.grad = self.grad
+        self._inputs = None if alone else parameters  # naming them costs 1 % of a small update
+        sizes = [p.numel() for p in parameters]
+        values, grads = torch.split(self.data.detach(), sizes), torch.split(self.grad, sizes)
+        for parameter, value, grad in zip(parameters, values, grads, strict=True):
+            parameter.data, parameter.grad = value.view_as(parameter), grad.view_as(parameter)
+
+    def descend(self, loss: Tensor) -> Tensor:
+        """Computes the gradient of a loss by backpropagation; takes no optimizer step.
+
+        Returns the gradient's norm (a scalar tensor).
+        """
+        self.grad.zero_()
+        loss.backward(inputs=self._inputs)  # type: ignore[no-untyped-call]
+        return torch.linalg.vector_norm(self.grad)  # type: ignore[no-any-return]
+
+
+def _refuse_mixture(parameters: list[nn.Parameter]) -> None:
+    kinds = {f"{p.dtype} on {p.device}" for p in parameters}
+    if len(kinds) != 1:
+        raise ConfigError(
+            f"a network's parameters must be of one kind, got {', '.join(sorted(kinds)) or 'none'};"
+            " give net.custom parameters of one dtype"
+        )
+
+
+class Learner:
+    """Takes gradient steps on an algorithm's losses.
+
+    It owns the optimizers and the running statistics that normalise observations and rewards.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        env: EnvConfig,
+        device: torch.device,
+        *,
+        seed: int = 0,
+    ):
+        self.algorithm, self.config, self.device = algorithm, config, device
+        self.rng = torch.Generator(device)
+        self.rng.manual_seed(seeding.integer(seed, Role.LEARNER))
+        self.normalize = env
+        self.scale = Normalize(1)  # statistics of returns, for env.normalize_reward
+        algorithm.networks["return_scale"] = self.scale
+        algorithm.networks.to(device)
+        self._on_cpu = device.type == "cpu"
+        if config.compile:
+            _compile(algorithm.networks)
+        groups = algorithm.groups()
+        self._flat = {
+            name: FlatParameters(group, alone=len(groups) == 1) for name, group in groups.items()
+        }
+        self._views = (
+            arrays_of(algorithm.acting) if self._on_cpu else None
+        )  # views, so always current
+        self.learner_steps = 0
+        self.bad_steps = 0  # in a row
+        self.skipped = 0  # in the whole run
+        self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
+        self.optimizers = {name: self._optimizer(flat) for name, flat in self._flat.items()}
+
+    def learn(self, batch: SampledBatch) -> LearnResult:
+        """Takes one gradient step on each loss of the algorithm, for one batch.
+
+        If a loss or its gradient is not finite, takes no gradient step on this loss and the later
+        ones.
+        """
+        td_error: Tensor | None = None
+        metrics: dict[str, Tensor] = {}
+        try:
+            step = self.learner_steps + 1
+            for own in self.algorithm.losses(self._to_device(batch), step=step, rng=self.rng):
+                loss, norm = self._descend(own)
+                if not self._step(loss, norm):
+                    return self._skip()
+                td_error = loss.td_error if loss.td_error is not None else td_error
+                metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
+                metrics.update(loss.metrics)
+        except torch.OutOfMemoryError as error:
+            raise LostError(
+                f"{self.device} ran out of memory in a learner step; lower replay.batch_size or "
+                "net.hidden, or resume with learner.device=cpu from the last checkpoint"
+            ) from error
+        self.bad_steps = 0
+        self.learner_steps += 1
+        self.algorithm.update_targets(self.learner_steps)
+        return LearnResult(_host(td_error), metrics)
+
+    def count_skipped(self) -> None:
+        """Does nothing: `learn` itself counts skipped steps. `CapturedLearner` overrides it."""
+
+    def _descend(self, loss: Loss) -> tuple[Loss, Tensor]:
+        """Computes the gradient of a loss; takes no optimizer step.
+
+        Returns the loss and the gradient's norm (a scalar tensor).
+        """
+        return loss, self._flat[loss.group].descend(loss.value)
+
+    def _step(self, loss: Loss, norm: Tensor) -> bool:
+        flat, limit = self._flat[loss.group], self.config.max_grad_norm
+        size = norm.item()  # a sync point; TD errors are one anyway
+        # the Huber loss may be infinite while its gradient is finite
+        if not math.isfinite(size + loss.value.item()):
+            return False
+        if limit is not None and size > limit:
+            flat.grad.mul_(limit / size)
+        self.optimizers[loss.group].step()
+        return True
+
+    def _skip(self) -> LearnResult:
+        self.bad_steps += 1
+        self.skipped += 1
+        if self.bad_steps >= self.config.max_bad_steps:
+            raise self._too_many_bad_steps()
+        return LearnResult(None, {})
+
+    def _too_many_bad_steps(self) -> LostError:
+        return LostError(
+            f"{self.bad_steps} learner steps in a row had a loss or gradient that is not "
+            f"finite (after {self.learner_steps} good ones); lower learner.lr "
+            f"({self.config.lr}), scale rewards, or set learner.max_grad_norm"
+        )
+
+    def _optimizer(self, flat: FlatParameters) -> torch.optim.Optimizer:
+        return make_optimizer(self.config, flat)
+
+    def _to_device(self, batch: SampledBatch) -> TensorBatch:
+        """Returns a batch as tensors on the learner's device.
+
+        Rewards are normalised if `env.normalize_reward` is set.
+        """
+        to = self._tensor
+        here = Batch(
+            obs=to(batch.obs),
+            action=to(batch.action),
+            reward=to(batch.reward),
+            discount=to(batch.discount),
+            next_obs=to(batch.next_obs),
+            weight=to(batch.weight),
+            rows=batch.rows,
+            mask=to(batch.mask),
+            extras=to(batch.extras),
+        )
+        if not self.normalize.normalize_reward:
+            return here
+        return here._replace(reward=here.reward / self.deviation())
+
+    def deviation(self) -> Tensor:
+        """Returns the standard deviation of returns, [1], by which rewards are normalised."""
+        return torch.sqrt(self.scale.variance + EPSILON)
+
+    def _tensor(self, value: Any) -> Any:  # type: ignore[explicit-any]  # nested as its field is
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return {name: self._tensor(leaf) for name, leaf in value.items()}
+        tensor = torch.from_numpy(value)
+        return tensor if self._on_cpu else tensor.to(self.device, non_blocking=True)
+
+    def observe(self, leaves: dict[str, Array], returns: Array) -> None:
+        """Updates the running statistics that normalise observations and rewards.
+
+        `leaves` (observation arrays by name) and `returns` (discounted returns of the episodes so
+        far) are those of the steps that were newly inserted into replay.
+        """
+        if len(returns) == 0:
+            return
+        if self.normalize.normalize_obs:
+            tensors = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
+            observe(self.algorithm.acting, tensors)
+        if self.normalize.normalize_reward:
+            self.scale.observe(torch.from_numpy(returns[:, None]))
+
+    def advance(self, share: float) -> None:
+        """Sets the learning rate according to its schedule.
+
+        `share` is the finished fraction of the run, 0 to 1.
+        """
+        if self.lr.constant:
+            return
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr.at(share)
+
+    def due(self) -> bool:
+        """Returns whether to publish weights to actors now: after every `publish_period` steps."""
+        return self.learner_steps % self.config.publish_period == 0
+
+    def weights(self) -> dict[str, Array]:
+        """Returns the weights that actors need, as arrays by name.
+
+        If the learner is on the CPU, the arrays are views, which later gradient steps change.
+        """
+        return self._views or arrays_of(self.algorithm.acting)
+
+    def weights_sha256(self) -> str:
+        """Returns the SHA-256 of the weights that actors need."""
+        return fingerprint(self.weights())
+
+    def state(self) -> tuple[dict[str, Json], dict[str, Array]]:
+        """Returns the learner's state for a checkpoint: JSON data, and copied arrays."""
+        arrays = {f"net.{k}": v.copy() for k, v in arrays_of(self.algorithm.networks).items()}
+        for name, optimizer in self.optimizers.items():
+            for index, slots in optimizer.state_dict()["state"].items():
+                for key, value in slots.items():
+                    arrays[f"opt.{name}.{index}.{key}"] = (
+                        torch.as_tensor(value).cpu().numpy().copy()
+                    )
+        arrays["rng"] = self.rng.get_state().numpy().copy()
+        numbers: dict[str, Json] = {"learner_steps": self.learner_steps, "skipped": self.skipped}
+        return numbers, arrays
+
+    def restore(self, numbers: SavedState, arrays: Mapping[str, Array]) -> None:
+        self.learner_steps, self.skipped = numbers["learner_steps"], numbers["skipped"]
+        load_arrays(
+            self.algorithm.networks, {k[4:]: v for k, v in arrays.items() if k.startswith("net.")}
+        )
+        for name, optimizer in self.optimizers.items():
+            state = optimizer.state_dict()
+            state["state"] = _slots(arrays, f"opt.{name}.")
+            optimizer.load_state_dict(state)
+        if "rng" in arrays:
+            self.rng.set_state(torch.from_numpy(arrays["rng"].copy()))
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the other learners of a data-parallel run, by process name.
+
+        Empty for a single learner.
+        """
+        return {}
+
+    def close(self) -> None:
+        """Ends the other learners of a data-parallel run; does nothing for a single learner."""
+
+
+def tensors_of(batch: object) -> list[Tensor]:
+    """Returns all tensors of a batch (nested tuples) as a list, in order."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    parts = batch if isinstance(batch, tuple) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def rebuilt(like: object, tensors: Iterator[Tensor]) -> Any:  # type: ignore[explicit-any]  # of the type of `like`
+    """Returns a batch like `like`, with its tensors replaced by `tensors`, in order.
+
+    It is the inverse of `tensors_of`.
+    """
+    if isinstance(like, Tensor):
+        return next(tensors)
+    if not isinstance(like, tuple):
+        return like
+    return type(like)(*(rebuilt(part, tensors) for part in like))
+
+
+def _compile(networks: nn.Module) -> None:
+    """Applies torch.compile to each network, in place."""
+    for module in networks.children():
+        if isinstance(module, nn.ModuleDict | nn.ModuleList):
+            _compile(module)
+        else:
+            module.compile()
+
+
+def trained(algorithm: Algorithm) -> dict[str, nn.Parameter]:
+    """Returns the parameters that optimizers train, by name, in the order of the optimizers."""
+    names = {id(parameter): name for name, parameter in algorithm.networks.named_parameters()}
+    return {names[id(p)]: p for group in algorithm.groups().values() for p in group}
+
+
+def _host(td_error: Tensor | None) -> Array | None:
+    return None if td_error is None else td_error.cpu().numpy()  # the learner's one sync point
+
+
+def make_optimizer(config: LearnerConfig, flat: FlatParameters) -> torch.optim.Optimizer:
+    """Builds the optimizer that the learner's settings select, for one group of parameters."""
+    settings: dict[str, object] = {"lr": config.lr, **config.optimizer_kwargs}
+    if config.optimizer in FUSED:
+        settings.setdefault("fused", True)
+    try:
+        return OPTIMIZERS[config.optimizer]([flat.data], **settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"learner.optimizer_kwargs {config.optimizer_kwargs} do not fit "
+            f"{config.optimizer}: {error}"
+        ) from error
+
+
+def _slots(arrays: Mapping[str, Array], prefix: str) -> dict[int, dict[str, Tensor]]:
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in arrays.items():
+        if name.startswith(prefix):
+            index, _, key = name[len(prefix) :].partition(".")
+            slots.setdefault(int(index), {})[key] = torch.from_numpy(value.copy())
+    return slots

@@ -1,1 +1,0 @@
-"""What keeps a run alive and restorable: checkpoints, locks, signals, litter."""

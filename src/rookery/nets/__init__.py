@@ -1,1 +1,0 @@
-"""Networks: torch modules and nothing else."""

@@ -1,0 +1,52 @@
+"""Network weights as named numpy arrays, to publish, save and compare them."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from rookery.errors import CheckpointError
+from rookery.types import Array
+
+
+def fingerprint(arrays: Mapping[str, Array]) -> str:
+    """Returns the SHA-256 hash of named arrays, including names, shapes and dtypes."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.shape} {array.dtype.str}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def load_arrays(module: nn.Module, arrays: Mapping[str, Array]) -> None:
+    """Loads named arrays into a torch module, in place.
+
+    Raises `CheckpointError` if names or shapes differ from those of the module.
+    """
+    own = module.state_dict()
+    wrong = sorted(own.keys() ^ arrays.keys())
+    wrong += [
+        f"{k} {tuple(arrays[k].shape)} for {tuple(v.shape)}"
+        for k, v in own.items()
+        if k in arrays and tuple(arrays[k].shape) != tuple(v.shape)
+    ]
+    if wrong:
+        raise CheckpointError(
+            "these weights are of another network: "
+            + ", ".join(wrong[:8])
+            + "; use the config they were trained with"
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(arrays[name])).view(tensor.shape))
+
+
+def arrays_of(module: nn.Module) -> dict[str, Array]:
+    """Returns a module's parameters and buffers as numpy arrays, by name.
+
+    For a module on the CPU they are views.
+    """
+    return {name: tensor.detach().cpu().numpy() for name, tensor in module.state_dict().items()}

@@ -1,0 +1,11 @@
+"""Multi-agent path finding (MAPF) on grids: a team of agents that exchange messages.
+
+- `world/`: rules, maps and environments.
+- `team_network`, `team_dqn`, `settings`: the Q-network, the algorithm and its settings.
+- `team_actor`, `curriculum_actors`: actors that step batched worlds on a GPU.
+- `batched_env`: builds these actors for `run.mode device`.
+- `planner/`, `teacher`: a MAPF planner, and imitation learning from its plans.
+- `evaluation/`, `pictures/`: success rates and costs of policies; animations of episodes.
+- `verb`: the command `rookery pathfinding`. `scenarios/`: ready-made settings of runs.
+- `plugin`: registers all of this with the library.
+"""

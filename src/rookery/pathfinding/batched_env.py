@@ -1,0 +1,85 @@
+"""Path finding for `run.mode device`: builds the batched worlds, actors and replay on a GPU."""
+
+import torch
+
+from rookery.actors.device_group import DeviceReplay, OnDevice
+from rookery.algorithms import Algorithm
+from rookery.config.schema import Config
+from rookery.errors import ConfigError
+from rookery.pathfinding.curriculum_actors import DeviceActors
+from rookery.pathfinding.planner.planner_pool import planner_count
+from rookery.pathfinding.settings import TeamConfig
+from rookery.pathfinding.team_actor import choose_precision, device_replay_bytes
+from rookery.pathfinding.team_dqn import TeamDQN
+from rookery.pathfinding.world.curriculum import curriculum_spec
+from rookery.pathfinding.world.team_env import Team as TeamEnv
+
+
+class PathfindingBatchedEnv:
+    """Path finding for the device loop: checks settings, and builds the actors and the replay.
+
+    Implements the interface `BatchedEnv`.
+    """
+
+    without_gpu = "pathfinding-cpu is a scenario for this machine"
+
+    def refuse(self, config: Config) -> None:
+        """Raises ConfigError if team sizes, batch size and device settings contradict each other.
+
+        Every team size must divide `replay.batch_size` and be at most `device.agents` (half of it
+        if a planner is imitated). `device.rows`, the replay length in steps of each world, must
+        hold at least one sequence and the steps until the next one starts.
+        """
+        algo = _team_config(config)
+        teams, batch = curriculum_spec(algo.curriculum).agents, config.replay.batch_size
+        uneven = [agents for agents in teams if batch % agents]
+        if uneven:
+            raise ConfigError(
+                f"a batch holds whole teams, got replay.batch_size {batch} and teams of {uneven}; "
+                "choose a batch that every team size of algo.curriculum divides"
+            )
+        if teams[-1] > config.device.agents:
+            raise ConfigError(
+                f"device.agents {config.device.agents} is less than a team of {teams[-1]}; raise "
+                "it, or leave that team out of algo.curriculum"
+            )
+        if algo.taught and 2 * teams[-1] > config.device.agents:
+            raise ConfigError(
+                "a teacher needs guided worlds and unguided ones, got device.agents "
+                f"{config.device.agents} and a team of {teams[-1]}; set device.agents to at least "
+                "twice the largest team"
+            )
+        least = algo.sequence + 1 + algo.stride
+        if config.device.rows < least:
+            raise ConfigError(
+                f"device.rows {config.device.rows} are too few for a sequence of "
+                f"{algo.sequence + 1} steps that starts every {algo.stride}; keep at least {least}"
+            )
+
+    def build(self, config: Config, algorithm: Algorithm, device: torch.device) -> OnDevice:
+        choose_precision()
+        actors = DeviceActors(
+            config, _team_algorithm(algorithm), TeamEnv(**config.env.kwargs).rules, device
+        )
+        return OnDevice(actors, DeviceReplay(actors))
+
+    def replay_bytes(self, config: Config, algorithm: Algorithm, device: torch.device) -> int:
+        return _team_config(config).teams * device_replay_bytes(
+            _team_algorithm(algorithm), config.device, device
+        )
+
+    def processes(self, config: Config) -> int:
+        return planner_count() if _team_config(config).taught else 0
+
+
+def _team_config(config: Config) -> TeamConfig:
+    assert isinstance(config.algo, TeamConfig)
+    return config.algo
+
+
+def _team_algorithm(algorithm: Algorithm) -> TeamDQN:
+    assert isinstance(algorithm, TeamDQN)
+    return algorithm
+
+
+BATCHED_ENV = PathfindingBatchedEnv()

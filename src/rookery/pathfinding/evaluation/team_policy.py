@@ -1,0 +1,145 @@
+"""A trained team policy, for teams of any size.
+
+    policy = load_team_policy("runs/a")       # a run folder, a file of `rookery export`, "demo"
+    algorithm = policy.for_agents(64)         # the same weights, for 64 agents
+
+The weights do not depend on the number of agents, but an `Algorithm` object is built for one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rookery.algorithms import Algorithm, build_algorithm
+from rookery.checkpoints.load_weights import read_weights
+from rookery.config.load import RUN_FILE, load_run
+from rookery.config.schema import Config
+from rookery.envs.spaces import spec_of
+from rookery.errors import ConfigError
+from rookery.export import bundle as bundles
+from rookery.networks.device import pick_device
+from rookery.networks.named_arrays import load_arrays
+from rookery.pathfinding.settings import TeamConfig
+from rookery.pathfinding.world.curriculum import CurriculumTask
+from rookery.pathfinding.world.rules import Outside, WorldRules
+from rookery.pathfinding.world.team_env import action_space, observation_space
+from rookery.types import Array, EnvSpec
+
+DEMO = "demo"  # names the policy that comes with the library
+PACKAGED = "policy.safetensors"  # in the package rookery.pathfinding
+ALGORITHM = "team"
+LARGEST = 2**15  # rows and columns of a map: places are stored in 16 bits
+
+
+@dataclass(frozen=True)
+class TeamPolicy:
+    """Weights of a trained team policy, with the settings of its training run."""
+
+    config: Config
+    arrays: Mapping[str, Array]
+    version: int | None  # of the weights; None: an exported file has none
+    device: torch.device
+
+    def for_agents(self, agents: int) -> Algorithm:
+        """Builds the `Algorithm` with these weights for a team of `agents` agents."""
+        algorithm = build_algorithm(self.config, _spec(agents, self.rules()))
+        load_arrays(algorithm.acting, self.arrays)
+        algorithm.acting.to(self.device).eval()
+        return algorithm
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the softmax over Q values that actions are sampled from; 0: greedy."""
+        assert isinstance(self.config.algo, TeamConfig)
+        return self.config.algo.temperature
+
+    def with_temperature(self, temperature: float) -> "TeamPolicy":
+        """Returns the same policy with another temperature of action sampling."""
+        assert isinstance(self.config.algo, TeamConfig)
+        algo = replace(self.config.algo, temperature=temperature)
+        return replace(self, config=replace(self.config, algo=algo))
+
+    def rules(self, **changed: Any) -> WorldRules:
+        """Returns world rules with the view settings `radius` and `outside` of the training run.
+
+        `changed` sets further fields of `WorldRules`.
+        """
+        given = self.config.env.kwargs
+        seen: dict[str, Any] = {}
+        if "radius" in given:
+            seen["radius"] = int(given["radius"])
+        if "outside" in given:
+            seen["outside"] = Outside(given["outside"])
+        return WorldRules(**seen, **changed)
+
+
+def load_team_policy(
+    run: str, *, checkpoint: str = "best", device: str = "auto", threads: int | None = None
+) -> TeamPolicy:
+    """Loads a policy from a run folder or an exported file.
+
+    `run` = "demo" loads the policy shipped with the library, unless a run folder or file has that
+    name. `threads` sets torch's CPU threads in this process; None keeps the present number.
+    """
+    path = Path(run)
+    if run == DEMO and not _is_policy(path):
+        return load_packaged_policy(device=device, threads=threads)
+    place = _torch_device(device, threads)
+    if path.is_file():
+        return _from_file(path, checkpoint, place)
+    config = load_run(path)
+    _require_team_run(run, config)
+    weights = read_weights(path, checkpoint)
+    return TeamPolicy(config, weights.arrays, weights.version, place)
+
+
+def load_packaged_policy(*, device: str = "auto", threads: int | None = None) -> TeamPolicy:
+    """Loads the path-finding policy that is shipped with the library."""
+    found = files("rookery.pathfinding") / PACKAGED
+    if not found.is_file():
+        raise ConfigError(
+            "this installation has no packaged policy for path finding; give a run folder or a "
+            "file of `rookery export`, or train one: `rookery train pathfinding`"
+        )
+    with as_file(found) as path:
+        return _from_file(path, "best", _torch_device(device, threads))
+
+
+def _is_policy(path: Path) -> bool:
+    """Returns whether the path is a run folder or a file of `rookery export`."""
+    return (path / RUN_FILE).is_file() or (path.is_file() and bundles.is_bundle(path))
+
+
+def _torch_device(device: str, threads: int | None) -> torch.device:
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return pick_device(device, "--device")
+
+
+def _from_file(path: Path, checkpoint: str, device: torch.device) -> TeamPolicy:
+    if checkpoint != "best":
+        raise ConfigError(
+            f"{str(path)!r} is a file with one policy, got --checkpoint {checkpoint}; leave it "
+            "out, or give the run folder"
+        )
+    bundle = bundles.read(path)
+    _require_team_run(str(path), bundle.config)
+    return TeamPolicy(bundle.config, bundle.arrays, None, device)
+
+
+def _require_team_run(run: str, config: Config) -> None:
+    if config.algo.name != ALGORITHM:
+        raise ConfigError(
+            f"{run!r} was trained by {config.algo.name} on {config.env.id}; path finding needs a "
+            f"run of the algorithm {ALGORITHM}; give one, or use `rookery evaluate`"
+        )
+
+
+def _spec(agents: int, rules: WorldRules) -> EnvSpec:
+    """Returns the environment spec for a team of `agents` agents on maps of any size."""
+    task = CurriculumTask(agents, LARGEST)
+    return spec_of("pathfinding", observation_space(task, rules), action_space(task))

@@ -1,0 +1,1 @@
+"""Animations of path-finding episodes: `episode_svg` and `episode_gif`."""

@@ -1,0 +1,73 @@
+"""A pool of planner processes: one per CPU core, except two cores for actor and learner.
+
+    planners = PlannerPool(planner_count())
+    future = planners.submit(worlds, cases, steps, seed)      # arguments of advice.plan_actions
+    planners.close()
+
+For each planner process the calling process has a thread that waits for its answers. Planner
+processes end when the calling process ends.
+"""
+
+import contextlib
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+from rookery.engines.processes import Child, spawn
+from rookery.errors import LostError
+from rookery.pathfinding.planner.advice import PlannedActions
+from rookery.runtime import machine
+
+SPARE = 2  # cores left for the actor and the learner
+LOOK_S = 1.0  # between two checks whether a planner process is alive
+PATIENCE_S = 300.0  # for an answer: the search has a budget, but the first one includes compilation
+
+
+def planner_count() -> int:
+    """Returns how many planner processes to start: CPU cores minus SPARE, at least 1."""
+    return max(1, machine.cores() - SPARE)
+
+
+class PlannerPool:
+    """A pool of planner processes; each request goes to the next free one."""
+
+    def __init__(self, count: int):
+        function = "rookery.pathfinding.planner.advice:plan_actions"
+        self.children: list[Child] = []
+        with contextlib.ExitStack() as stack:  # if one cannot start, those before it are stopped
+            for _ in range(count):
+                child = spawn("rookery.engines.function_process:serve", function, name="planner")
+                stack.callback(child.stop, 0.0)
+                self.children.append(child)
+            stack.pop_all()
+        self._free: SimpleQueue[Child] = SimpleQueue()
+        for child in self.children:
+            self._free.put(child)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="planners")
+
+    def submit(self, *given: Any) -> Future[PlannedActions]:
+        return self._threads.submit(self._ask, given)
+
+    def _ask(self, given: tuple[Any, ...]) -> PlannedActions:
+        child = self._free.get()
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            child.send(given)
+            while (advice := child.receive(LOOK_S)) is None:
+                if not child.alive or time.monotonic() > deadline:
+                    raise LostError(
+                        "a planner process of algo.teacher has ended, or has not answered for "
+                        f"{PATIENCE_S:g} s; see the kernel's log for a lack of memory, and "
+                        "continue from the last checkpoint with --resume"
+                    )
+            return dict(advice)
+        finally:
+            self._free.put(child)
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for child in self.children:
+            child.stop()

@@ -1,0 +1,1 @@
+"""Scenario files (YAML settings of ready-made training runs) of path finding."""

@@ -1,0 +1,119 @@
+"""Imitation learning from a planner: some worlds of a `TeamActor` follow planned actions.
+
+    teacher = PlannerTeacher(actor, planners, team_config, seed=0)
+    if teacher.ready:                       # otherwise plans are still being computed
+        agent_steps = teacher.load_plans()  # actions in the new plans, summed over agents
+        actor.play(stride, epsilon)
+        teacher.advance(stride)
+
+A world is one of the actor's parallel environments. The actor alternates between two phases:
+
+1. Guided phase: a random subset of the worlds follows the planner's actions; the other worlds
+   follow the policy.
+2. Policy phase: all worlds follow the policy.
+
+Then the teacher draws a new subset, and the actor waits until the planner processes have planned
+from the current states of these worlds. So the planner's actions are learned in states that the
+policy itself reaches (DAgger: Ross, Gordon, Bagnell 2011, "A reduction of imitation learning and
+structured prediction to no-regret online learning"). The worlds with the highest numbers are never
+guided; their episodes measure the policy alone.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Protocol
+
+import numpy as np
+
+from rookery.pathfinding.planner.advice import PlannedActions
+from rookery.pathfinding.settings import TeamConfig
+from rookery.pathfinding.team_actor import TeamActor
+from rookery.pathfinding.world.cases import select
+
+UNGUIDED_ONE_IN = 8  # one world in this many is never guided
+AGENTS_PER_REQUEST = 256  # agents in one planning request, over all its problem instances
+
+
+def first_unguided_world(worlds: int) -> int:
+    """Returns the index of the first world that never follows the planner.
+
+    All worlds with higher indices never follow it either.
+    """
+    return worlds - max(1, worlds // UNGUIDED_ONE_IN)
+
+
+class PlanSubmitter(Protocol):
+    """Interface of a pool of planner processes.
+
+    `submit` takes the arguments of `advice.plan_actions` and returns a future of its result.
+    """
+
+    def submit(self, *given: Any) -> Future[PlannedActions]: ...
+
+
+class PlannerTeacher:
+    """Chooses which worlds of one actor follow the planner, and requests plans for them."""
+
+    def __init__(self, actor: TeamActor, planners: PlanSubmitter, config: TeamConfig, *, seed: int):
+        self.actor, self._planners, self._config = actor, planners, config
+        self._rng = np.random.default_rng(seed)
+        self._requests: list[Future[PlannedActions]] = []
+        self._rows_left = config.policy_steps  # until worlds to guide are chosen
+
+    @property
+    def ready(self) -> bool:
+        """Whether all requested plans have arrived, so that the actor can step its worlds."""
+        return all(future.done() for future in self._requests)
+
+    def load_plans(self) -> int:
+        """Gives the requested plans to the actor; returns their number of actions, over all agents.
+
+        Returns 0 if no plans were requested since the last call.
+        """
+        if not self._requests:
+            return 0
+        teacher_actions, planned = self.actor.teacher_actions, _merge(self._requests)
+        assert teacher_actions is not None, "an actor with a teacher was made with guided_steps"
+        self._requests = []
+        self._rows_left = self._config.guided_steps + self._config.policy_steps
+        return teacher_actions.load(planned) * self.actor.agents
+
+    def advance(self, rows: int) -> None:
+        """Counts `rows` steps that the actor played.
+
+        At the end of the policy phase, draws the worlds to guide next and requests plans for them.
+        """
+        self._rows_left -= rows
+        if self._rows_left <= 0:
+            self._request_plans()
+
+    def _request_plans(self) -> None:
+        guidable = first_unguided_world(self.actor.count)
+        count = max(1, round(guidable * self._config.student_share))
+        students = np.sort(self._rng.choice(guidable, size=count, replace=False))
+        cases, steps = self.actor.current_cases(students), self.actor.rules.steps
+        seeds = self._rng.integers(2**32, size=count)
+        cases_each = max(1, AGENTS_PER_REQUEST // self.actor.agents)
+        for start in range(0, count, cases_each):
+            part = slice(start, start + cases_each)
+            request = (students[part], select(cases, part), steps, int(seeds[start]))
+            self._requests.append(self._planners.submit(*request))
+
+    def pending(self) -> list[Future[PlannedActions]]:
+        """Returns the planning requests that the planner processes have not answered yet."""
+        return [future for future in self._requests if not future.done()]
+
+
+def wait_until_ready(teachers: Iterable[PlannerTeacher]) -> list[PlannerTeacher]:
+    """Waits until at least one teacher has all its requested plans; returns all such teachers."""
+    teachers = list(teachers)
+    while not (ready := [teacher for teacher in teachers if teacher.ready]):
+        wait(
+            [request for teacher in teachers for request in teacher.pending()],
+            return_when=FIRST_COMPLETED,
+        )
+    return ready
+
+
+def _merge(requests: list[Future[PlannedActions]]) -> PlannedActions:
+    return {world: steps for future in requests for world, steps in future.result().items()}

@@ -1,0 +1,122 @@
+"""Collision rules: which agents of each world move, given the actions of all agents.
+
+A rule is a function compiled with numba
+
+    rule(maps, occupant, place, action, moved)
+
+    maps      uint8 [E, H, W]   1: blocked
+    occupant  int16 [E, H, W]   the agent that stands in a cell, -1: none
+    place     int16 [E, N, 2]   row and column of each agent, -1: an absent agent
+    action    int64 [E, N]      0 stay, 1 up, 2 down, 3 left, 4 right
+    moved     bool  [E, N]      output: whether an agent moves to the cell its action leads to
+
+for E worlds of N agents on maps [H, W]. A rule writes to `moved` only. It never lets two agents
+enter one cell or swap cells, and absent agents do not move.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numba import njit
+
+from rookery.pathfinding.world.rules import MOVES, Collision
+from rookery.pathfinding.world.soft_collisions import soft
+
+Rule: TypeAlias = Callable[[Any, Any, Any, Any, Any], None]
+
+# The state of an agent while the moves are resolved.
+_STAYS, _MOVES, _OPEN = range(3)
+
+
+@njit(cache=True, nogil=True)
+def reference(maps, occupant, place, action, moved):  # type: ignore[no-untyped-def]
+    """Collision rule of DHC (Ma, Luo, Ma 2021); the text of the module lists the arguments.
+
+    Moves into obstacles fail. Both moves of a swap fail. Of several agents with the same target
+    cell only the lowest number can succeed. A move into a cell whose occupant does not leave fails,
+    and so do the moves of agents queued behind. All other moves succeed: into empty cells, behind
+    each other, and in cycles of three or more.
+    """
+    worlds, agents = action.shape
+    target = np.empty((agents, 2), dtype=np.int64)
+    state = np.empty(agents, dtype=np.uint8)
+    claim = np.full(maps.shape[1:], -1, dtype=np.int16)  # the agent that may enter a cell
+    for world in range(worlds):
+        _target_cells(maps[world], place[world], action[world], target, state)
+        _stop_swaps(occupant[world], place[world], target, state)
+        _keep_lowest(claim, target, state)
+        _resolve_queues(occupant[world], target, state)
+        for i in range(agents):
+            moved[world, i] = state[i] == _MOVES
+
+
+RESOLVE: dict[Collision, Rule] = {Collision.REFERENCE: reference, Collision.SOFT: soft}
+
+
+@njit(cache=True, nogil=True)
+def _target_cells(blocked, place, action, target, state):  # type: ignore[no-untyped-def]
+    """Writes the target cell of each action, and whether the agent may still move or stays.
+
+    Moves into obstacles or off the map fail, so these agents stay.
+    """
+    rows, columns = blocked.shape
+    for i in range(action.size):
+        row = place[i, 0] + MOVES[action[i], 0]
+        column = place[i, 1] + MOVES[action[i], 1]
+        target[i, 0], target[i, 1], state[i] = row, column, _STAYS
+        present, inside = place[i, 0] >= 0, 0 <= row < rows and 0 <= column < columns
+        if present and inside and action[i] != 0 and blocked[row, column] == 0:
+            state[i] = _OPEN
+
+
+@njit(cache=True, nogil=True)
+def _stop_swaps(occupant, place, target, state):  # type: ignore[no-untyped-def]
+    """Cancels the moves of both agents of each pair that would swap cells."""
+    for i in range(state.size):
+        if state[i] != _OPEN:
+            continue
+        other = occupant[target[i, 0], target[i, 1]]
+        if other < 0 or state[other] != _OPEN:
+            continue
+        if target[other, 0] == place[i, 0] and target[other, 1] == place[i, 1]:
+            state[i] = state[other] = _STAYS
+
+
+@njit(cache=True, nogil=True)
+def _keep_lowest(claim, target, state):  # type: ignore[no-untyped-def]
+    """Cancels all but the lowest-numbered of several agents with the same target cell.
+
+    `claim` is a scratch array of cells, reset before returning.
+    """
+    for i in range(state.size):
+        if state[i] == _OPEN:
+            if claim[target[i, 0], target[i, 1]] < 0:
+                claim[target[i, 0], target[i, 1]] = i
+            else:
+                state[i] = _STAYS
+    for i in range(state.size):
+        if state[i] == _OPEN:
+            claim[target[i, 0], target[i, 1]] = -1
+
+
+@njit(cache=True, nogil=True)
+def _resolve_queues(occupant, target, state):  # type: ignore[no-untyped-def]
+    """Decides the remaining moves, one queue of agents at a time.
+
+    Each cell has at most one agent that would enter it and one occupant, so such agents form queues
+    and cycles that never join. A queue moves if the agent at its head moves; a cycle rotates.
+    """
+    for first in range(state.size):
+        if state[first] != _OPEN:
+            continue
+        last, ahead = first, occupant[target[first, 0], target[first, 1]]
+        while ahead >= 0 and state[ahead] == _OPEN and ahead != first:
+            last, ahead = ahead, occupant[target[ahead, 0], target[ahead, 1]]
+        stuck = ahead >= 0 and state[ahead] == _STAYS
+        at = first
+        while True:
+            state[at] = _STAYS if stuck else _MOVES
+            if at == last:
+                break
+            at = occupant[target[at, 0], target[at, 1]]

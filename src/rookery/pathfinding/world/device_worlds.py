@@ -1,0 +1,352 @@
+"""Thousands of parallel grid worlds in torch, on the GPU of the network.
+
+    worlds = DeviceWorlds(cases, rules, width=40)       # E worlds of N agents
+    view, place = worlds.views(), worlds.place
+    stepped = worlds.step(action)                       # [E, N] each, as in worlds.py
+    worlds.renew(stepped.finished, cases)               # new problem instances for those
+
+Steps give the same results as the CPU simulator `worlds.py`. A step does not synchronize with the
+device: it is a fixed list of in-place kernels, independent of the states of the worlds. Cells are
+numbered in a map with a margin as wide as the view radius; cell 0, a corner of the margin, is the
+position of absent agents.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rookery.errors import ConfigError
+from rookery.pathfinding.world.cases import Cases
+from rookery.pathfinding.world.rules import (
+    AGENT,
+    BLOCKED,
+    MOVES,
+    NEARER,
+    STAY,
+    Collision,
+    Outside,
+    WorldRules,
+)
+
+FAR = 32_000  # longer than any path; FAR + 1 still fits into 16 bits
+LOOK_PERIOD = 16  # rounds of relaxation between two checks for changes
+TRIANGLE = (0.33, 0.5)  # densities of training maps: mode and maximum
+
+
+class DeviceStepResult(NamedTuple):
+    """Rewards and outcomes of one step of E worlds of N agents."""
+
+    reward: Tensor  # [E, N] float32
+    collided: Tensor  # [E, N] bool: the move failed
+    home: Tensor  # [E, N] bool: on its goal
+    finished: Tensor  # [E] bool: all agents are on their goals
+
+
+class DeviceCases(NamedTuple):
+    """C problem instances on a device, with observation channels precomputed for all cells.
+
+    A map has P cells, including a margin as wide as the view radius at each side.
+    """
+
+    field: Tensor  # [C, N, P] uint8: bits of obstacles and of moves that shorten the agent's path
+    wall: Tensor  # [C, P] bool: blocked
+    place: Tensor  # [C, N] int64 cells; 0: an absent agent
+    goal: Tensor  # [C, N] int64
+    size: Tensor  # [C] int64 rows and columns of the map without margin and padding
+
+    @property
+    def cases(self) -> int:
+        return len(self.place)
+
+    def pick(self, which: Tensor) -> "DeviceCases":
+        return DeviceCases(*(part[which] for part in self))
+
+
+class DeviceWorlds:
+    """E parallel grid worlds of N agents on one device: observations and steps."""
+
+    def __init__(self, layouts: DeviceCases, rules: WorldRules, *, width: int):
+        """Starts one episode of each problem instance in `layouts`.
+
+        The tensors of `layouts` become the state of the worlds: `step` and `renew` overwrite them.
+        `width` is the number of rows and columns of the maps without margin.
+        """
+        if rules.collision is not Collision.REFERENCE:
+            raise ConfigError(
+                f"worlds on a device support collision {Collision.REFERENCE} only, got "
+                f"{rules.collision}; use the compiled worlds for it"
+            )
+        self.rules, self.layouts = rules, layouts
+        self.width = width + 2 * rules.radius
+        device = layouts.place.device
+        self.steps = torch.zeros(layouts.cases, dtype=torch.int64, device=device)
+        self._delta = _numbered(MOVES, self.width, device)
+        reach = np.arange(-rules.radius, rules.radius + 1)
+        square = np.stack(np.meshgrid(reach, reach, indexing="ij"), -1).reshape(-1, 2)
+        self._around = _numbered(square, self.width, device)  # [S * S]
+        self._number = torch.arange(layouts.place.shape[1], device=device)
+        self._doublings = max(1, math.ceil(math.log2(layouts.place.shape[1] + 1)))
+
+    @property
+    def cell(self) -> Tensor:
+        """The current cell numbers of all agents, [E, N]; 0: an absent agent."""
+        return self.layouts.place
+
+    @property
+    def place(self) -> Tensor:
+        """The current rows and columns of all agents, [E, N, 2]; -1: an absent agent."""
+        cell, margin = self.cell, self.rules.radius
+        place = torch.stack([cell // self.width - margin, cell % self.width - margin], -1)
+        return place.masked_fill((cell == 0)[..., None], -1)
+
+    def views(self) -> Tensor:
+        """Returns the views of all agents, uint8 [E, N, S, S] with one bit per channel."""
+        cell, field = self.cell, self.layouts.field
+        worlds, agents = cell.shape
+        there = cell > 0
+        seen = cell[..., None] + self._around  # [E, N, S * S]
+        seen = seen.masked_fill(~there[..., None], 0)
+        taken = torch.zeros_like(self.layouts.wall, dtype=torch.uint8)
+        taken.scatter_(1, cell, AGENT)
+        taken[:, 0] = 0
+        others = taken.gather(1, seen.flatten(1)).view_as(seen)
+        others[..., self._around.numel() // 2] = 0
+        codes = (field.gather(2, seen) | others) * there[..., None]
+        return codes.view(worlds, agents, self.rules.sight, self.rules.sight)
+
+    def step(self, action: Tensor) -> DeviceStepResult:
+        """Steps all worlds with the actions of all agents, [E, N]; returns rewards and outcomes."""
+        cell, goal, rewards = self.cell, self.layouts.goal, self.rules.rewards
+        wants = (action != STAY) & (cell > 0)
+        moves = wants & self._succeeds(cell, cell + self._delta[action], wants)
+        there = cell > 0
+        cell.copy_(torch.where(moves, cell + self._delta[action], cell))
+        self.steps += 1
+        home = cell == goal
+        finished = home.all(1)
+        stays = torch.where(home, rewards.home, rewards.wait)
+        reward = torch.where(moves, rewards.move, torch.where(wants, rewards.collision, stays))
+        reward = torch.where(finished[:, None], rewards.finish, reward) * there
+        return DeviceStepResult(reward, wants & ~moves, home, finished)
+
+    def _succeeds(self, cell: Tensor, target: Tensor, wants: Tensor) -> Tensor:
+        """Returns which moves succeed by the collision rule `reference`, bool [E, N].
+
+        `cell` and `target` are current and target cells; `wants` masks agents that want to move.
+        """
+        wall, agents = self.layouts.wall, cell.shape[1]
+        target = torch.where(wants, target, cell)
+        goes = wants & ~wall.gather(1, target)
+        holder = torch.full(wall.shape, -1, dtype=torch.int64, device=cell.device)
+        holder.scatter_(1, cell, self._number.expand_as(cell))
+        holder[:, 0] = -1
+        other = holder.gather(1, target)  # [E, N] the agent in the target cell; -1: none
+        ahead = other.clamp(min=0)
+        swap = (other >= 0) & (target.gather(1, ahead) == cell) & goes.gather(1, ahead)
+        goes = goes & ~swap
+        claim = torch.full(wall.shape, agents, dtype=torch.int64, device=cell.device)
+        mine = torch.where(goes, self._number, agents)
+        claim.scatter_reduce_(1, target, mine, "amin")
+        goes = goes & (claim.gather(1, target) == self._number)
+        return goes & ~self._held_up(goes, other)
+
+    def _held_up(self, goes: Tensor, other: Tensor) -> Tensor:
+        """Returns which agents cannot move because a queue of agents ahead is blocked, bool [E, N].
+
+        Each agent points to the agent in its target cell. Pointer doubling finds the head of every
+        queue. A cycle has no head, and moves.
+        """
+        ahead = torch.where(goes & (other >= 0), other, self._number)
+        stuck = ~goes
+        for _ in range(self._doublings):
+            stuck = stuck | stuck.gather(1, ahead)
+            ahead = ahead.gather(1, ahead)
+        return stuck
+
+    def renew(self, which: Tensor, layouts: DeviceCases) -> None:
+        """Starts new problem instances in the worlds with True in `which` [E].
+
+        World i starts instance i of `layouts`.
+        """
+        for mine, new in zip(self.layouts, layouts, strict=True):
+            mask = which.view(-1, *(1,) * (mine.dim() - 1))
+            mine.copy_(torch.where(mask, new, mine))
+        self.steps.masked_fill_(which, 0)
+
+
+def to_device(cases: Cases, rules: WorldRules, device: torch.device) -> DeviceCases:
+    """Copies problem instances to a device and precomputes their observation channels there."""
+    margin = rules.radius
+    count, height, width = cases.maps.shape
+    wall = torch.ones(count, height + 2 * margin, width + 2 * margin, dtype=torch.bool)
+    wall[:, margin : margin + height, margin : margin + width] = torch.from_numpy(cases.maps != 0)
+    wide = width + 2 * margin
+    starts, goals = (_cells(places, margin, wide) for places in (cases.starts, cases.goals))
+    outside = torch.ones_like(wall)
+    outside[:, margin : margin + height, margin : margin + width] = False
+    size = torch.full((count,), max(height, width))
+    return _with_fields(
+        wall.to(device),
+        outside.to(device),
+        starts.to(device),
+        goals.to(device),
+        size.to(device),
+        rules,
+    )
+
+
+def to_host(layouts: DeviceCases, rules: WorldRules, *, width: int) -> Cases:
+    """Copies problem instances from a device to the host, on maps of `width` rows and columns.
+
+    Smaller maps keep their padding of blocked cells.
+    """
+    margin, wide = rules.radius, width + 2 * rules.radius
+    inside = slice(margin, margin + width)
+    maps = layouts.wall.view(-1, wide, wide)[:, inside, inside].to(torch.uint8).cpu().numpy()
+    cells = torch.stack([layouts.place, layouts.goal])
+    places = torch.stack([cells // wide - margin, cells % wide - margin], -1)
+    places = places.masked_fill((cells == 0)[..., None], -1).to(torch.int16)
+    return Cases(maps, *places.cpu().numpy())
+
+
+def _cells(places: np.ndarray, margin: int, wide: int) -> Tensor:
+    place = torch.from_numpy(places.astype(np.int64))
+    cells = (place[..., 0] + margin) * wide + place[..., 1] + margin
+    return cells.masked_fill(place[..., 0] < 0, 0)
+
+
+def _with_fields(
+    wall: Tensor, outside: Tensor, start: Tensor, goal: Tensor, size: Tensor, rules: WorldRules
+) -> DeviceCases:
+    """Builds `DeviceCases` from maps, starts and goals: computes the observation channels of cells.
+
+    `wall` and `outside` [C, rows, columns] mask blocked cells and cells outside of the map.
+    """
+    away = distances(wall, goal)  # [C, N, rows, columns]
+    shows = wall if rules.outside is Outside.BLOCKED else wall & ~outside
+    field = (shows.to(torch.uint8) * BLOCKED)[:, None].expand(away.shape).clone()
+    for direction, (down, right) in enumerate(MOVES[1:].tolist()):
+        there = away.roll((-down, -right), (2, 3))
+        nearer = (there < away) & (away < FAR)
+        field |= nearer.to(torch.uint8) * (NEARER << direction)
+    return DeviceCases(field.flatten(2), wall.flatten(1), start, goal, size)
+
+
+def distances(wall: Tensor, goal: Tensor) -> Tensor:
+    """Returns path lengths from all cells to each goal, int16 [C, N, rows, columns].
+
+    The value is FAR where a goal is unreachable. `wall` [C, rows, columns] has a margin of blocked
+    cells, so that `roll` does not wrap around.
+    """
+    shape, cells = goal.shape, wall.shape[1] * wall.shape[2]
+    away = torch.full((*shape, cells), FAR, dtype=torch.int16, device=wall.device)
+    away.scatter_(2, goal[..., None], 0)
+    away[..., 0] = FAR
+    away = away.view(*shape, *wall.shape[1:])
+    blocked = wall[:, None]
+    while True:
+        before = away
+        for _ in range(LOOK_PERIOD):
+            nearest = torch.minimum(
+                torch.minimum(away.roll(1, 2), away.roll(-1, 2)),
+                torch.minimum(away.roll(1, 3), away.roll(-1, 3)),
+            )
+            away = torch.minimum(away, (nearest + 1).masked_fill(blocked, FAR))
+        if torch.equal(before, away):  # a sync point
+            return away
+
+
+def components(wall: Tensor) -> Tensor:
+    """Labels each free cell with the number of its connected component; returns int64 [C, P].
+
+    Blocked cells have the label 0.
+    """
+    free = ~wall
+    rows, columns = wall.shape[1:]
+    label = torch.arange(rows * columns, device=wall.device).view(1, rows, columns) * free
+    while True:
+        before = label
+        for _ in range(LOOK_PERIOD):
+            most = torch.maximum(
+                torch.maximum(label.roll(1, 1), label.roll(-1, 1)),
+                torch.maximum(label.roll(1, 2), label.roll(-1, 2)),
+            )
+            label = torch.maximum(label, most) * free
+            flat = label.flatten(1)
+            label = flat.gather(1, flat).view_as(
+                label
+            )  # pointer jumping: the label of the labelled cell
+        if torch.equal(before, label):  # a sync point
+            return label.flatten(1)
+
+
+def draw_device_cases(
+    sizes: Tensor,
+    *,
+    agents: int,
+    width: int,
+    rules: WorldRules,
+    density: float | None,
+    rng: torch.Generator,
+) -> DeviceCases:
+    """Draws a random problem instance on the device for each map size in `sizes` [C].
+
+    Maps without enough free cells for all agents are left out, so there may be fewer. Maps smaller
+    than `width` are in the upper left corner, padded with blocked cells. With `density` None each
+    map draws its own from the triangular distribution of PRIMAL.
+    """
+    device, count, margin = sizes.device, len(sizes), rules.radius
+    wide = width + 2 * margin
+    index = torch.arange(wide, device=device) - margin
+    inside = (index >= 0) & (index < sizes[:, None])  # [C, wide]
+    outside = ~(inside[:, :, None] & inside[:, None])
+    chance = torch.rand(count, device=device, generator=rng)
+    share = _triangular(chance) if density is None else torch.full_like(chance, density)
+    luck = torch.rand(count, wide, wide, device=device, generator=rng)
+    wall = outside | (luck < share[:, None, None])
+    start, goal, fits = _pairs(components(wall), agents, rng)
+    kept = fits.nonzero().squeeze(1)  # a sync point
+    return _with_fields(wall[kept], outside[kept], start[kept], goal[kept], sizes[kept], rules)
+
+
+def _triangular(chance: Tensor) -> Tensor:
+    mode, most = TRIANGLE
+    low = (chance * most * mode).sqrt()
+    high = most - ((1 - chance) * most * (most - mode)).sqrt()
+    return torch.where(chance < mode / most, low, high)
+
+
+def _pairs(label: Tensor, agents: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws starts and goals [C, N] and returns both, and which maps have room for all agents [C].
+
+    `label` [C, P] are the connected components of cells. Start and goal of an agent are in one
+    component, and no cell is used twice.
+    """
+    count = len(label)
+    open_ = label > 0
+    starts, goals = [], []
+    fits = torch.ones(count, dtype=torch.bool, device=label.device)
+    for _ in range(agents):
+        rest = torch.zeros_like(label).scatter_add_(1, label, open_.long())
+        able = open_ & (rest.gather(1, label) >= 2)
+        fits = fits & able.any(1)
+        start = _any_of(able, rng)
+        open_ = open_.scatter(1, start, False)
+        goal = _any_of(open_ & (label == label.gather(1, start)), rng)
+        open_ = open_.scatter(1, goal, False)
+        starts.append(start)
+        goals.append(goal)
+    return torch.cat(starts, 1), torch.cat(goals, 1), fits
+
+
+def _any_of(able: Tensor, rng: torch.Generator) -> Tensor:
+    """Returns the index of a random True entry in each row of a mask, [C, 1]."""
+    luck = torch.rand(able.shape, device=able.device, generator=rng)
+    return torch.where(able, luck, -1.0).argmax(1, keepdim=True)
+
+
+def _numbered(moves: np.ndarray, wide: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(moves[:, 0] * wide + moves[:, 1]).to(device)

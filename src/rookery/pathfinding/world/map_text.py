@@ -1,0 +1,289 @@
+"""Reads maps and problem instances from the text formats of MovingAI and POGEMA.
+
+    blocked = read_map("maze.map")                             # MovingAI
+    cases = read_scenario("maze.scen", blocked, agents=32)     # one instance: the first 32 rows
+    cases = parse("a.#B\\nb..A")                                # POGEMA: a goes to A, b to B
+    cases = parse("..#.\\n....", agents_xy=[(0, 0)], targets_xy=[(1, 3)])
+
+MovingAI's files (Sturtevant 2012, "Benchmarks for grid-based pathfinding") count x to the right and
+y down; its octile maps allow diagonal moves, this library does not. POGEMA's x is the row and its y
+the column. Error messages name the line of the text.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from rookery.errors import ConfigError
+from rookery.pathfinding.world.cases import Cases, Maps, check
+
+Pair: TypeAlias = Sequence[int]  # row and column
+
+TERRAIN = dict.fromkeys(".GS", 0) | dict.fromkeys("@OTW", 1)  # MovingAI's; water is blocked
+MARKS = "@$!"  # POGEMA's cells for random starts, for random targets, and for neither
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+CELLS = {"#": 1} | dict.fromkeys(f".{MARKS}{LETTERS}{LETTERS.upper()}", 0)
+
+VERSIONS = ("version 1", "version 1.0")
+FIELDS = "bucket, map, width, height, start x and y, goal x and y, optimal length"
+
+
+class TextLine(NamedTuple):
+    """A line of a text file, with its position for error messages."""
+
+    where: str  # file, if there is one, and line number
+    text: str
+
+
+class ScenarioRow(NamedTuple):
+    """A row of a MovingAI scenario file: start and goal of one agent."""
+
+    line: TextLine
+    map: str
+    size: tuple[int, int]  # rows and columns
+    start: tuple[int, int]  # row and column
+    goal: tuple[int, int]
+
+
+def read_map(path: str | PathLike[str]) -> Maps:
+    """Reads a MovingAI `.map` file; returns uint8 [H, W], 1: blocked.
+
+    `.`, `G` and swamp `S` are free; `@`, `O`, `T` and `W` are blocked.
+    """
+    lines = list(_lines(Path(path)))
+    size = dict(_header(path, lines[:4]))
+    blocked = _grid(lines[4:], TERRAIN, width=size["width"])
+    if len(blocked) != size["height"]:
+        raise ConfigError(
+            f"{path} has {len(blocked)} rows of cells but its header says height "
+            f"{size['height']}; make them agree"
+        )
+    return blocked
+
+
+def read_scenario(path: str | PathLike[str], blocked: Maps, *, agents: int) -> Cases:
+    """Reads the first `agents` rows of a MovingAI `.scen` file as one problem instance.
+
+    Each row is one agent; `blocked` [H, W] is the map. Whether goals can be reached is checked by
+    `cases.check(cases, reachable=True)`, not here.
+    """
+    lines = list(_lines(Path(path)))
+    if not lines or " ".join(lines[0].text.split()) not in VERSIONS:
+        found = f"it begins with {lines[0].text!r}" if lines else "it is empty"
+        raise ConfigError(f"{path} must begin with {VERSIONS[0]!r}, but {found}; add that line")
+    if not 1 <= agents < len(lines):
+        raise ConfigError(
+            f"{path} has {len(lines) - 1} rows, one for each agent, but {agents} agents were "
+            "requested; request at least 1 and no more than it has rows"
+        )
+    rows = [_row(line) for line in lines[1 : agents + 1]]
+    _check_rows(rows, blocked)
+    return _case(blocked, [row.start for row in rows], [row.goal for row in rows])
+
+
+def parse(
+    text: str,
+    *,
+    agents_xy: Sequence[Pair] | None = None,
+    targets_xy: Sequence[Pair] | None = None,
+) -> Cases:
+    """Parses a POGEMA map string as one problem instance: `.` is free, `#` blocked.
+
+    A lower-case letter is an agent's start and the same upper-case letter its goal, numbered by the
+    alphabet. Alternatively both are given as `agents_xy` and `targets_xy`, rows first. POGEMA's
+    characters `@`, `$`, `!` for random starts and goals are read as free cells. A start or goal on
+    a blocked cell raises ConfigError, where POGEMA would free the cell.
+    """
+    lines = [
+        TextLine(f"line {number} of the map", line.strip())
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip()
+    ]
+    blocked = _grid(lines, CELLS, width=len(lines[0].text) if lines else 0)
+    starts, goals = _lettered(lines)
+    if (agents_xy is None) != (targets_xy is None):
+        raise ConfigError("only one of agents_xy and targets_xy is given; give both, or neither")
+    if agents_xy is None or targets_xy is None:
+        return _case(blocked, *_matched(starts, goals, text))
+    if starts or goals:
+        raise ConfigError(
+            "agents are given both by letters in the map and by agents_xy; leave one of them out"
+        )
+    _check_pairs("agents_xy", agents_xy, blocked)
+    _check_pairs("targets_xy", targets_xy, blocked)
+    return _case(blocked, agents_xy, targets_xy)
+
+
+def as_movingai(blocked: Maps) -> str:
+    """Returns a map [H, W] as the text of a MovingAI `.map` file, with `.` and `@`."""
+    rows, columns = blocked.shape
+    header = ["type octile", f"height {rows}", f"width {columns}", "map"]
+    return "\n".join([*header, *_drawn(blocked, "@"), ""])
+
+
+def as_pogema(blocked: Maps) -> str:
+    """Returns a map [H, W] as a POGEMA map string, without agents."""
+    return "\n".join(_drawn(blocked, "#"))
+
+
+def _drawn(blocked: Maps, wall: str) -> Iterator[str]:
+    return ("".join(wall if cell else "." for cell in row) for row in blocked)
+
+
+def _lines(path: Path) -> Iterator[TextLine]:
+    """Yields the non-blank lines of a text file."""
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}); give a text file of MovingAI's"
+        ) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            yield TextLine(f"{path}:{number}", line.strip())
+
+
+def _header(path: str | PathLike[str], lines: list[TextLine]) -> Iterator[tuple[str, int]]:
+    """Checks the 4 header lines of a MovingAI map; yields ("height", H) and ("width", W)."""
+    rows = [line.text.split() for line in lines]
+    names = [words[0] for words in rows]
+    if sorted(names[1:3]) != ["height", "width"] or names[0:1] + names[3:] != ["type", "map"]:
+        raise ConfigError(
+            f"{path} must begin with the lines type octile, height H, width W and map, got "
+            f"{', '.join(line.text for line in lines) or 'nothing'}; add them"
+        )
+    if rows[0] != ["type", "octile"]:
+        raise ConfigError(f"{lines[0].where}: a map of type octile is needed, got {lines[0].text}")
+    for line, words in zip(lines[1:3], rows[1:3], strict=True):
+        yield words[0], _whole(line, words[-1], words[0])
+
+
+def _grid(lines: list[TextLine], cells: dict[str, int], *, width: int) -> Maps:
+    """Converts lines of characters to a map [H, W]; `cells` maps characters to 0 and 1."""
+    for where, text in lines:
+        if strange := next((mark for mark in text if mark not in cells), None):
+            raise ConfigError(
+                f"{where}: {strange!r} at column {text.index(strange)} is not a cell; "
+                f"write one of {' '.join(cells)}"
+            )
+        if len(text) != width:
+            raise ConfigError(
+                f"{where}: {len(text)} cells, but the map is {width} wide; make rows equally long"
+            )
+    if not lines or not width:
+        raise ConfigError("the map has no cells; write at least one row of them")
+    return np.array([[cells[mark] for mark in line.text] for line in lines], dtype=np.uint8)
+
+
+def _row(line: TextLine) -> ScenarioRow:
+    fields = line.text.split("\t") if "\t" in line.text else line.text.split()
+    if len(fields) != 9:
+        raise ConfigError(
+            f"{line.where}: {len(fields)} fields, but a row has nine: {FIELDS}; write them all"
+        )
+    numbers = [_whole(line, field, "a field") for field in fields[2:8]]
+    width, height, start_x, start_y, goal_x, goal_y = numbers
+    return ScenarioRow(line, fields[1], (height, width), (start_y, start_x), (goal_y, goal_x))
+
+
+def _whole(line: TextLine, word: str, what: str) -> int:
+    if not word.isdecimal():
+        raise ConfigError(f"{line.where}: {what} must be a whole number, got {word!r}; write one")
+    return int(word)
+
+
+def _check_rows(rows: list[ScenarioRow], blocked: Maps) -> None:
+    """Raises ConfigError for scenario rows of another map, or with blocked or duplicate cells."""
+    starts: dict[tuple[int, int], ScenarioRow] = {}
+    goals: dict[tuple[int, int], ScenarioRow] = {}
+    for row in rows:
+        if row.size != blocked.shape:
+            raise ConfigError(
+                f"{row.line.where} is for a map of {row.size[1]} x {row.size[0]} cells, got one of "
+                f"{blocked.shape[1]} x {blocked.shape[0]}; give the map {row.map}"
+            )
+        if row.map != rows[0].map:
+            raise ConfigError(
+                f"{row.line.where} is for the map {row.map}, rows before it are for "
+                f"{rows[0].map}; give a scenario of one map, or ask for fewer agents"
+            )
+        _check_cell(row, "start", row.start, blocked, starts)
+        _check_cell(row, "goal", row.goal, blocked, goals)
+
+
+def _check_cell(
+    row: ScenarioRow,
+    what: str,
+    cell: tuple[int, int],
+    blocked: Maps,
+    taken: dict[tuple[int, int], ScenarioRow],
+) -> None:
+    where = f"{row.line.where}: the {what} at x {cell[1]}, y {cell[0]}"
+    if cell[0] >= row.size[0] or cell[1] >= row.size[1]:
+        raise ConfigError(f"{where} is outside of the map; x counts columns and y rows, from 0")
+    if blocked[cell]:
+        raise ConfigError(f"{where} is blocked; see whether the map is the scenario's {row.map}")
+    if cell in taken:
+        raise ConfigError(
+            f"{where} is that of {taken[cell].line.where} too; agents need cells of their own: "
+            "take a scenario for many agents"
+        )
+    taken[cell] = row
+
+
+def _lettered(lines: list[TextLine]) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    """Returns the starts and the goals in a POGEMA map string, both keyed by lower-case letter."""
+    starts: dict[str, Pair] = {}
+    goals: dict[str, Pair] = {}
+    for row, (where, text) in enumerate(lines):
+        for column, mark in enumerate(text):
+            if not mark.isalpha():
+                continue
+            found = starts if mark.islower() else goals
+            if mark.lower() in found:
+                raise ConfigError(f"{where}: there is a second {mark!r}; use each letter once")
+            found[mark.lower()] = (row, column)
+    return starts, goals
+
+
+def _matched(
+    starts: dict[str, Pair], goals: dict[str, Pair], text: str
+) -> tuple[list[Pair], list[Pair]]:
+    names = sorted(starts)
+    if names != sorted(goals):
+        alone = "".join(sorted(starts.keys() ^ goals.keys()))
+        raise ConfigError(
+            f"the map has a start or a target only for the letters {alone}; write both, small and "
+            "capital"
+        )
+    if any(mark in text for mark in MARKS) and names:
+        raise ConfigError(
+            f"the map has both letters and marks of {MARKS}, which ask for random places; keep one"
+        )
+    return [starts[name] for name in names], [goals[name] for name in names]
+
+
+def _check_pairs(name: str, pairs: Sequence[Pair], blocked: Maps) -> None:
+    for number, pair in enumerate(pairs):
+        fits = len(pair) == 2 and all(isinstance(part, int | np.integer) for part in pair)
+        if not fits or not (0 <= pair[0] < len(blocked) and 0 <= pair[1] < blocked.shape[1]):
+            raise ConfigError(
+                f"{name}[{number}] must be a row and a column on a map of {blocked.shape[0]} by "
+                f"{blocked.shape[1]} cells, got {pair!r}; rows come first and count from 0"
+            )
+
+
+def _case(blocked: Maps, starts: Iterable[Pair], goals: Iterable[Pair]) -> Cases:
+    """Builds and checks one problem instance of a map with starts and goals."""
+    places = [np.array([list(places)], dtype=np.int64) for places in (starts, goals)]
+    if not all(found.ndim == 3 for found in places):
+        raise ConfigError(
+            "the map has no agents; write letters into it, or give agents_xy and targets_xy as "
+            "pairs of row and column"
+        )
+    cases = Cases(blocked[None], *(found.astype(np.int16) for found in places))
+    check(cases)
+    return cases

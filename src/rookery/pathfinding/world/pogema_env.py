@@ -1,0 +1,165 @@
+"""Gymnasium wrapper of POGEMA with the observations and actions of `team_env.Team`.
+
+    env = Pogema({"num_agents": 16, "size": 20, "density": 0.2}, steps=128)
+    env = Pogema({"map": "a.#B\\nb..A"})
+
+Needs POGEMA (Skrynnik et al. 2025), version 2 or newer. Moves, rewards and the end of episodes are
+POGEMA's; the observations are those of `Team`. With `rules.Collision.SOFT`, `Team` follows the same
+rules without POGEMA.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rookery import plugins
+from rookery.errors import ConfigError
+from rookery.pathfinding.world import distance_fields
+from rookery.pathfinding.world.curriculum import CurriculumTask
+from rookery.pathfinding.world.episode_measures import EpisodeMeasures
+from rookery.pathfinding.world.rule_options import make_rules
+from rookery.pathfinding.world.rules import AGENT, Collision, Outside
+from rookery.pathfinding.world.team_env import action_space, observation_space
+from rookery.pathfinding.world.views import look
+from rookery.pathfinding.world.worlds import BEYOND
+from rookery.types import Array
+
+Observed: TypeAlias = dict[str, Array]
+
+# Settings of POGEMA's benchmark; OURS are set by arguments with other names.
+PLAYED = {"on_target": "nothing", "collision_system": "soft", "observation_type": "MAPF"}
+OURS = {"obs_radius": "radius", "max_episode_steps": "steps"}
+REFUSED = ("integration", "auto_reset")
+
+
+class Pogema(gym.Env[Observed, Array]):
+    """POGEMA as one Gymnasium environment with the observations and actions of all agents.
+
+    `config` holds settings of POGEMA's GridConfig. View radius and step limit are arguments here
+    instead; other settings are fixed as in POGEMA's benchmark. Without a `seed` in `config` every
+    episode has a new problem instance, determined by the seed of `reset`. Observations, end of
+    episodes and info are as in `Team`, with POGEMA's `metrics` in the last info; the rewards are
+    POGEMA's. The state of the environment cannot be saved.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        radius: int = 4,
+        steps: int = 128,
+        outside: str = Outside.BLOCKED,
+    ) -> None:
+        self.rules = make_rules(
+            radius=radius, steps=steps, collision=Collision.SOFT, outside=outside, rewards=None
+        )
+        self._pogema, self._config = _installed(), _checked_config(config or {})
+        self._begin(seed=0)
+        most = CurriculumTask(self._place.shape[1], max(self._blocked.shape))
+        earned = spaces.Box(0, 1, (most.agents,), np.float32)  # POGEMA's; the rest is as in Team
+        self.observation_space: spaces.Space[Any] = spaces.Dict(
+            {**observation_space(most, self.rules).spaces, "reward": earned}
+        )
+        self.action_space = action_space(most)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observed, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._begin(int(self.np_random.integers(2**31)))
+        return self._observed(), {}
+
+    def step(self, action: Any) -> tuple[Observed, float, bool, bool, dict[str, Any]]:
+        chosen = [int(one) for one in action]  # a copy: POGEMA writes into it
+        _, reward, terminated, truncated, infos = self._env.step(chosen)
+        self._reward = np.asarray(reward, dtype=np.float32)
+        self._place = self._positions(self._env.get_agents_xy)
+        self._measures.count(np.all(self._place == self._goals, axis=-1)[0])
+        over, late = all(terminated), all(truncated)
+        info = self._ended(infos) if over or late else {}
+        return self._observed(), float(self._reward.mean()), over, late and not over, info
+
+    def _begin(self, seed: int) -> None:
+        """Builds a new POGEMA environment with this seed, and starts its only episode.
+
+        It is new for every episode, since POGEMA's `reset` takes no map seed.
+        """
+        self._env = self._made({"seed": seed, **self._config})
+        self._env.reset()
+        # without POGEMA's border, which is as wide as the view radius
+        self._blocked = np.asarray(self._env.get_obstacles(ignore_borders=True), dtype=np.uint8)
+        self._place = self._positions(self._env.get_agents_xy)
+        self._goals = self._positions(self._env.get_targets_xy)
+        self._measures = EpisodeMeasures(self._place[0], self._goals[0])
+        self._reward = np.zeros(self._place.shape[1], dtype=np.float32)
+        around = [length + 2 * self.rules.radius for length in self._blocked.shape]
+        self._seen = np.zeros((1, self._place.shape[1], *around), dtype=np.uint8)
+        beyond = np.uint8(BEYOND[self.rules.outside])
+        distance_fields.draw(
+            np.zeros(1, dtype=np.int64),
+            self._blocked[None],
+            self._goals,
+            self.rules.radius,
+            beyond,
+            self._seen,
+        )
+
+    def _made(self, settings: Mapping[str, Any]) -> Any:
+        ours = {"obs_radius": self.rules.radius, "max_episode_steps": self.rules.steps}
+        try:
+            return self._pogema.pogema_v0(self._pogema.GridConfig(**settings, **PLAYED, **ours))
+        except Exception as error:  # POGEMA's own checks raise various errors
+            raise ConfigError(
+                f"POGEMA does not take {dict(settings)} ({type(error).__name__}: {error}); see its "
+                "GridConfig for what it takes"
+            ) from error
+
+    def _positions(self, ask: Any) -> Array:
+        """Calls `ask`, a POGEMA method for positions; returns rows and columns, [1, N, 2]."""
+        return np.asarray(ask(ignore_borders=True), dtype=np.int16)[None]
+
+    def _observed(self) -> Observed:
+        rows, columns = self._place[0].T + self.rules.radius
+        present = np.zeros((1, *self._seen.shape[2:]), dtype=np.uint8)
+        present[0, rows, columns] = AGENT
+        views = np.empty((*self._place.shape[:2], *[self.rules.sight] * 2), dtype=np.uint8)
+        look(self._seen, present, self._place, views)
+        return {"view": views[0], "place": self._place[0].copy(), "reward": self._reward.copy()}
+
+    def _ended(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            **self._measures.ended(),
+            "agents": self._place.shape[1],
+            "size": max(self._blocked.shape),
+            "metrics": dict(infos[0].get("metrics", {})),
+        }
+
+
+def _installed() -> Any:
+    try:
+        return plugins.load_module("pogema")
+    except ImportError as error:
+        raise ConfigError(
+            "this environment needs POGEMA, which is not installed; install POGEMA 2 or newer "
+            "(older ones do not work with this numpy and gymnasium), or use its rule without it: "
+            f"collision={Collision.SOFT}"
+        ) from error
+
+
+def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `config` as a dict; raises ConfigError if it has settings that it must not have.
+
+    Those are settings that are fixed here, and those that are arguments of `Pogema`.
+    """
+    for name in config:
+        if name in OURS:
+            raise ConfigError(f"{name} was given in config; give it as {OURS[name]}")
+        if name in PLAYED or name in REFUSED:
+            raise ConfigError(
+                f"{name} was given in config, but is fixed here as in POGEMA's benchmark "
+                f"({', '.join(f'{key} {word}' for key, word in PLAYED.items())}); leave it out"
+            )
+    return dict(config)

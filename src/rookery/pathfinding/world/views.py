@@ -1,0 +1,63 @@
+"""Agents' observations ("views") in two formats: bit codes and channels.
+
+Codes are uint8 [S, S]: the cells around an agent, with one bit for each possible content of a cell
+(`rules.AGENT` and so on). Planes are the same bits as channels of 0 and 1, [6, S, S], channel k for
+bit k.
+"""
+
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from rookery.errors import ConfigError
+from rookery.pathfinding.world.rules import AGENT, CHANNELS
+
+Codes: TypeAlias = npt.NDArray[np.uint8]
+
+
+def planes(codes: Codes, out: Codes | None = None) -> Codes:
+    """Converts bit-coded views [..., S, S] to channels [..., 6, S, S]; writes to `out` if given."""
+    *worlds, rows, columns = codes.shape
+    shape = (*worlds, CHANNELS, rows, columns)
+    out = np.empty(shape, dtype=np.uint8) if out is None else out
+    if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        raise ConfigError(
+            f"planes need an out of contiguous uint8 {list(shape)}, got {out.dtype} "
+            f"{list(out.shape)}; make it with np.empty"
+        )
+    count, cells = prod(worlds), rows * columns
+    _split(codes.reshape(count, cells), out.reshape(count, CHANNELS, cells))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def look(seen, present, place, views):  # type: ignore[no-untyped-def]
+    """Writes the bit-coded views of all agents to `views` [E, N, S, S].
+
+    `seen` [E, N, H + 2r, W + 2r] are the agents' whole maps without other agents (code planes of
+    `distance_fields`). `present` [E, H + 2r, W + 2r] has the bit AGENT where an agent is. The views
+    of absent agents are 0.
+    """
+    sight = views.shape[2]
+    for world in range(place.shape[0]):
+        for i in range(place.shape[1]):
+            row, column = place[world, i, 0], place[world, i, 1]
+            if row < 0:
+                views[world, i] = 0
+                continue
+            for y in range(sight):
+                for x in range(sight):
+                    code = seen[world, i, row + y, column + x]
+                    views[world, i, y, x] = code | present[world, row + y, column + x]
+            views[world, i, sight // 2, sight // 2] &= np.uint8(0xFF ^ AGENT)
+
+
+@njit(cache=True, nogil=True)
+def _split(codes, planes):  # type: ignore[no-untyped-def]
+    for i in range(codes.shape[0]):
+        for channel in range(CHANNELS):
+            for at in range(codes.shape[1]):
+                planes[i, channel, at] = (codes[i, at] >> np.uint8(channel)) & np.uint8(1)

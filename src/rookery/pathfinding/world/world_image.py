@@ -1,0 +1,43 @@
+"""RGB image of a world: dark obstacles, agents as coloured squares, goals as coloured frames."""
+
+import colorsys
+
+import numpy as np
+
+from rookery.pathfinding.world.cases import Maps, Places
+
+TILE = 8  # pixels of a cell
+_INSET = 1  # pixels between a cell's edge and its content
+_FREE, _BLOCKED = 244, 48
+_TURN = 0.618034  # of the colour wheel between two agents, so that neighbours differ
+
+
+def picture(blocked: Maps, place: Places, goals: Places) -> Maps:
+    """Returns an RGB image of one world, uint8 [H * TILE, W * TILE, 3].
+
+    `blocked` [H, W] is the map; `place` and `goals` [N, 2] are rows and columns, -1: absent.
+    """
+    grey = np.where(blocked, _BLOCKED, _FREE).astype(np.uint8)
+    tiles = grey.repeat(TILE, axis=0).repeat(TILE, axis=1)
+    painted = np.stack([tiles] * 3, axis=-1)
+    for number, goal in enumerate(goals):
+        if goal[0] >= 0:
+            inside = _cell(painted, goal, 2 * _INSET + 1).copy()
+            _cell(painted, goal, _INSET)[:] = colour(number)
+            _cell(painted, goal, 2 * _INSET + 1)[:] = inside
+    for number, cell in enumerate(place):
+        if cell[0] >= 0:
+            _cell(painted, cell, 2 * _INSET)[:] = colour(number)
+    return painted
+
+
+def colour(number: int) -> tuple[int, int, int]:
+    """Returns the colour of agent `number` as red, green and blue, each 0 to 255."""
+    red, green, blue = colorsys.hsv_to_rgb(number * _TURN % 1.0, 0.75, 0.85)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _cell(painted: Maps, cell: Places, inset: int) -> Maps:
+    """Returns the image pixels of a cell, without `inset` pixels at each side."""
+    row, column = (int(at) * TILE for at in cell)
+    return painted[row + inset : row + TILE - inset, column + inset : column + TILE - inset]

@@ -1,0 +1,408 @@
+"""Replay buffer in one ring on the learner's host. Only the learner process writes to it.
+
+    inserted = replay.insert()                      # transport rings → replay ring
+    batch = replay.sample(64, beta=0.4)             # rows → n-step batch
+    replay.update_priorities(batch.rows, td_error)  # TD errors → priorities
+
+A row is one stored step, or the final observation of an episode. The state depends only on the
+rows, the TD errors and the random generator: after `restore` of a saved state, sampling continues
+bit for bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rookery import seeding
+from rookery.config.algorithms import AlgoConfig
+from rookery.config.schema import FirstPriority, ReplayConfig
+from rookery.errors import CheckpointError, EmptyReplayError
+from rookery.replay import fold
+from rookery.replay.fold import Chains
+from rookery.replay.hindsight import Hindsight
+from rookery.replay.replay import Inserted, Observed
+from rookery.replay.ring import Ring, Schema, obs_column, row_bytes, schema_of
+from rookery.replay.sampler import SAMPLERS, UNKNOWN, SampledRows, Sampler
+from rookery.replay.saved_rows import (
+    ReplayState,
+    RowBlock,
+    RowRange,
+    SavedReplay,
+    Segments,
+    apart,
+    remembered,
+    rng_of,
+)
+from rookery.types import Array, ArrayBatch, EnvSpec, Floats, Json, Rows, SavedState
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TRIES = 100  # batches sampled before a run fails that finds no row with all its frames
+
+
+class FoundRows(NamedTuple):
+    """Rows of one replay shard, sampled at positions that the learner has drawn for a batch.
+
+    A position is a number in [0, sum of priorities), as in a sum tree, or in [0, number of rows) if
+    sampling is uniform. No row is returned for a position whose row cannot be sampled.
+    """
+
+    where: Rows  # index of the places that have a row
+    share: Floats  # of each row in the spread
+    whole: Array  # True where all frames of the row's stack are there
+    batch: ArrayBatch  # with weights of 1
+    spread: float  # of the shard when it looked
+
+
+class LocalReplay:
+    """A run's replay buffer, or one shard of it: a ring buffer of rows and a sampler."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: ReplayConfig,
+        algo: AlgoConfig,
+        *,
+        rng: np.random.Generator,
+        transports: Sequence[Ring],
+        envs: int,
+        actors: int | None = None,
+        directory: Path | None = None,
+        ring: Ring | None = None,
+        sequence: int = 0,
+        stride: int = 1,
+        hindsight: Hindsight | None = None,
+    ):
+        """Creates an empty replay buffer; `insert` moves rows into it from `transports`.
+
+        `transports` are ring buffers in shared memory; each actor writes its rows to one of them.
+        Replay stores its rows in `ring`, or, if that is None, in a new ring file in `directory`.
+        Each actor has `envs` environments.
+        """
+        self.spec, self.config, self.algo, self.rng = spec, config, algo, rng
+        self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
+        self.hindsight = hindsight
+        self.transports = transports  # by actor; a replaced actor has a new ring
+        actors = len(transports) if actors is None else actors  # of the run: rows have their number
+        self.ring = ring or Ring.create(schema_of(spec), config.capacity, directory=directory)
+        self.chains = Chains(
+            actors * envs,
+            envs,
+            window=max(self.n_step, sequence),
+            stride=stride,
+            burn_in=algo.burn_in,
+            capacity=config.capacity,
+        )
+        self.running = np.zeros(actors * envs)  # discounted return so far, by lane
+        self.version = 0  # of the newest published weights
+        self.stale = 0  # rows that were too old to be sampled when they arrived
+        lagging = config.max_policy_lag is not None
+        self._late = np.zeros(config.capacity if lagging else 0, dtype=np.uint8)  # those, by slot
+        self.sampler: Sampler = SAMPLERS[config.sampling](self.ring, self.chains, config.alpha)
+
+    def insert(self) -> Inserted:
+        """Moves all rows that actors have written to their transport rings into replay.
+
+        Returns the number of the first inserted row, how many rows were inserted, and how many of
+        them are steps (the others are final observations of episodes).
+        """
+        begin, rows, steps = self.ring.committed, 0, 0
+        for transport in self.transports:
+            count = self.ring.capacity if transport.waiting else 0
+            while count == self.ring.capacity:  # a full ring's worth: there may be more
+                first, count = self.ring.drain_from(transport)
+                steps += self._settle(first, count)
+                rows += count
+        return Inserted(begin, rows, steps)
+
+    def _settle(self, first: int, count: int) -> int:
+        """Appends new rows to the linked list of their environment and updates the sampler.
+
+        The sampler may from now on sample every row whose n-step return or sequence has become
+        complete. Returns how many of the new rows are steps, not final observations.
+        """
+        self.sampler.clear(first, count)
+        closed, steps = self.chains.link(self.ring, first, count)
+        closed = self._fresh(closed)
+        self.sampler.admit(closed, self._first_errors(closed))
+        return steps
+
+    def _fresh(self, rows: Rows) -> Rows:
+        """Returns `rows` without those collected with weights older than `max_policy_lag` versions.
+
+        The removed rows stay stored, but are never sampled.
+        """
+        if self.config.max_policy_lag is None:
+            return rows
+        slots = rows % self.ring.capacity
+        late = self.ring.columns["version"][slots] < self.version - self.config.max_policy_lag
+        self._late[slots] = late
+        self.chains.closed[slots[late]] = 0
+        self.stale += int(late.sum())
+        return rows[~late]
+
+    def _first_errors(self, rows: Rows) -> Floats:
+        """Returns n-step TD errors for the initial priorities of new rows.
+
+        They are computed from the value estimates that the actors stored. For sequences, and if
+        `replay.initial_priority` is `largest`, returns the empty array `UNKNOWN` instead: the
+        sampler then gives new rows the largest priority so far.
+        """
+        if self.config.initial_priority is FirstPriority.LARGEST or self.sequence:
+            return UNKNOWN
+        return fold.errors(self.ring, rows, n_step=self.n_step, gamma=self.gamma)
+
+    def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
+        """Samples a batch of n-step transitions or sequences, as numpy arrays."""
+        drawn = self.sampler.sample(batch, beta, self.rng)
+        if self.spec.frame_stack > 1:
+            drawn = self._whole(drawn, beta, self.ring.oldest)
+        return self._gather(drawn.rows, drawn.weight, self.rng)
+
+    def _gather(self, rows: Rows, weight: Floats, rng: np.random.Generator) -> ArrayBatch:
+        batch = fold.gather(
+            self.ring,
+            self.spec,
+            rows,
+            weight,
+            n_step=self.n_step,
+            gamma=self.gamma,
+            sequence=self.sequence,
+            oldest=self.ring.oldest,
+        )
+        if self.hindsight is not None:
+            self.hindsight.relabel(self.ring, batch, rng)
+        return batch
+
+    def look_up(self, places: Floats, spread: float) -> FoundRows:
+        """Returns the rows of this shard at the sampling positions `places`, drawn by the learner.
+
+        Positions are numbers in [0, spread). `spread` is the shard's sum of priorities (number of
+        rows if sampling is uniform) that the learner knew when it drew them. Hindsight goals are
+        chosen by a generator seeded with the positions, so that they do not depend on the host.
+        """
+        hits = self.sampler.find(places, spread)
+        rng = self.rng if self.hindsight is None else seeding.following(places)
+        return FoundRows(
+            where=hits.where,
+            share=hits.share,
+            whole=fold.is_whole(self.ring, hits.rows, self.spec.frame_stack, self.ring.oldest),
+            batch=self._gather(hits.rows, np.ones(hits.rows.size, dtype=np.float32), rng),
+            spread=self.sampler.spread,
+        )
+
+    def _whole(self, drawn: SampledRows, beta: float, oldest: int) -> SampledRows:
+        """Replaces rows with an incomplete frame stack by copies of other rows of the batch.
+
+        Only a few rows at the old end of the ring have lost frames. A copy has the importance
+        weight of the copied row.
+        """
+        depth, batch = self.spec.frame_stack, drawn.rows.size
+        for _ in range(TRIES):
+            whole = fold.is_whole(self.ring, drawn.rows, depth, oldest)
+            if whole.all():
+                return drawn
+            if whole.any():
+                index = np.arange(batch)
+                index[~whole] = self.rng.choice(index[whole], size=int((~whole).sum()))
+                weight = drawn.weight[index]
+                return SampledRows(drawn.rows[index], weight / weight.max())
+            drawn = self.sampler.sample(batch, beta, self.rng)
+        raise EmptyReplayError(
+            f"no row of {self.ring.capacity} has all {depth} frames of its stack; "
+            "raise replay.capacity or lower env.frame_stack"
+        )
+
+    def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
+        """Sets the priorities of rows from their new TD errors; skips overwritten rows."""
+        self.sampler.update_priorities(rows, np.asarray(td_error))
+
+    @property
+    def fill(self) -> float:
+        """Share of the replay capacity that holds rows, 0 to 1."""
+        return min(1.0, self.ring.committed / self.ring.capacity)
+
+    def observations_between(self, first: int, count: int) -> dict[str, Array]:
+        """Returns the stored observations of newly inserted rows, for running statistics."""
+        slots = self.ring.slots(*self._left(first, count))
+        return {
+            leaf.name: self.ring.columns[obs_column(leaf.name)][slots] for leaf in self.spec.obs
+        }
+
+    def returns_between(self, first: int, count: int) -> Array:
+        """Returns the discounted return of the episode so far at each newly inserted row.
+
+        It continues running sums, so it must be called exactly once for each inserted row.
+        """
+        start, left = self._left(first, count)
+        if left < count:
+            self.running[:] = 0.0  # rows are missing, and of which lanes is unknown
+        return fold.returns(
+            self.ring, start, left, envs=self.chains.envs, gamma=self.gamma, running=self.running
+        )
+
+    def _left(self, first: int, count: int) -> tuple[int, int]:
+        """Returns the first number and the count of those inserted rows that are still stored.
+
+        Of `count` rows inserted from row `first` on, only the last `capacity` are still stored.
+        """
+        lost = max(0, count - self.ring.capacity)
+        return first + lost, count - lost
+
+    def observed(self, inserted: Inserted) -> Observed:
+        """Returns observations and discounted returns so far of newly inserted rows.
+
+        It must be called exactly once for each insertion.
+        """
+        at = inserted.first, inserted.count
+        return Observed(self.observations_between(*at), self.returns_between(*at))
+
+    def newest_version(self, inserted: Inserted) -> int:
+        """Returns the highest weights version with which newly inserted rows were collected."""
+        slots = self.ring.slots(*self._left(inserted.first, inserted.count))
+        return int(self.ring.columns["version"][slots].max())
+
+    def rows_between(self, first: int, last: int) -> dict[str, Array]:
+        """Copies rows [first, last) column by column, for a replay file of a checkpoint."""
+        start, end = first % self.ring.capacity, first % self.ring.capacity + last - first
+        wrapped = max(0, end - self.ring.capacity)
+        # two slices: training waits for this, and indices would take twice as long
+        return {
+            name: np.concatenate([column[start:end], column[:wrapped]])
+            for name, column in self.ring.columns.items()
+        }
+
+    def rows_since(self, row: int) -> RowBlock:
+        """Copies all stored rows whose number is at least `row`."""
+        first = min(max(row, self.ring.oldest), self.ring.committed)
+        return RowBlock(first, self.rows_between(first, self.ring.committed))
+
+    @property
+    def extents(self) -> list[RowRange]:
+        """Range of stored row numbers of each shard; a `LocalReplay` has one shard."""
+        return [RowRange(self.ring.oldest, self.ring.committed)]
+
+    def unsaved(self, saved: Sequence[int]) -> list[RowBlock]:
+        """Returns copies of the rows that no checkpoint file holds yet, one block for each shard.
+
+        These are the rows from number `saved[0]` on, since a `LocalReplay` has one shard.
+        """
+        return [self.rows_since(saved[0])]
+
+    def save(self, saved: Sequence[int]) -> ReplayState:
+        """Returns the replay state for a checkpoint, with the rows from number `saved[0]` on.
+
+        Earlier rows are in the files of earlier checkpoints.
+        """
+        numbers, arrays = self.state()
+        return ReplayState(numbers, arrays, self.unsaved(saved), self.extents)
+
+    def state(self) -> tuple[dict[str, Json], dict[str, Array]]:
+        """Returns the replay state without the rows, for a checkpoint: JSON data, and arrays."""
+        numbers: dict[str, Json] = {
+            "shape": self._shape(),
+            "first": self.ring.oldest,
+            "committed": self.ring.committed,
+            "rng": seeding.state_of(self.rng),
+        }
+        own: dict[str, Array] = {"running": self.running.copy(), "late": self._late.copy()}
+        return numbers, self.sampler.state() | own
+
+    def resume(self, saved: SavedReplay) -> None:
+        """Restores replay from a checkpoint; the rows of all saved shards go into this one ring."""
+        states = apart(saved.numbers, saved.arrays)
+        if len(states) == 1:
+            self.restore(*states[0], saved.segments[0])
+        for columns in remembered(states, saved.segments) if len(states) > 1 else ():
+            self.adopt(columns)
+        self.rng = rng_of(saved.numbers)
+
+    def restore(self, numbers: SavedState, arrays: Mapping[str, Array], segments: Segments) -> None:
+        """Restores the rows and priorities of one saved shard. This replay's ring must be new."""
+        if numbers["shape"] != self._shape():
+            raise CheckpointError(
+                f"replay was saved with {numbers['shape']}, this run has {self._shape()}; "
+                "resume with the settings it was saved with"
+            )
+        self.rng = seeding.with_state(numbers["rng"])
+        position = int(numbers["first"])
+        self.ring.restart_at(position)
+        for first, columns in segments:
+            position = self._put_back(position, first, columns, int(numbers["committed"]))
+        if position != numbers["committed"]:
+            raise CheckpointError(
+                f"replay segments end at row {position}, expected {numbers['committed']}; "
+                "resume from an older checkpoint"
+            )
+        self._make_room(len(arrays["running"]))
+        self._relink(int(numbers["first"]), position)
+        if self._late.size == len(arrays["late"]):
+            self._late[:] = arrays["late"]
+            self.chains.closed[: self._late.size][self._late == 1] = 0
+        self.sampler.restore(arrays)
+        self.running[: len(arrays["running"])] = arrays["running"]
+
+    def _shape(self) -> dict[str, int]:
+        """Returns the settings that must be the same when a checkpoint is saved and restored.
+
+        They are the capacity, the environments per actor, the larger of n-step and sequence length
+        (`window`), the stride of sequences, and the burn-in.
+        """
+        shape = {
+            "capacity": self.ring.capacity,
+            "envs": self.chains.envs,
+            "window": self.chains.window,
+            "stride": self.chains.stride,
+        }
+        return shape | ({"burn_in": self.chains.burn_in} if self.chains.burn_in else {})
+
+    def _put_back(self, position: int, first: int, columns: Mapping[str, Array], last: int) -> int:
+        skip = position - first  # rows of an old segment that have been overwritten since
+        if skip < 0:
+            raise CheckpointError(
+                f"replay rows {position} to {first} are missing from the checkpoint's segments; "
+                "resume from an older one"
+            )
+        rest = {name: column[skip : last - first] for name, column in columns.items()}
+        if rest["end"].size:
+            self.ring.append(rest)
+        return self.ring.committed
+
+    def _make_room(self, lanes: int) -> None:
+        """Enlarges the per-environment arrays to `lanes` environments, for restored rows.
+
+        A checkpoint may hold rows of more actors than the run has now.
+        """
+        self.chains.grow(lanes)
+        self.running = np.pad(self.running, (0, max(0, lanes - len(self.running))))
+
+    def _relink(self, first: int, last: int) -> None:
+        """Links each restored row in [first, last) to the next step of the same environment."""
+        if last > first:
+            self.chains.link(self.ring, first, last - first)
+
+    def adopt(self, columns: Mapping[str, Array]) -> None:
+        """Inserts rows, given oldest first, that were read from a checkpoint or another host."""
+        count = len(columns["end"])
+        self._make_room((int(columns["actor"].max(initial=-1)) + 1) * self.chains.envs)
+        for at in range(0, count, self.ring.capacity):
+            some = {name: c[at : at + self.ring.capacity] for name, c in columns.items()}
+            first = self.ring.reserved
+            self.ring.append(some)
+            self._settle(first, len(some["end"]))
+
+    def close(self) -> None:
+        try:
+            if self.hindsight is not None:
+                self.hindsight.close()
+        finally:
+            self.ring.close()
+
+
+def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:
+    """Returns the bytes of memory that a replay ring and its priorities need."""
+    schema: Schema = schema_of(spec)
+    return config.capacity * (row_bytes(schema) + 1 + 10)

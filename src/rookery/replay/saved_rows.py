@@ -1,0 +1,103 @@
+"""Replay state in a checkpoint, and redistribution of its rows to another number of shards."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rookery import seeding
+from rookery.types import Array, Arrays, JsonObject, SavedState
+
+Segments = Iterable[tuple[int, Arrays]]  # of one shard: first row, columns
+
+
+class RowRange(NamedTuple):
+    """Range [oldest, committed) of the row numbers that a replay shard holds."""
+
+    oldest: int
+    committed: int
+
+
+class RowBlock(NamedTuple):
+    """Consecutive replay rows as columns, and the number of the first row."""
+
+    first: int
+    columns: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """State of a replay buffer to be written to a checkpoint.
+
+    It includes only the rows that no file of an earlier checkpoint holds.
+    """
+
+    numbers: JsonObject
+    arrays: Arrays
+    unsaved: Sequence[RowBlock]  # by shard: rows that no segment holds yet
+    extents: Sequence[RowRange]  # by shard
+
+
+@dataclass(frozen=True)
+class SavedReplay:
+    """State of a replay buffer as read from a checkpoint, with all its saved rows."""
+
+    numbers: JsonObject
+    arrays: Arrays
+    segments: Sequence[Segments]  # by shard: the saved rows
+
+
+def combined(shards: Sequence[ReplayState], rng: np.random.Generator) -> ReplayState:
+    """Joins the states of all replay shards into one state for a checkpoint."""
+    return ReplayState(
+        numbers={"rng": seeding.state_of(rng), "shards": [state.numbers for state in shards]},
+        arrays={f"{i}.{n}": a for i, state in enumerate(shards) for n, a in state.arrays.items()},
+        unsaved=[block for state in shards for block in state.unsaved],
+        extents=[extent for state in shards for extent in state.extents],
+    )
+
+
+def rng_of(numbers: SavedState) -> np.random.Generator:
+    """Returns the random generator of a saved replay state, to continue its random sequence."""
+    return seeding.with_state(numbers["rng"])
+
+
+def apart(
+    numbers: SavedState, arrays: Mapping[str, Array]
+) -> list[tuple[SavedState, dict[str, Array]]]:
+    """Splits a saved replay state into the states of its shards.
+
+    The state of a `LocalReplay` is that of one shard.
+    """
+    if "shards" not in numbers:
+        return [(dict(numbers), dict(arrays))]
+    prefixes = [f"{i}." for i in range(len(numbers["shards"]))]
+    return [
+        (own, {n[len(p) :]: a for n, a in arrays.items() if n.startswith(p)})
+        for own, p in zip(numbers["shards"], prefixes, strict=True)
+    ]
+
+
+def remembered(
+    states: Sequence[tuple[SavedState, dict[str, Array]]],
+    segments: Sequence[Segments],
+) -> Iterator[dict[str, Array]]:
+    """Yields the saved rows of all shards, as columns.
+
+    Skips rows that replay had overwritten before the checkpoint was made.
+    """
+    for (numbers, _), own in zip(states, segments, strict=True):
+        oldest, last = int(numbers["first"]), int(numbers["committed"])
+        for first, columns in own:
+            skip = max(0, oldest - first)
+            yield {name: column[skip : last - first] for name, column in columns.items()}
+
+
+def of_place(columns: Mapping[str, Array], place: int, places: int) -> dict[str, Array]:
+    """Returns those of the given rows that belong to shard `place` of `places`.
+
+    The shard of a row is its actor's number modulo `places`.
+    """
+    own = np.flatnonzero(columns["actor"] % places == place)
+    return {name: column[own] for name, column in columns.items()}

@@ -1,0 +1,199 @@
+"""The console on a terminal: a panel that stays in place, messages above it."""
+
+import threading
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as Display
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rookery.event import Event, Reason, Stopped, Warned
+from rookery.report.console.plain_lines import stopped
+from rookery.report.console.run_view import View
+from rookery.report.number_format import age, clock, count, score, short, spark
+
+REFRESH_S = 0.25
+WIDEST = 120  # columns; wider only moves the numbers apart
+NARROW = 78  # columns; below, the figures stand in two pairs of columns instead of four
+BAD = (Reason.FAILED, Reason.INTERRUPTED, Reason.TERMINATED)
+
+
+class Live:
+    """Draws the panel four times a second, from a thread of its own, so that clocks go on."""
+
+    def __init__(self, view: View, console: Console, refresh_s: float = REFRESH_S):
+        self._view, self._console, self._refresh_s = view, console, refresh_s
+        self._display = Display(
+            get_renderable=self._draw,
+            console=console,
+            auto_refresh=False,  # ours below: a terminal that is gone must reach `write`
+            vertical_overflow="crop",
+        )
+        self._failure: Exception | None = None
+        self._ended = threading.Event()
+        self._display.start(refresh=True)
+        self._thread = threading.Thread(target=self._refresh, name="console", daemon=True)
+        self._thread.start()
+
+    def write(self, event: Event) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._view.observe(event)
+        if isinstance(event, Warned):
+            self._say(Text(f"warning ({event.kind}): {event.message}", style="yellow"))
+        elif isinstance(event, Stopped):
+            self._finish(event)
+
+    def close(self) -> None:
+        """Leaves the last picture standing and gives the cursor back."""
+        self._ended.set()
+        self._thread.join(timeout=5)
+        self._display.stop()
+
+    def _draw(self) -> RenderableType:
+        return panel(self._view, min(WIDEST, self._console.width))
+
+    def _refresh(self) -> None:
+        while not self._ended.wait(self._refresh_s):
+            try:
+                self._display.refresh()
+            except Exception as failure:  # a terminal may go away in many ways; none ends a run
+                self._failure = failure
+                return
+
+    def _say(self, text: Text) -> None:
+        self._console.print(text)
+
+    def _finish(self, event: Stopped) -> None:
+        self.close()
+        self._say(Text(stopped(event), style="bold red" if event.reason in BAD else "bold green"))
+
+
+def open_live(view: View, stream: TextIO) -> Live:
+    """Takes over a terminal. Colours follow NO_COLOR and TERM."""
+    return Live(view, Console(file=stream, force_terminal=True, highlight=False))
+
+
+def panel(view: View, width: int) -> Panel:
+    """Draws a run in nine rows; in twelve where there are few columns."""
+    narrow = width < NARROW
+    rows = Group(
+        _bar(view, narrow),
+        "",
+        _judgement(view, width),
+        Text(view.limit, style="dim", no_wrap=True, overflow="ellipsis"),
+        _figures(view, 2 if narrow else 4),
+    )
+    return Panel(
+        rows,
+        title=_title(view, width - 6),
+        title_align="left",
+        subtitle=_crop(view.run_dir, width - 10),
+        subtitle_align="right",
+        border_style="dim",
+        padding=(0, 1),
+        width=width,
+    )
+
+
+def _title(view: View, width: int) -> Text:
+    about = {"scenario": view.config.name, "seed": view.config.run.seed, **view.about}
+    title = Text.assemble(
+        ("rookery ", "not dim bold cyan"), (str(about.pop("scenario")), "not dim bold")
+    )
+    for name, value in about.items():
+        part = f" · {name} {value}"
+        if len(title) + len(part) <= width:
+            title.append(part, style="not dim")
+    return title
+
+
+def _crop(text: str, width: int) -> Text:
+    """Keeps the end of a path, which is the part that tells runs apart."""
+    return Text(text if len(text) <= width else "…" + text[-width + 1 :], style="not dim")
+
+
+def _bar(view: View, narrow: bool) -> Table:
+    share, total = view.progress, view.config.run.env_steps
+    said = [f"{share:4.0%}", f"{count(view.counters.env_steps)} / {count(total)} env steps"]
+    said = [*(said[:1] if narrow else said), _clocks(view)]
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(ratio=1)
+    for _ in said:
+        grid.add_column(justify="right", no_wrap=True)
+    bar = ProgressBar(total=1.0, completed=share, complete_style="cyan", finished_style="green")
+    grid.add_row(bar, *said)
+    return grid
+
+
+def _clocks(view: View) -> str:
+    if view.stopped is not None:
+        return clock(view.wall_s)
+    left = "-:--" if view.eta_s is None else clock(view.eta_s)
+    bound = "≤ " if view.config.eval.target is not None else ""
+    return f"{clock(view.wall_s)}  ETA {bound}{left}"
+
+
+def _judgement(view: View, width: int) -> Text:
+    target, last = view.config.eval.target, view.scores[-1] if view.scores else None
+    reached = target is not None and last is not None and last >= target
+    text = Text.assemble(
+        ("score ", "dim"), (_or_dash(last, score), "bold green" if reached else "bold")
+    )
+    text.append("   best ", "dim").append(_or_dash(view.best, score))
+    if target is not None:
+        text.append("   target ", "dim").append(f"{target:g}")
+    text.append("   ").append(spark(view.scores, width - 7 - len(text)), "cyan")
+    text.no_wrap, text.overflow = True, "crop"
+    return text
+
+
+def _figures(view: View, pairs: int) -> Table:
+    """Names and values in `pairs` columns each; the gaps between them take what room is left."""
+    grid = Table.grid(padding=(0, 1), expand=True)
+    for pair in range(pairs):
+        if pair:
+            grid.add_column(ratio=1)
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(justify="right", no_wrap=True, min_width=5)
+    for row in _cells(view):
+        for at in range(0, len(row), pairs):
+            first, *rest = row[at : at + pairs]
+            grid.add_row(*first, *(text for cell in rest for text in ("", *cell)))
+    return grid
+
+
+def _cells(view: View) -> list[list[tuple[str, str]]]:
+    """Read downwards: play, speed, replay, machine."""
+
+    def metric(name: str, show: Callable[[float], str]) -> str:
+        return _or_dash(view.metrics.get(name), show)
+
+    return [
+        [
+            ("return", metric("rollout/ep_rew_mean", score)),
+            ("env steps/s", metric("time/fps", short)),
+            ("replay fill", metric("replay/fill", "{:.0%}".format)),
+            ("CPU", metric("system/cpu_percent", "{:.0f}%".format)),
+        ],
+        [
+            ("epsilon", metric("rollout/exploration_rate", "{:.3f}".format)),
+            ("learner steps/s", metric("time/learner_steps_per_s", short)),
+            ("samples/insert", metric("replay/samples_per_insert", "{:.1f}".format)),
+            ("memory", metric("system/memory_mb", lambda x: f"{short(x * 1e6)}B")),
+        ],
+        [
+            ("episodes", count(view.counters.episodes)),
+            ("policy lag", metric("actors/policy_lag", "{:.0f}".format)),
+            ("checkpoint age", _or_dash(view.checkpoint_age_s, age)),
+            ("faults", str(view.faults)),
+        ],
+    ]
+
+
+def _or_dash(value: float | None, show: Callable[[float], str]) -> str:
+    return "-" if value is None else show(value)

@@ -1,0 +1,77 @@
+"""metrics.jsonl: one JSON object for each event worth keeping.
+
+    {"event": "logged", "env_steps": 1000, "learner_steps": 0, "episodes": 45, "wall_s": 0.4,
+     "metrics": {"rollout/ep_rew_mean": 22.1, ...}}
+
+Lines are in the order of arrival: an evaluation is heard of after its mark, so env_steps may
+go back.
+"""
+
+import json
+import math
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from rookery.event import Evaluated, Event, Logged, Saved, Stopped, Warned
+from rookery.report.trackers import whole_lines
+
+NAME = "metrics.jsonl"
+KEPT = (Logged, Evaluated, Saved, Warned, Stopped)
+
+
+class Jsonl:
+    """Writes a run's record."""
+
+    def __init__(self, run_dir: Path):
+        self._lines = whole_lines.Lines(run_dir / NAME)
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, KEPT):
+            self._lines.append(line(event))
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def line(event: Event) -> str:
+    """Returns an event as one line of JSON."""
+    return json.dumps(_finite(record(event)), allow_nan=False, default=_plain)
+
+
+def record(event: Event) -> dict[str, Any]:
+    """Flattens an event: its kind, its counters, then its other fields."""
+    rest = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "counters"}
+    if isinstance(event, Evaluated):
+        rest["score"] = event.score
+    return {"event": type(event).__name__.lower(), **asdict(event.counters), **rest}
+
+
+def read(run_dir: Path) -> list[dict[str, Any]]:
+    """Returns a run's record so far; what cannot be read is left out."""
+    found = [parse(text) for text in whole_lines.read(run_dir / NAME)]
+    return [entry for entry in found if entry is not None]
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """Reads one line; none where it is no entry of ours."""
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        return None
+    whole = isinstance(entry, dict) and isinstance(entry.get("env_steps"), int)
+    return entry if whole else None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    """Takes numpy scalars, which reach us from environments, apart from the rest."""
+    return _finite(value.item()) if hasattr(value, "item") else str(value)

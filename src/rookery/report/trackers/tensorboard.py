@@ -1,0 +1,43 @@
+"""TensorBoard: curves over env steps, and the score over wall seconds."""
+
+from pathlib import Path
+
+from rookery.event import Evaluated, Event, Logged
+from rookery.report.metrics.metric_names import evaluation
+
+FLUSH_S = 10  # what a kill may cost
+
+
+class TensorBoard:
+    """Writes run_dir/tb; seconds count in a folder of their own, run_dir/tb/wall.
+
+    TensorBoard takes back a resumed run's curves by step, for all curves of a folder at once, so
+    steps of two units cannot share one. `resumed_s` is the wall second of the mark `resumed_at`.
+    """
+
+    def __init__(self, run_dir: Path, *, resumed_at: int | None, resumed_s: float):
+        from torch.utils.tensorboard import SummaryWriter
+
+        step, second = None, None
+        if resumed_at is not None:
+            step, second = resumed_at + 1, round(resumed_s) + 1
+        place = run_dir / "tb"
+        self._by_step = SummaryWriter(str(place), purge_step=step, flush_secs=FLUSH_S)
+        self._by_second = SummaryWriter(str(place / "wall"), purge_step=second, flush_secs=FLUSH_S)
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, Logged):
+            self._add(event.metrics, event.counters.env_steps)
+        elif isinstance(event, Evaluated):
+            self._add(evaluation(event), event.counters.env_steps)
+            self._by_second.add_scalar(
+                "eval/mean_reward_by_second", event.score, round(event.wall_s)
+            )
+
+    def close(self) -> None:
+        self._by_step.close()
+        self._by_second.close()
+
+    def _add(self, metrics: dict[str, float], env_steps: int) -> None:
+        for name, value in metrics.items():
+            self._by_step.add_scalar(name, value, env_steps)

@@ -1,0 +1,100 @@
+"""Backend that runs the algorithms of Stable-Baselines3 (SB3)."""
+
+import contextlib
+import importlib.util
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rookery.config.schema import Config
+from rookery.envs.lookup import name_of
+from rookery.envs.make import Envs
+from rookery.errors import ConfigError
+from rookery.terminal.output import notice
+
+if TYPE_CHECKING:
+    from rookery.evaluation.backend import RunRequest
+    from rookery.sb3.sb3_run import Sb3Run
+
+MODEL = "model.zip"
+
+
+def require_sb3() -> None:
+    """Raises `ConfigError` if Stable-Baselines3 is not installed."""
+    if importlib.util.find_spec("stable_baselines3") is None:
+        raise ConfigError(
+            "backend sb3 needs stable-baselines3, which is not installed; "
+            "pip install 'rookery[sb3]', or use backend rookery"
+        )
+
+
+class Sb3Backend:
+    """Trains and evaluates with SB3; implements `Backend`, the interface to other RL libraries.
+
+    SB3 is imported only when a run or an evaluation begins.
+    """
+
+    def how_to_open(self, config: Config, run_dir: Path) -> str:
+        """Returns instructions to load a saved model with SB3, since Rookery reads no pickles."""
+        name = config.sb3.algorithm
+        return (
+            f"{run_dir} was trained by Stable-Baselines3; its {MODEL} holds pickles, which Rookery "
+            f"does not load; load it with SB3:\n"
+            f"  from stable_baselines3 import {name}\n"
+            f'  model = {name}.load("{run_dir / MODEL}")'
+        )
+
+    def evaluation_policy(self, config: Config, envs: Envs, factory: Any) -> Any:
+        """Builds SB3's policy for the evaluation process; weights are loaded from snapshots."""
+        from rookery.sb3.models import Sb3Policy
+
+        return Sb3Policy(config, envs.codec, factory)
+
+    @contextlib.contextmanager
+    def session(self, config: Config, request: "RunRequest") -> "Iterator[Sb3Run]":
+        """Context that starts a run, and closes its processes and files afterwards."""
+        require_sb3()
+        from rookery.networks.device import pick_device
+        from rookery.report.metrics.meter import Meter
+        from rookery.report.trackers.sinks import check as check_sinks
+        from rookery.runtime.signals import Interrupts
+        from rookery.sb3 import sb3_run
+        from rookery.training.launch import (
+            callbacks_of,
+            check_environment,
+            claim,
+            open_evaluation_client,
+        )
+
+        if request.resume is not None:
+            raise ConfigError(self.how_to_open(config, request.resume))
+        device = pick_device(config.learner.device)
+        check_sinks(config)
+        if request.factory is not None:
+            config = replace(config, env=replace(config.env, id=name_of(request.factory)))
+        notice(f"starting {config.name}, seed {config.run.seed}")
+        with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+            check_environment(config, request.factory)
+            run_dir = claim(config, request, stack)
+            evaluation_client = open_evaluation_client(config, request, run_dir, stack)
+            learning = sb3_run.prepare(config, request.factory, device, run_dir, stack)
+            interrupts.begin()
+            yield sb3_run.Sb3Run(
+                learning,
+                run_dir=run_dir,
+                evaluation_client=evaluation_client,
+                meter=Meter(config.report, time.monotonic),
+                interrupts=interrupts,
+                callbacks=callbacks_of(config, request),
+                about={
+                    "scenario": config.name,
+                    "seed": config.run.seed,
+                    "device": str(device),
+                    "backend": f"SB3 {config.sb3.algorithm}",
+                },
+            )
+
+
+BACKEND = Sb3Backend()

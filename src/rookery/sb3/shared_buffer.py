@@ -1,0 +1,577 @@
+"""Replay buffer for Stable-Baselines3 from which other runs can sample; needs the extra `sb3`.
+
+    registry = create_distributed_registry()
+    buffer_id = registry.register_buffer(run_id="my_run_1", algorithm="SAC")
+    model = SAC(
+        "MlpPolicy",
+        env,
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"registry": registry, "buffer_id": buffer_id},
+    )
+
+A pool is the set of replay buffers of runs that share them; a row is one stored transition. From
+the first `add` on, the buffer's arrays are a ring buffer in shared memory, which other runs read.
+Rows are stored only once, so sharing costs an update of three counters per step. Rows of this run
+are sampled with SB3's own code. Samples from other runs' buffers are the first rows of a batch, and
+are normalised in the same way.
+"""
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numba import njit
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
+
+from rookery.config.schema import Strategy
+from rookery.errors import ConfigError, RegistryError, RookeryError
+from rookery.replay.ring import COMMITTED, RESERVED, Ring, Schema, obs_column, paired_schema
+from rookery.replay.shared_memory import post
+from rookery.sharing.borrowed_rows import BorrowedRows, Lender
+from rookery.sharing.borrower import Borrower, refuse_ratio
+from rookery.sharing.compatibility import Terms, terms_of
+from rookery.sharing.registry import Registry
+from rookery.types import ActionSpec, Array, Rows
+
+VOID = np.nan  # `done` of a row that must not be sampled
+ARRAYS = {"action": "actions", "reward": "rewards", "done": "dones", "timeout": "timeouts"}
+_HANDLES = ("_ring", "_borrower", "_release", "_columns")  # not pickled
+
+
+class DistributedReplayBuffer(ReplayBuffer):
+    """SB3's replay buffer, shared with other runs; without a registry it samples as SB3's does.
+
+    It replaces SB3's `ReplayBuffer`, `DictReplayBuffer` and `NStepReplayBuffer`, and also combines
+    Dict observations with n-step returns. It does not replace `HerReplayBuffer`.
+
+    Each `buffer_id` has one ring buffer in shared memory and one writer. The first `add` makes this
+    buffer the writer; a second writer raises an error. A buffer that only samples does not
+    become the writer. A new writer invalidates the rows of an earlier one, and copies the rows that
+    it already has into the ring.
+
+    A saved buffer (`save_replay_buffer`) holds its rows, settings and the path of the pool. After
+    loading, it has a copy of the rows, samples from other runs if the pool still exists, and shares
+    its rows from its first `add` on. If the pool or the id no longer exists, or the id has another
+    writer, the buffer stays local and warns once. The same holds for the empty buffer that
+    `model.load` builds.
+
+    `seed` is the seed for samples from other runs. By default it is derived from the state of
+    numpy's global generator, without advancing it. SB3 seeds that generator and samples with it.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        registry: Registry | None = None,
+        buffer_id: str | None = None,
+        sample_strategy: str = Strategy.SELF_HEAVY,
+        cross_sample_ratio: float = 0.2,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        seed: int | None = None,
+    ):
+        self.sample_strategy = _strategy(sample_strategy)
+        self.cross_sample_ratio = cross_sample_ratio
+        self.n_steps, self.gamma = n_steps, gamma
+        self.registry, self.buffer_id = registry, buffer_id
+        self._check_arguments(optimize_memory_usage)
+        self._seed = seed if seed is not None else _seed_of_global_state()
+        stock: Any = (
+            DictReplayBuffer if isinstance(observation_space, spaces.Dict) else ReplayBuffer
+        )
+        stock.__init__(
+            self,
+            buffer_size,
+            observation_space,
+            action_space,
+            device=device,
+            n_envs=n_envs,
+            optimize_memory_usage=optimize_memory_usage,
+            handle_timeout_termination=handle_timeout_termination,
+        )
+        self._written = 0  # rows, in the numbers of the ring
+        self._lending = False
+        self._local_samples = 0  # counted here without a pool
+        self._set_up()
+        try:
+            self._join()
+        except RegistryError as error:
+            if registry is None or not registry.revived:
+                raise
+            self._stay_local(error)
+
+    def _check_arguments(self, optimize_memory_usage: bool) -> None:
+        refuse_ratio(self.cross_sample_ratio)
+        if self.n_steps < 1 or not 0 < self.gamma <= 1:
+            raise ConfigError(
+                f"n_steps={self.n_steps} and gamma={self.gamma}; give n_steps of at least 1 and a "
+                "gamma in (0, 1]"
+            )
+        if (self.registry is None) != (self.buffer_id is None):
+            raise ConfigError(
+                f"registry={self.registry} with buffer_id={self.buffer_id!r}; give both, the id "
+                "from registry.register_buffer(run_id=..., algorithm=...), or neither"
+            )
+        if optimize_memory_usage and (self.registry is not None or self.n_steps > 1):
+            raise ConfigError(
+                "optimize_memory_usage=True stores no next observation, which n-step returns and "
+                "the rows of a pool need; leave it out"
+            )
+
+    # --- the pool
+
+    @property
+    def capacity(self) -> int:
+        """Capacity in transitions, over all environments."""
+        return self.buffer_size * self.n_envs
+
+    def _set_up(self) -> None:
+        """Initializes the attributes that are not pickled."""
+        self._ring: Ring | None = None
+        self._borrower: Borrower | None = None
+        self._release: Callable[[], object] = _nothing
+        self._columns = dict(_flat(self._stored()))
+        self._stock = _sb3_gather(self.observation_space, self.n_steps)
+        self._is_discrete = isinstance(self.observation_space, spaces.Discrete)
+
+    def _stored(self) -> dict[str, Array]:
+        """Returns the buffer's arrays by column name, each [buffer_size, n_envs, ...]."""
+        now: Any = self.observations
+        then: Any = getattr(self, "next_observations", {})  # missing with optimize_memory_usage
+        if not isinstance(now, dict):
+            now, then = {"": now}, {} if isinstance(then, dict) else {"": then}
+        return {
+            **{obs_column(key): array for key, array in now.items()},
+            **{f"next_{obs_column(key)}": array for key, array in then.items()},
+            **{name: getattr(self, attribute) for name, attribute in ARRAYS.items()},
+        }
+
+    def _schema(self) -> Schema:
+        shape: Any = self.obs_shape
+        leaves = shape if isinstance(shape, dict) else {"": shape}
+        kinds = {key: str(self._columns[obs_column(key)].dtype) for key in leaves}
+        return paired_schema(
+            {key: (tuple(leaf), kinds[key]) for key, leaf in leaves.items()},
+            ((self.action_dim,), str(self.actions.dtype)),
+        )
+
+    def _join(self) -> None:
+        """Joins the pool: attaches to the ring buffer in shared memory that belongs to `buffer_id`.
+
+        The ring is written from the first `add` on.
+        """
+        registry, buffer_id = self.registry, self.buffer_id
+        if registry is None or buffer_id is None:
+            return
+        if not registry.available:
+            raise RegistryError(
+                f"{type(self).__name__}: the registry of {registry.path} is stopped, or its pool "
+                "is gone; start it before you build buffers, and stop it after training"
+            )
+        note = registry.note(buffer_id)
+        schema = self._schema()
+        terms = _terms(schema, self.observation_space, self.action_space, note)
+        ring = registry.attach(buffer_id, terms, schema, self.capacity, stride=self.n_envs)
+        columns = {column.name: column for column in schema}
+        self._ring, self._borrower = (
+            ring,
+            Borrower(
+                registry,
+                buffer_id,
+                [Lender(buffer_id, ring)],
+                [column for name, column in columns.items() if name.partition(".")[0] == "obs"],
+                columns["action"],
+                strategy=self.sample_strategy,
+                ratio=self.cross_sample_ratio,
+                seed=self._seed,
+            ),
+        )
+        self._release = weakref.finalize(self, _close, self._borrower, ring)
+
+    def _stay_local(self, reason: RookeryError) -> None:
+        warnings.warn(f"this replay buffer stays local: {reason}", stacklevel=3)
+        self.close()
+        self.registry = self.buffer_id = None
+
+    def _lend(self, ring: Ring) -> None:
+        """Starts sharing: becomes the writer of the ring buffer in shared memory.
+
+        Copies the rows into the ring, whose memory then replaces the buffer's arrays.
+        """
+        assert self.registry is not None, "a ring without a registry"
+        assert self.buffer_id is not None, "a ring without an id"
+        try:
+            self.registry.claim(ring, self.buffer_id)
+        except RegistryError as error:
+            if not self.registry.revived:
+                raise
+            self._stay_local(error)
+            return
+        size, first = self.size(), _invalidate_rows(ring)
+        self._written = first + (self.pos + self.full * self.buffer_size) * self.n_envs
+        post(ring.words, RESERVED, self._written)
+        views = {
+            name: ring.columns[name].reshape(array.shape) for name, array in self._stored().items()
+        }
+        for name, array in self._stored().items():
+            views[name][:size] = array[:size]
+        post(ring.words, COMMITTED, self._written)
+        self._use(views)
+        self._lending = True
+
+    def _use(self, arrays: Mapping[str, Array]) -> None:
+        shape: Any = self.obs_shape
+        for attribute, before in (("observations", ""), ("next_observations", "next_")):
+            leaves = (
+                {key: arrays[before + obs_column(key)] for key in shape}
+                if isinstance(shape, dict)
+                else arrays[before + obs_column("")]
+            )
+            setattr(self, attribute, leaves)
+        for name, attribute in ARRAYS.items():
+            setattr(self, attribute, arrays[name])
+        self._columns = dict(_flat(arrays))
+
+    def close(self) -> None:
+        """Leaves the pool of shared buffers; this buffer keeps a copy of its rows."""
+        if self._lending:
+            self._lending = False
+            self._use({name: array.copy() for name, array in self._stored().items()})
+        self._release()
+        self._ring = self._borrower = None
+
+    # --- rows
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Array,
+        reward: Array,
+        done: Array,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Stores one step of every environment; other runs can then sample these rows."""
+        if self._ring is not None and not self._lending:
+            self._lend(self._ring)
+        after = self._written + self.n_envs
+        ring = self._ring
+        if ring is None:
+            self._put(obs, next_obs, action, reward, done, infos)
+        else:  # a failed `add` commits nothing; the next one overwrites its rows
+            post(ring.words, RESERVED, after)
+            self._put(obs, next_obs, action, reward, done, infos)
+            post(ring.words, COMMITTED, after)
+            ring.beat()
+        self._written = after
+
+    def _put(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: Array,
+        reward: Array,
+        done: Array,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Writes one step of every environment into the arrays at the write position.
+
+        The values are those that SB3's `add` writes, with fewer copies.
+        """
+        if self.optimize_memory_usage:
+            super().add(obs, next_obs, action, reward, done, infos)
+            return
+        pos = self.pos
+        self._put_obs(self.observations, obs)
+        self._put_obs(self.next_observations, next_obs)
+        self.actions[pos] = action.reshape(self.n_envs, self.action_dim)
+        self.rewards[pos] = reward
+        self.dones[pos] = done
+        if self.handle_timeout_termination:
+            self.timeouts[pos] = [info.get("TimeLimit.truncated", False) for info in infos]
+        self.pos = pos + 1
+        if self.pos == self.buffer_size:
+            self.full, self.pos = True, 0
+
+    def _put_obs(self, target: Any, obs: Any) -> None:
+        if isinstance(target, dict):
+            for key, leaf in target.items():
+                leaf[self.pos] = obs[key].reshape(leaf.shape[1:])
+        elif self._is_discrete:
+            target[self.pos] = obs.reshape(target.shape[1:])
+        else:
+            target[self.pos] = obs
+
+    def reset(self) -> None:
+        """Removes all rows; other runs cannot sample them any more either."""
+        super().reset()
+        self._written = -(-self._written // self.capacity) * self.capacity
+        if self._lending:
+            assert self._ring is not None, "lending without a ring"
+            self._written = _invalidate_rows(self._ring)
+
+    # --- samples
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Samples a batch: first rows of other runs' buffers, then rows of this run."""
+        borrowed = self._borrow(batch_size, env)
+        if borrowed is None:
+            return super().sample(batch_size, env=env)
+        return self._samples(borrowed, self._sample_slots(batch_size - borrowed.filled), env)
+
+    def _get_samples(self, batch_inds: Array, env: VecNormalize | None = None) -> Any:
+        if self._stock is not None:
+            return self._stock(self, batch_inds, env)
+        borrowed = self._blank(len(batch_inds))  # SB3 has no n-step returns for Dict observations
+        slots = batch_inds * self.n_envs + np.random.randint(  # noqa: NPY002  as in SB3
+            0, self.n_envs, size=len(batch_inds)
+        )
+        return self._samples(borrowed, slots, env)
+
+    def _sample_slots(self, count: int) -> Rows:
+        """Samples array indices of this run's rows, uniformly."""
+        if count == 0:
+            return np.empty(0, dtype=np.int64)
+        return np.random.randint(0, self.size() * self.n_envs, size=count)  # noqa: NPY002  as in SB3
+
+    def _borrow(self, batch: int, env: VecNormalize | None) -> BorrowedRows | None:
+        if self._borrower is None:
+            self._local_samples += batch
+            return None
+        scale, clip = _reward_terms(env)
+        return self._borrower.borrow(
+            batch, n_step=self.n_steps, gamma=self.gamma, reward_scale=scale, reward_clip=clip
+        )
+
+    def _blank(self, batch: int) -> BorrowedRows:
+        """Returns uninitialized arrays for a batch in which all rows will come from this run."""
+        empty = {
+            name: np.empty((batch, *column.shape[1:]), dtype=column.dtype)
+            for name, column in self._columns.items()
+        }
+        obs = {name[4:]: array for name, array in empty.items() if name.startswith("obs")}
+        then = {name[9:]: array for name, array in empty.items() if name.startswith("next_obs")}
+        lender = np.empty(batch, dtype=np.int64)
+        return BorrowedRows(
+            obs, empty["action"], empty["reward"], empty["done"], then, lender, 0, 0, 0, 0
+        )
+
+    def _samples(self, borrowed: BorrowedRows, slots: Rows, env: VecNormalize | None) -> Any:
+        """Completes a batch with this run's rows at the array indices `slots`; returns its tensors.
+
+        The first rows of the batch, `borrowed`, were already sampled from other runs' buffers.
+        """
+        columns, first = self._columns, borrowed.filled
+        dones = np.empty(borrowed.reward.size, dtype=np.float32)
+        np.equal(borrowed.discount[:first], 0.0, out=dones[:first], casting="unsafe")
+        scale, clip = _reward_terms(env)
+        last = _walk(
+            columns["reward"],
+            columns["done"],
+            columns["timeout"],
+            slots,
+            self._newest,
+            self.n_envs,
+            self.n_steps,
+            self.gamma,
+            scale,
+            clip,
+            borrowed.reward[first:],
+            borrowed.discount[first:],
+            dones[first:],
+        )
+        columns["action"].take(slots, axis=0, out=borrowed.action[first:], mode="clip")
+        for name, leaf in borrowed.obs.items():
+            column = obs_column(name)
+            columns[column].take(slots, axis=0, out=leaf[first:], mode="clip")
+            then = columns[f"next_{column}"]
+            then.take(last, axis=0, out=borrowed.next_obs[name][first:], mode="clip")
+        return self._tensors(borrowed, dones, env)
+
+    @property
+    def _newest(self) -> int:
+        """Array index of the first environment's newest row, at which n-step returns end."""
+        return (self.pos - 1) % self.buffer_size * self.n_envs
+
+    def _tensors(self, borrowed: BorrowedRows, dones: Array, env: VecNormalize | None) -> Any:
+        sides: Any = (borrowed.obs, borrowed.next_obs)
+        kind: Any = DictReplayBufferSamples
+        if not isinstance(self.observations, dict):
+            sides, kind = tuple(side[""] for side in sides), ReplayBufferSamples
+        obs, next_obs = (self._tensor(self._normalize_obs(side, env)) for side in sides)
+        discounts = self._tensor(borrowed.discount.reshape(-1, 1)) if self.n_steps > 1 else None
+        return kind(
+            obs,
+            self._tensor(borrowed.action),
+            next_obs,
+            self._tensor(dones.reshape(-1, 1)),
+            self._tensor(borrowed.reward.reshape(-1, 1)),
+            discounts,
+        )
+
+    def _tensor(self, array: Any) -> Any:
+        if isinstance(array, dict):
+            return {key: self._tensor(leaf) for key, leaf in array.items()}
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+    # --- statistics
+
+    def get_stats(self) -> dict[str, Any]:
+        """Returns the numbers of sampled rows, in total and by the run that they come from."""
+        stats = self._borrower.stats() if self._borrower is not None else self._local_stats()
+        return {"local_size": self.size() * self.n_envs, **stats}
+
+    def _local_stats(self) -> dict[str, Any]:
+        rows = self._local_samples
+        return {
+            "local_samples": rows,
+            "distributed_samples": 0,
+            "total_samples": rows,
+            "distributed_ratio": 0.0,
+            "num_shared_buffers": 0,
+            "short_samples": 0,
+            "overtaken_samples": 0,
+            "by_peer": {},
+            "refused": {},
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in self.__dict__.items() if name not in _HANDLES}
+        return {**state, "_stock": None, "_lending": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+        try:
+            self._join()
+        except RookeryError as error:
+            self._stay_local(error)
+
+
+def _nothing() -> None:
+    """Does nothing; called in place of the release of shared memory if the buffer uses none."""
+
+
+def _close(borrower: Borrower, ring: Ring) -> None:
+    borrower.close()
+    ring.close()
+
+
+def _invalidate_rows(ring: Ring) -> int:
+    """Invalidates all rows of a ring buffer and moves its write position to the first slot.
+
+    Returns the row number of that slot.
+    """
+    reserved = ring.reserved
+    if reserved:
+        ring.columns["done"][:] = VOID
+        ring.reserve(-reserved % ring.capacity)
+        ring.commit()
+    return ring.committed
+
+
+def _flat(arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """Yields views of arrays [rows, n_envs, ...] as [rows * n_envs, ...]."""
+    for name, array in arrays.items():
+        yield name, array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+
+def _sb3_gather(space: spaces.Space[Any], n_steps: int) -> Any:
+    """Returns the SB3 method that gathers a batch for this observation space and `n_steps`.
+
+    Returns None for n-step returns of Dict observations, which SB3 does not have.
+    """
+    if isinstance(space, spaces.Dict):
+        return DictReplayBuffer._get_samples if n_steps == 1 else None
+    return ReplayBuffer._get_samples if n_steps == 1 else NStepReplayBuffer._get_samples
+
+
+def _strategy(name: str) -> Strategy:
+    try:
+        return Strategy(name)
+    except ValueError:
+        raise ConfigError(
+            f"sample_strategy is {name!r}; choose one of {', '.join(Strategy)}"
+        ) from None
+
+
+def _seed_of_global_state() -> int:
+    _, keys, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  read, not advanced
+    return int(np.random.SeedSequence([*map(int, keys[:8]), int(position)]).generate_state(1)[0])
+
+
+def _reward_terms(env: VecNormalize | None) -> tuple[float, float]:
+    """Returns the factor and the clip limit with which `VecNormalize` normalizes rewards.
+
+    Without normalization these are 1 and infinity.
+    """
+    if env is None or not env.norm_reward:
+        return 1.0, np.inf
+    return float(1.0 / np.sqrt(env.ret_rms.var + env.epsilon)), float(env.clip_reward)
+
+
+def _terms(
+    schema: Schema,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    note: Mapping[str, Any],
+) -> Terms:
+    return terms_of(
+        schema,
+        _action_spec(action_space),
+        reward={"scale": 1.0, "clip": None, "tag": note["reward_tag"]},
+        env=note["env"],
+        space=str(observation_space),
+    )
+
+
+def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return ActionSpec(n=int(space.n))
+    if isinstance(space, spaces.Box):
+        low, high = (bound.astype(np.float64).ravel().tolist() for bound in (space.low, space.high))
+        return ActionSpec(shape=space.shape, low=tuple(low), high=tuple(high))
+    raise ConfigError(
+        f"the action space is {space}; shared buffers support Box, and Discrete that starts at 0; "
+        "wrap the environment, or build the buffer without a registry"
+    )
+
+
+@njit(cache=True, nogil=True)
+def _walk(  # type: ignore[no-untyped-def]
+    rewards, dones, timeouts, slots, newest, stride, n, gamma, scale, clip, total, discount, done
+):
+    """Computes n-step returns of the rows at `slots`; returns the index of each last step.
+
+    A return ends at the end of its episode, at a time limit, or at the newest row. It is
+    bootstrapped unless the episode terminated.
+    """
+    last = np.empty(slots.size, dtype=np.int64)
+    for i in range(slots.size):
+        slot, sum_, factor = slots[i], 0.0, 1.0
+        for step in range(n):
+            single = scale * rewards[slot]
+            sum_ += factor * min(max(single, -clip), clip)
+            factor *= gamma
+            over = dones[slot] != 0.0 or timeouts[slot] != 0.0
+            if over or step == n - 1 or newest <= slot < newest + stride:
+                break
+            slot = (slot + stride) % dones.size
+        total[i], discount[i] = sum_, factor
+        done[i] = dones[slot] * (1.0 - timeouts[slot])
+        last[i] = slot
+    return last

@@ -1,0 +1,69 @@
+"""Rating of a snapshot during training: seeded matches against random and scripted players.
+
+The random player has 0 Elo. The scripted player, if the game has one, is rated by matches against
+the random player. A rating therefore depends only on the snapshot's weights, and ratings of
+different runs can be compared. `rookery ladder` rates a run's snapshots against each other
+(`snapshot_ladder.py`).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rookery import seeding
+from rookery.config.schema import Config
+from rookery.envs.make import Factory
+from rookery.seeding import Role
+from rookery.selfplay.match import TABLES, play, table
+from rookery.selfplay.rating import Results, rate
+from rookery.selfplay.snapshot_ladder import RANDOM, anchors, games_of
+from rookery.selfplay.snapshot_players import PlayerFactory
+from rookery.types import Array
+
+KNOWN = 400  # games between the anchors, played once
+OWN = "snapshot"
+
+
+class SnapshotRater:
+    """Rates snapshots by matches against the random player, and the scripted player if any."""
+
+    def __init__(self, config: Config, factory: Factory | None = None):
+        self._anchors, self._seats = anchors(config, factory), PlayerFactory(config, factory)
+        self._games = games_of(config, factory)(TABLES)
+        self._between = table(
+            self._games, self._anchors, KNOWN, seeding.generator(0, Role.EVALUATOR)
+        )
+
+    def rate(self, arrays: Mapping[str, Array], *, games: int, seed: int) -> tuple[float, float]:
+        """Plays `games` games against the random player, and as many against the scripted player.
+
+        Returns the Elo rating of the weights `arrays`, and its standard error.
+        """
+        count, player = games + games % 2, self._seats.player(arrays)
+        rng = np.random.default_rng(seed)
+        points = np.array(
+            [
+                play(self._games, (player, anchor), count=count, rng=rng).points
+                for anchor in self._anchors.values()
+            ]
+        )
+        rated = rate(_with_one_more(self._between, points, count), RANDOM)
+        return float(rated.elo[-1]), float(rated.deviation[-1])
+
+    def figures(self, arrays: Mapping[str, Array], *, games: int, seed: int) -> dict[str, float]:
+        """Rates a snapshot's weights; returns the metrics `elo` and `elo_deviation`."""
+        elo, deviation = self.rate(arrays, games=games, seed=seed)
+        return {"elo": elo, "elo_deviation": deviation}
+
+    def close(self) -> None:
+        self._games.close()
+
+
+def _with_one_more(between: Results, points: Array, count: int) -> Results:
+    """Adds a player to a tournament's results: its `points` in `count` games with each player."""
+    size = len(between.names)
+    wins, games = np.zeros((size + 1, size + 1)), np.zeros((size + 1, size + 1))
+    wins[:size, :size], games[:size, :size] = between.wins, between.games
+    wins[size, :size], wins[:size, size] = points, count - points
+    games[size, :size] = games[:size, size] = count
+    return Results((*between.names, OWN), wins, games)

@@ -1,0 +1,192 @@
+"""Snapshot files: weights of past policies that runs play against.
+
+    store = SnapshotStore(run_dir / "opponents", pool / "league", tag)
+    store.put(version, weights, about={"learner_steps": 4_000, "env_steps": 80_000})
+    store.weights(who)
+
+Files are written atomically. In a league, whose runs play against each other's snapshots, each run
+also publishes its snapshots in a folder of the pool, under its own number (tag). A run copies
+another run's snapshot before it plays against it, since the other run may delete the snapshot and
+the pool is removed when its runs end.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from rookery.config.schema import Part
+from rookery.errors import CheckpointError, ConfigError
+from rookery.types import Array
+
+FOLDER = "opponents"
+NAME = re.compile(r"v(\d{9,12})\.safetensors")
+FOREIGN = re.compile(r"(main|exploiter)-(\d{1,4})-v(\d{9,12})\.safetensors")
+GUEST = re.compile(r"t(\d{1,4})-v(\d{9,12})\.safetensors")
+UNFINISHED = ".part"
+TAG_BITS = 40  # position of the tag in the number of an opponent; the version is below
+TAGS = 1 << 12  # tags of a league, so that numbers of opponents are exact as floats
+
+
+class LeagueSnapshot(NamedTuple):
+    """A snapshot that another run of the league has published."""
+
+    who: int
+    part: Part
+
+
+class SnapshotStore:
+    """Snapshots of this run, copies of other runs' snapshots, and the league's folder.
+
+    The folder of this run's snapshots is made with the first snapshot.
+    """
+
+    def __init__(
+        self, folder: Path, league: Path | None = None, tag: int = 0, part: Part = Part.MAIN
+    ):
+        self.folder, self.league, self.tag, self.part = folder, league, tag, part
+        for unfinished in folder.glob(f"*{UNFINISHED}"):  # left by a killed process
+            unfinished.unlink()
+
+    def put(self, who: int, weights: Mapping[str, Array], about: Mapping[str, int]) -> None:
+        """Writes a snapshot to a file; a snapshot of this run is also published in the league."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write(self.path(who), weights, about)
+        if self.league is not None and not who >> TAG_BITS:
+            with contextlib.suppress(OSError):  # the pool may be removed or full
+                self.league.mkdir(mode=0o700, exist_ok=True)
+                _copy(self.path(who), self._shown(who))
+
+    def drop(self, who: int) -> None:
+        self.path(who).unlink(missing_ok=True)
+        if self.league is not None and not who >> TAG_BITS:
+            self._shown(who).unlink(missing_ok=True)
+
+    def weights(self, who: int) -> dict[str, Array]:
+        """Reads the weights of a snapshot; raises `CheckpointError` if it cannot be read."""
+        path = self.path(who)
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"the snapshot {path} cannot be read ({error}); restore it from a copy, or resume "
+                "from a checkpoint, which has all snapshots in use; if a game takes longer than "
+                "several snapshots, raise selfplay.snapshot_period"
+            ) from error
+
+    def about(self, who: int) -> dict[str, int]:
+        """Returns a snapshot's metadata: version, learner_steps, env_steps."""
+        return about(self.path(who))
+
+    def versions(self) -> list[int]:
+        """Returns the versions of this run's snapshots, oldest first."""
+        return [version for version, _ in snapshots(self.folder)]
+
+    def league_copies(self) -> list[int]:
+        """Returns the ids of other runs' snapshots that this run has copied."""
+        names = (GUEST.fullmatch(path.name) for path in sorted(self.folder.glob("t*")))
+        return [int(name[1]) << TAG_BITS | int(name[2]) for name in names if name is not None]
+
+    def path(self, who: int) -> Path:
+        tag, version = who >> TAG_BITS, who & ((1 << TAG_BITS) - 1)
+        whose = f"t{tag}-" if tag else ""
+        return self.folder / f"{whose}v{version:09d}.safetensors"
+
+    def league_snapshots(self) -> list[LeagueSnapshot]:
+        """Returns the snapshots of the league's other runs, sorted by name."""
+        names = (FOREIGN.fullmatch(name) for name in self._league_names())
+        return [
+            LeagueSnapshot(int(name[2]) << TAG_BITS | int(name[3]), Part(name[1]))
+            for name in names
+            if name is not None and int(name[2]) != self.tag
+        ]
+
+    def copy_from_league(self, found: LeagueSnapshot, like: Mapping[str, Array]) -> bool:
+        """Copies another run's snapshot, and returns whether this run has it now.
+
+        It is not copied if it was deleted, or if its arrays have other shapes than those of `like`.
+        """
+        path, version = self.path(found.who), found.who & ((1 << TAG_BITS) - 1)
+        if path.exists():
+            return True
+        assert self.league is not None, "not in a league"
+        shown = self.league / _shown(found.part, found.who >> TAG_BITS, version)
+        try:
+            if _shapes(shown) == {name: list(array.shape) for name, array in like.items()}:
+                _copy(shown, path)
+        except (OSError, SafetensorError):  # dropped meanwhile, or not a snapshot
+            return False
+        return path.exists()
+
+    def _league_names(self) -> list[str]:
+        if self.league is None:
+            return []
+        try:
+            return sorted(os.listdir(self.league))
+        except FileNotFoundError:  # no snapshot was published yet, or the pool is gone
+            return []
+
+    def _shown(self, version: int) -> Path:
+        assert self.league is not None
+        return self.league / _shown(self.part, self.tag, version)
+
+
+def snapshots(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yields (version, file) of a run's snapshots, oldest first."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if name := NAME.fullmatch(path.name):
+            yield int(name[1]), path
+
+
+def about(path: Path) -> dict[str, int]:
+    """Returns the metadata of a snapshot file: version, learner_steps, env_steps."""
+    with safe_open(path, framework="np") as file:
+        return {name: int(value) for name, value in (file.metadata() or {}).items()}
+
+
+def claim(league: Path, run: str) -> int:
+    """Reserves a number for a run in a league (its tag, from 1); a resumed run gets the same."""
+    first = zlib.crc32(run.encode())
+    for tag in (1 + (first + i) % (TAGS - 1) for i in range(TAGS - 1)):
+        try:
+            os.symlink(run, league / str(tag))  # atomic, content included
+        except FileExistsError:
+            if os.readlink(league / str(tag)) != run:
+                continue
+        return tag
+    raise ConfigError(f"{league} has {TAGS - 1} runs already, and no tag is left; start a new pool")
+
+
+def _shown(part: Part, tag: int, version: int) -> str:
+    return f"{part}-{tag}-v{version:09d}.safetensors"
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
+    with safe_open(path, framework="np") as file:
+        return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
+
+
+def _write(path: Path, weights: Mapping[str, Array], about: Mapping[str, int]) -> None:
+    arrays = {name: np.ascontiguousarray(array) for name, array in weights.items()}
+    unfinished = path.with_suffix(UNFINISHED)
+    save_file(arrays, unfinished, metadata={name: str(value) for name, value in about.items()})
+    os.replace(unfinished, path)
+
+
+def _copy(source: Path, path: Path) -> None:
+    """Copies `source` to `path` atomically, unless `path` exists.
+
+    A hard link instead of a copy would fail across file systems.
+    """
+    if not path.exists():
+        unfinished = path.with_suffix(UNFINISHED)
+        shutil.copyfile(source, unfinished)
+        os.replace(unfinished, path)

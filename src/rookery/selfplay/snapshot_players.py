@@ -1,0 +1,156 @@
+"""Players from the snapshots and checkpoints of a run.
+
+factory = PlayerFactory(load_run(run_dir))
+for snapshot in taken(run_dir):
+    player = factory.player(snapshot.read())
+    player.act(obs, rng)                   # a batch, in the game's own form
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from rookery.actors.policy import InferencePolicy, Recipe
+from rookery.algorithms import Algorithm
+from rookery.checkpoints.load_weights import pick_checkpoint
+from rookery.config.schema import Config
+from rookery.envs.make import Factory
+from rookery.envs.spaces import SpaceCodec
+from rookery.envs.turn_based.game import MASK, among
+from rookery.envs.turn_based.tables import count
+from rookery.errors import CheckpointError, ConfigError
+from rookery.networks.forward import tensors
+from rookery.selfplay.snapshot_files import FOLDER, about, snapshots
+from rookery.types import Array, Bools, EnvSpec, Floats
+
+CHECKPOINTS = {"latest": "last", "best": "best"}  # name of the player → its checkpoint
+
+
+@dataclass(frozen=True)
+class PolicySnapshot:
+    """A snapshot: stored weights of a policy, and the steps at which they were stored."""
+
+    name: str  # v400, latest, best
+    version: int
+    learner_steps: int
+    env_steps: int
+    read: Callable[[], dict[str, Array]]
+
+
+def taken(run_dir: Path) -> list[PolicySnapshot]:
+    """Returns the snapshots that a run stored as self-play opponents, oldest first."""
+    return [_taken(path) for _, path in snapshots(run_dir / FOLDER)]
+
+
+def saved(run_dir: Path, name: str) -> PolicySnapshot:
+    """Returns a run's checkpoint `latest` or `best` as a snapshot."""
+    found = pick_checkpoint(run_dir, CHECKPOINTS[name])
+    counters = found.manifest["about"]["counters"]
+    version = int(found.manifest["version"])
+    return PolicySnapshot(name, version, counters["learner_steps"], found.env_steps, found.weights)
+
+
+def find(run_dir: Path, name: str) -> PolicySnapshot:
+    """Returns a run's snapshot by name: `latest`, `best`, or v and its version (`v400`)."""
+    if name in CHECKPOINTS:
+        return saved(run_dir, name)
+    have = {snapshot.name: snapshot for snapshot in taken(run_dir)}
+    if name not in have:
+        raise ConfigError(
+            f"{run_dir} has no snapshot {name!r}; it has {', '.join(have) or 'none'}, and its "
+            "checkpoints latest and best; name one of them"
+        )
+    return have[name]
+
+
+def _taken(path: Path) -> PolicySnapshot:
+    try:
+        metadata = about(path)
+        return PolicySnapshot(
+            name=f"v{metadata['version']}",
+            version=metadata["version"],
+            learner_steps=metadata["learner_steps"],
+            env_steps=metadata["env_steps"],
+            read=partial(_read, path),
+        )
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise _broken(path, error) from error
+
+
+def _read(path: Path) -> dict[str, Array]:
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise _broken(path, error) from error
+
+
+def _broken(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"the snapshot {path} cannot be read ({error}); restore it from a copy, or remove the file"
+    )
+
+
+class PlayerFactory:
+    """Makes players from weights, with a run's settings and spaces."""
+
+    def __init__(self, config: Config, factory: Factory | None = None):
+        self.config, self._recipe = config, Recipe(config, factory)
+
+    @cached_property
+    def _spaces(self) -> tuple[EnvSpec, SpaceCodec]:
+        spec, codec = self._recipe.spaces()
+        if spec.frame_stack > 1 or self.config.algo.remembers:
+            raise ConfigError(
+                f"the policy of this run has memory (env.frame_stack is {spec.frame_stack}, "
+                f"algo.name {self.config.algo.name}); in matches players see single observations; "
+                "train a policy without frame stacks or recurrence"
+            )
+        return spec, codec
+
+    def player(self, arrays: Mapping[str, Array]) -> "SnapshotPlayer":
+        """Makes a player with these weights; raises an error for weights of another network."""
+        policy = InferencePolicy(self._recipe, *self._spaces)
+        policy.set_weights(arrays)
+        return SnapshotPlayer(policy)
+
+
+class SnapshotPlayer:
+    """Player that acts greedily with fixed weights; ties of actions are broken at random."""
+
+    def __init__(self, policy: InferencePolicy):
+        self._algorithm, self._codec = policy.algorithm, policy.codec
+        own = type(policy.algorithm).scores is not Algorithm.scores
+        self._compares = own and policy.spec.action.discrete
+
+    def act(self, obs: Any, rng: np.random.Generator) -> Array:
+        stored = self._codec.encode(obs, count(obs))
+        if not self._compares:
+            acted = self._algorithm.act(stored, rng, noise=False)
+            return self._codec.decode_action(acted.action)
+        with torch.inference_mode():
+            scores = self._algorithm.scores(tensors(stored, torch.device("cpu")))[0].numpy()
+        return self._codec.decode_action(self._best(scores, obs, rng))
+
+    def _best(self, scores: Floats, obs: Any, rng: np.random.Generator) -> Array:
+        if np.isnan(scores).any():
+            raise CheckpointError(
+                "a snapshot's network returns NaN: its weights have diverged; use an earlier one"
+            )
+        legal = allowed(obs, scores.shape[1])
+        found = np.where(legal, scores, -np.inf)
+        return among(legal & (found == found.max(1, keepdims=True)), rng)
+
+
+def allowed(obs: Any, actions: int) -> Bools:
+    """Returns the action mask of observations, [K, actions]; all True if they have none."""
+    if isinstance(obs, Mapping) and MASK in obs:
+        mask: Bools = np.asarray(obs[MASK]) > 0
+        return mask
+    return np.ones((count(obs), actions), dtype=np.bool_)

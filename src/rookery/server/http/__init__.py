@@ -1,0 +1,6 @@
+"""The parameter server on the network.
+
+`service` (starts it), `routes`, `connection`, `access` and `client_keys` (who may speak), `limits`,
+`message_handler`, `wire_format`, `tensor_bytes`, `compression`, `request_body`, `refusals`,
+`parameter_cache`, `prometheus` (metrics); `remote_server` is the client.
+"""

@@ -1,0 +1,43 @@
+"""What a service allows, in one place."""
+
+from dataclasses import dataclass, fields
+
+from rookery.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of a service; each default suits a few dozen clients."""
+
+    body_bytes: int = 0  # of one update; 0: as many as the parameters have, and 64 KiB
+    memory_bytes: int = 1 << 30  # of all updates that are being received at once
+    header_bytes: int = 16384  # of an HTTP request's head
+    connections: int = 4096  # open at once; the oldest idle one gives way to a new one
+    client_connections: int = 128  # of one client; its oldest idle one gives way to a new one
+    header_s: float = 10.0  # for a TLS handshake, and for a request's head to arrive
+    body_s: float = 10.0  # for a body to arrive, beside its bytes at `body_rate`
+    body_rate: float = 1e6  # bytes/s that a client must reach over a whole body
+    idle_s: float = 75.0  # a connection may rest so long between two requests
+    stall_s: float = 20.0  # a client may not read what it asked for so long
+    linger_s: float = 1.0  # a refused body is read and thrown away so long
+    rate: float = 500.0  # messages/s of one client
+    burst: int = 1000  # messages of one client at once
+    threads: int = 4  # that check and apply updates
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{field.name}={getattr(self, field.name)}"
+            for field in fields(self)
+            if not getattr(self, field.name) > 0 and field.name != "body_bytes"
+        ]
+        if self.body_bytes < 0:
+            wrong.append(f"body_bytes={self.body_bytes}")
+        if wrong:
+            raise ConfigError(
+                f"a service's limits are positive numbers, got {', '.join(wrong)}; leave out what "
+                "you do not want to change"
+            )
+
+    def patience_s(self, size: int) -> float:
+        """Returns how long a body of so many bytes may take."""
+        return self.body_s + size / self.body_rate

@@ -1,0 +1,619 @@
+"""The parameter server: one set of parameters, many workers that push gradients.
+
+*Asynchronous* (the default): every `update_frequency` accepted pushes are aggregated and applied;
+1 applies each at once (A3C, Mnih et al. 2016). Updates of older versions are dropped or discounted.
+
+*Synchronous*: workers push once a round. A round closes when the quorum has pushed (None: all
+registered workers), or `deadline_s` after its first push: then with what is there, if that is the
+quorum (None: more than half of the registered), and else it is skipped. Nobody waits here: a
+deadline is noticed by whoever calls next, and by the clock that only goes forward.
+
+With a `checkpoint_path` all of it survives a `kill -9`: what was acknowledged is on the disk, and
+the next server with that path goes on where this one was, with the same version.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from beartype import BeartypeConf, beartype
+
+from rookery.errors import CheckpointError, ConfigError, ProtocolError, RefusedError
+from rookery.server import store
+from rookery.server.aggregate import WEIGHTED, Aggregation, Liars
+from rookery.server.clients import check_name
+from rookery.server.flat_layout import Named
+from rookery.server.journal import Record
+from rookery.server.optimizer_step import Maker
+from rookery.server.server_rules import Rules, Staleness, choose, refuse_weight
+from rookery.server.server_state import Machine, Moving, Pending, pending_of
+from rookery.server.store import Store, StoredServer
+from rookery.types import Array, Floats, Weights
+
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
+Parameters: TypeAlias = Weights  # (version, arrays), the arrays read-only
+Listener: TypeAlias = Callable[[Parameters], None]
+JOURNAL_BYTES = 256 << 20  # a longer journal is replaced by a checkpoint
+JOURNAL_PUSHES = 8  # or one of so many pushes, where those are large
+LOOK_S = 0.05  # between two looks at the deadline, by one who waits
+PARTS = 256  # of one client, as in "client/part"
+
+
+class Receipt(NamedTuple):
+    """What became of a push.
+
+    | code | accepted | means |
+    |---|---|---|
+    | ok | yes | it counts |
+    | duplicate | yes | it was taken before, and counts once |
+    | finite | no | NaN or Inf in it; several in a row end in quarantine |
+    | stale | no | computed with a version that is too old, or not of this server |
+    | round | no | the worker has pushed in this round already, or a whole batch alone |
+    | uninvited | no | this round goes without the worker (under differential privacy) |
+    | early | no | rounds begin when more workers have joined (under differential privacy) |
+    """
+
+    accepted: bool
+    code: str
+    version: int  # of the server, afterwards
+
+
+class Push(NamedTuple):
+    """What a worker says, checked as far as it can be without the server's state."""
+
+    worker: str
+    update: Floats  # [P]
+    finite: bool
+    weight: float
+    version: int | None  # that it was computed with
+    push_id: str | None
+
+
+class ParameterServer:
+    """Parameters with a version, moved by what workers push. All methods may be called at once.
+
+    server = ParameterServer(arrays, "average", update_frequency=1, optimizer="adam", lr=3e-4)
+    server.register_worker("a")
+    version, arrays = server.get_parameters()
+    receipt = server.push_gradients("a", gradients, version=version, push_id="a-17")
+    newer = server.get_parameters(newer_than=version)      # None: nothing newer yet
+
+    An update that does not fit (names, shapes, dtypes, weight, an unknown or quarantined worker)
+    is a RefusedError with a `code`; one that fits and does not count is a Receipt that says so.
+    """
+
+    @checked
+    def __init__(
+        self,
+        initial_parameters: Named,
+        aggregation_method: str = "average",
+        update_frequency: int = 10,
+        save_frequency: int = 100,
+        checkpoint_path: str | Path | None = None,
+        *,
+        optimizer: str | Maker = "sgd",
+        lr: float = 0.001,
+        optimizer_kwargs: Mapping[str, Any] | None = None,
+        synchronous: bool = False,
+        quorum: int | None = None,
+        deadline_s: float = 30.0,
+        staleness: str = "discount",
+        max_staleness: int = 16,
+        max_weight: float = 1e6,
+        quarantine_after: int = 3,
+        trim: float = 0.1,
+        byzantine: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """`checkpoint_path` is a folder; where an earlier server left one, this one goes on.
+
+        `optimizer` is the name of one of torch's, or a callable that takes parameters and `lr`.
+        """
+        self.rules = Rules(
+            aggregation=Aggregation(choose(Aggregation, aggregation_method, "aggregation_method")),
+            update_frequency=update_frequency,
+            save_frequency=save_frequency,
+            synchronous=synchronous,
+            quorum=quorum,
+            deadline_s=deadline_s,
+            staleness=Staleness(choose(Staleness, staleness, "staleness")),
+            max_staleness=max_staleness,
+            max_weight=max_weight,
+            quarantine_after=quarantine_after,
+            liars=Liars(trim, byzantine),
+        )
+        kwargs = dict(optimizer_kwargs or {})
+        moving = Moving(optimizer, lr, kwargs, self.rules.aggregation, self.rules.liars)
+        self._machine = Machine(initial_parameters, moving)
+        self._clock, self._began = clock, clock()
+        self._opened = self._began  # when the round got its first push
+        self._listeners: list[Listener] = []
+        self._told = 0  # the version that subscribers know
+        self.last_version: int | None = None  # nothing is taken once it is there; None: no end
+        self._service: Any = None
+        self._saved = 0  # the version in the checkpoint
+        self._trouble = ""  # why the last checkpoint could not be saved
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
+        self._store = None if checkpoint_path is None else Store(Path(checkpoint_path))
+        try:
+            self._begin()
+        except BaseException:  # raised again; the folder must not stay locked
+            self.close()
+            raise
+
+    @property
+    def version(self) -> int:
+        """The number of updates applied so far; it never falls, over restarts neither."""
+        if self._overdue():
+            with self._turn():
+                pass
+        return self._shown.version
+
+    @property
+    def one_voice(self) -> bool:
+        """Are workers counted, so that a client in several parts would count several times?"""
+        return self.rules.synchronous or self.rules.robust
+
+    # Workers.
+
+    @checked
+    def register_worker(self, worker: str) -> int:
+        """Lets a worker push; returns the version. To register twice is to register once."""
+        check_name(worker, "worker's name")
+        with self._turn():
+            if not self._machine.roster.knows(worker):
+                self._refuse_parts(worker)
+                self._refuse_crowd({worker})
+                self._commit([Record("join", {"worker": worker})])
+            return self._machine.version
+
+    def _refuse_parts(self, worker: str) -> None:
+        """Refuses one part of a client too many: each is remembered, with all it pushed."""
+        client = client_of(worker)
+        roster = self._machine.roster
+        parts = {*roster.active(), *roster.quarantined()}
+        if sum(client_of(each) == client for each in parts - {worker}) >= PARTS:
+            raise RefusedError(
+                f"{client!r} has {PARTS} parts registered, and {worker!r} would be one more; push "
+                "as one of those",
+                "clients",
+            )
+
+    def _refuse_crowd(self, newcomers: Set[str]) -> None:
+        """Refuses those who would be too many."""
+
+    @checked
+    def unregister_worker(self, worker: str) -> None:
+        """Waits for a worker no longer. What it pushed counts; quarantine outlasts it."""
+        with self._turn():
+            if self._machine.roster.knows(worker):
+                self._commit([self._leaving(worker)])
+
+    def _leaving(self, worker: str) -> Record:
+        return Record("leave", {"worker": worker})
+
+    @checked
+    def pardon_worker(self, worker: str) -> None:
+        """Ends a worker's quarantine."""
+        with self._turn():
+            if worker in self._machine.roster.quarantined():
+                self._commit([Record("pardon", {"worker": worker})])
+
+    # Parameters.
+
+    @checked
+    def get_parameters(self, newer_than: int = -1, *, wait_s: float = 0.0) -> Parameters | None:
+        """Returns the parameters if there are newer ones, at the latest after `wait_s`.
+
+        A round may be skipped: who waits for the next version waits no longer than the deadline,
+        and then pushes again.
+        """
+        if self.version <= newer_than and wait_s > 0:
+            self._wait(newer_than, time.monotonic() + wait_s)
+        shown = self._shown
+        return shown if shown.version > newer_than else None
+
+    def _wait(self, newer_than: int, until: float) -> None:
+        """In real time, whatever clock decides on deadlines."""
+        while self.version <= newer_than and (left := until - time.monotonic()) > 0:
+            with self._lock:
+                if self._shown.version <= newer_than:
+                    self._news.wait(min(left, LOOK_S) if self.rules.synchronous else left)
+
+    @checked
+    def subscribe(self, listener: Listener) -> None:
+        """Has a function called with every new version, by the thread that made it."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    @checked
+    def broadcast_parameters(self) -> Parameters:
+        """Tells all subscribers the present parameters, and returns them."""
+        shown = self._shown
+        for listener in list(self._listeners):
+            try:
+                listener(shown)
+            except Exception:  # a user's function: its failure is not the pushing worker's
+                self._count("listener_failed")
+        return shown
+
+    # Updates.
+
+    @checked
+    def push_gradients(
+        self,
+        worker: str,
+        grads: Named,
+        weight: float = 1.0,
+        *,
+        version: int | None = None,
+        push_id: str | None = None,
+    ) -> Receipt:
+        """Takes a worker's update; once this returns, it will not be lost.
+
+        `version` is the one it was computed with (None: the newest). An update with a `push_id`
+        can be pushed again after a lost answer: it counts once.
+        """
+        try:
+            if push_id is not None:
+                check_name(push_id, "push_id")
+            layout = self._machine.layout
+            update = layout.join(grads)  # and the look for NaN: before anybody waits for us
+            finite = bool(np.isfinite(update).all())
+            with self._turn():
+                if layout is not self._machine.layout:  # another checkpoint was loaded meanwhile
+                    update = self._machine.layout.join(grads)
+                weight = self._weight(weight)
+                return self._take(Push(worker, update, finite, weight, version, push_id))
+        except RefusedError as error:
+            self._count(f"refused_{error.code}")
+            raise
+
+    @checked
+    def aggregate_gradients(self) -> dict[str, Array] | None:
+        """Returns what is pending as one update, and leaves it pending; None: nothing is."""
+        with self._turn():
+            pending = self._machine.pending
+            return self._split(self._machine.aggregate(pending)) if pending else None
+
+    @checked
+    def update_parameters(self, learning_rate: float | None = None) -> int:
+        """Applies what is pending now, with this learning rate or the optimizer's own.
+
+        Nothing happens where nothing is pending, or too few have pushed for the aggregation.
+        Returns the version.
+        """
+        with self._turn():
+            pending = self._machine.pending
+            if pending and _workers(pending) >= self._least():
+                self._commit([self._closing(pending, learning_rate)])
+            return self._machine.version
+
+    def _split(self, update: Floats) -> dict[str, Array]:
+        return self._machine.layout.split(update)
+
+    def _weight(self, weight: float) -> float:
+        refuse_weight(weight)
+        if weight > self.rules.max_weight:
+            self._count("weight_clamped")
+        return min(weight, self.rules.max_weight)
+
+    def _take(self, push: Push) -> Receipt:
+        if push.push_id in self._machine.roster.admitted(push.worker).applied:
+            return self._answer("duplicate", accepted=True)
+        self._refuse_over()
+        if not push.finite:
+            return self._strike(push.worker)
+        scale = self.rules.scale(0 if push.version is None else self._shown.version - push.version)
+        if scale is None:
+            return self._answer("stale")
+        if why := self._unwelcome(push):
+            return self._answer(why)
+        pushed = sum(each.worker == push.worker for each in self._machine.pending)
+        if pushed >= (1 if self.rules.synchronous else self.rules.update_frequency):
+            return self._answer("round")
+        if scale != 1.0:
+            self._count("discounted")
+        self._accept(push, self._incoming(push.update) * np.float32(scale))
+        return Receipt(True, "ok", self._machine.version)
+
+    def _accept(self, push: Push, update: Floats) -> None:
+        """Writes down an update, and in the same breath what it sets off."""
+        about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
+        records = [Record("push", about, update)]
+        pending = [*self._machine.pending, pending_of(records[0])]
+        if not self._waiting():
+            self._opened = self._clock()
+        if self._complete(pending):
+            records.append(self._closing(pending, None))
+        self._commit(records)
+
+    def _refuse_over(self) -> None:
+        """Refuses what could only lead past the last version; under the lock, so none does."""
+        if self._at_its_end():
+            raise RefusedError(
+                f"training is over at version {self._machine.version}; pull it, and leave", "over"
+            )
+
+    def _at_its_end(self) -> bool:
+        return self.last_version is not None and self._machine.version >= self.last_version
+
+    def _unwelcome(self, push: Push) -> str:
+        """Returns why this worker may not push in this round, as a receipt's code; "": it may."""
+        return ""
+
+    def _incoming(self, update: Floats) -> Floats:
+        """Returns what of a pushed vector is aggregated, [P]."""
+        return update
+
+    def _answer(self, code: str, *, accepted: bool = False) -> Receipt:
+        self._count(code)
+        return Receipt(accepted, code, self._machine.version)
+
+    def _strike(self, worker: str) -> Receipt:
+        known = self._machine.roster.workers[worker]
+        known.strikes += 1
+        if known.strikes >= self.rules.quarantine_after:
+            self._commit([Record("quarantine", {"worker": worker, "strikes": known.strikes})])
+        return self._answer("finite")
+
+    # Rounds.
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Lets one caller in at a time; rounds that are due close before and after it.
+
+        Subscribers are told when nobody is kept waiting by it.
+        """
+        try:
+            with self._lock:
+                self._look()
+                yield
+                self._look()
+        finally:
+            with self._lock:
+                news, self._told = self._told < self._shown.version, self._shown.version
+            if news:
+                self.broadcast_parameters()
+
+    def _look(self) -> None:
+        """Closes a round that is due, unless it began before an earlier end was set."""
+        if self._at_its_end():
+            return
+        pending = self._machine.pending
+        if pending and self._complete(pending):
+            self._commit([self._closing(pending, None)])
+        elif self._overdue():
+            enough = len(pending) >= self._bearable()
+            self._commit([self._closing(pending, None) if enough else skip("quorum")])
+
+    def _overdue(self) -> bool:
+        late = self.rules.synchronous and self._waiting()
+        return late and self._clock() - self._opened >= self.rules.deadline_s
+
+    def _waiting(self) -> bool:
+        """Has the round begun?"""
+        return bool(self._machine.pending) or self._machine.invited is not None
+
+    def _complete(self, pending: Sequence[Pending]) -> bool:
+        """Is this enough to be applied without waiting for the deadline?"""
+        if not self.rules.synchronous:  # who is hasty waits for others, and they lose nothing
+            several = _workers(pending) >= self._least()
+            return several and len(pending) >= self.rules.update_frequency
+        active = len(self._machine.roster.active())
+        return len(pending) >= max(self._least(), self.rules.enough(active))
+
+    def _bearable(self) -> int:
+        """Returns how many will do at the deadline."""
+        return max(self._least(), self.rules.bearable(len(self._machine.roster.active())))
+
+    def _least(self) -> int:
+        """Returns how many workers an update needs, whatever else holds."""
+        return self.rules.least
+
+    def _closing(self, pending: Sequence[Pending], lr: float | None) -> Record:
+        """Returns what becomes of a round: an update, or nothing and why."""
+        if _workers(pending) < self._least():
+            return skip("workers")
+        weighted = self.rules.aggregation in WEIGHTED
+        if weighted and pending and not any(each.weight for each in pending):
+            return skip("weight")
+        update = self._combined(pending)
+        if not np.isfinite(update).all():
+            return skip("overflow")
+        own = self._machine.stepper.lrs
+        return Record("apply", {"lrs": own if lr is None else [lr] * len(own)}, update)
+
+    def _combined(self, pending: Sequence[Pending]) -> Floats:
+        """Returns the [P] update that is applied."""
+        return self._machine.aggregate(pending)
+
+    # What happens: written down, then done.
+
+    def _commit(self, records: Sequence[Record]) -> None:
+        if self._store is not None:
+            self._store.append([self._noted(record) for record in records])
+        for record in records:
+            self._machine.do(record)
+        if any(record.kind == "apply" for record in records):
+            self._publish()
+        if self._store is not None and self._worth_saving(self._store):
+            self._save_now()
+
+    def _noted(self, record: Record) -> Record:
+        """Returns what the journal needs of a record: an aggregate can be computed again."""
+        return record._replace(floats=None) if record.kind == "apply" else record
+
+    def _worth_saving(self, kept: Store) -> bool:
+        long = max(JOURNAL_BYTES, JOURNAL_PUSHES * 4 * self._machine.layout.total)
+        due = self._machine.version - self._saved >= self.rules.save_frequency
+        return due or kept.journal_bytes > long
+
+    def _save_now(self) -> None:
+        """Where it fails, the journal still has everything: the next update tries again."""
+        try:
+            self.save_checkpoint()
+        except CheckpointError as error:
+            self._count("save_failed")
+            self._trouble = str(error)
+
+    def _publish(self) -> None:
+        values = self._machine.stepper.values.copy()
+        values.flags.writeable = False  # many readers share it
+        self._shown = Parameters(self._machine.version, self._split(values))
+        with self._lock:
+            self._news.notify_all()
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self._machine.counts[what] += 1
+
+    # Looking.
+
+    @checked
+    def get_server_stats(self) -> dict[str, Any]:
+        """Returns numbers about the server, ready for JSON.
+
+        `counts` has every answer by its code, refusals as `refused_<code>`, rounds that came to
+        nothing as `skipped_<why>`, and `discounted`, `weight_clamped`, `save_failed`.
+        """
+        with self._turn():
+            machine = self._machine
+            workers = machine.roster.workers
+            return {
+                "version": machine.version,
+                "aggregation": self.rules.aggregation.value,
+                "synchronous": self.rules.synchronous,
+                "parameters": machine.layout.total,
+                "workers": machine.roster.active(),
+                "quarantined": machine.roster.quarantined(),
+                "pending": len(machine.pending),
+                "pushes": {name: w.pushes for name, w in workers.items() if w.registered},
+                "counts": dict(machine.counts),
+                "saved_version": self._saved,
+                "trouble": self._trouble,
+                "uptime_s": self._clock() - self._began,
+            }
+
+    @checked
+    def get_client_stats(self) -> dict[str, Any]:
+        """Returns what of the statistics is for every client; over the network that is all."""
+        return self.get_server_stats()
+
+    # The disk.
+
+    @checked
+    def save_checkpoint(self, path: str | Path | None = None) -> Path:
+        """Saves everything to a file, or without a path to `checkpoint_path`; returns the file."""
+        with self._lock:
+            if path is not None:
+                file = Path(path)
+                file = file if file.suffix else file.with_suffix(store.SUFFIX)
+                store.write_checkpoint(file, self._machine.state())
+                return file
+            found = self._own_store().save(self._machine.state(), self._machine.identity())
+            self._saved, self._trouble = self._machine.version, ""
+            return found
+
+    @checked
+    def load_checkpoint(self, path: str | Path | None = None) -> int:
+        """Goes on from a file, or a server's folder; without a path from `checkpoint_path`.
+
+        Returns the version: that of the checkpoint, or a new one where this server has had it or a
+        later one already, since a version must not stand for two sets of parameters.
+        """
+        with self._turn():
+            before = self._shown
+            found = self._own_store().load() if path is None else store.look_into(Path(path))
+            if found is None:
+                raise CheckpointError(f"there is no checkpoint in {self._own_store().folder}")
+            self._machine = self._restored(found)
+            renamed = self._would_stand_for_two(before)
+            if renamed:
+                self._machine.version = before.version + 1
+            self._opened = self._clock()
+            self._publish()
+            if self._store is not None and (path is not None or renamed):
+                self.save_checkpoint()
+            return self._machine.version
+
+    def _would_stand_for_two(self, before: Parameters) -> bool:
+        """Would the version that was loaded be an earlier one, or that of other parameters?"""
+        if self._machine.version != before.version:
+            return self._machine.version < before.version
+        loaded = self._split(self._machine.stepper.values)
+        return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
+
+    @checked
+    def close(self) -> None:
+        """Ends the service, and lets another server have `checkpoint_path`."""
+        self.stop_server()
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+
+    def _begin(self) -> None:
+        """Goes on from what an earlier server left, or leaves something itself."""
+        found = None if self._store is None else self._store.load()
+        if found is not None:
+            self._machine = self._restored(found)
+            self._saved = int(found.saved.numbers["version"])
+        self._publish()
+        if self._store is not None and found is None:
+            self.save_checkpoint()  # initial parameters may be others the next time
+
+    def _restored(self, found: StoredServer) -> Machine:
+        start = self._split(self._machine.stepper.values)
+        machine = Machine(start, self._machine.moving)  # where this fails, the present one stays
+        machine.restore(found)
+        return machine
+
+    def _own_store(self) -> Store:
+        if self._store is None:
+            raise ConfigError(
+                "this server has no checkpoint_path; give it one, or name the file to use"
+            )
+        return self._store
+
+    # The network.
+
+    @checked
+    def start_server(self, host: str = "localhost", port: int = 8888, **options: Any) -> str:
+        """Serves this object over HTTP, in a thread of its own; returns the URL.
+
+        Options are those of `rookery.server.http.service.Service`. Needs the extra `server`.
+        """
+        if self._service is not None:
+            raise ProtocolError("this server is being served already; call stop_server() first")
+        from rookery.server.http.service import Service  # needs the extra `server`
+
+        service = Service(self, host, port, **options)
+        url = str(service.start())
+        self._service = service
+        return url
+
+    @checked
+    def stop_server(self) -> None:
+        """Ends the service; the parameters stay. Without a service nothing happens."""
+        service, self._service = self._service, None
+        if service is not None:
+            service.stop()
+
+
+def skip(why: str) -> Record:
+    """Returns that a round comes to nothing."""
+    return Record("skip", {"why": why})
+
+
+def client_of(worker: str) -> str:
+    """Returns the client that a worker is, or is a part of."""
+    return worker.partition("/")[0]
+
+
+def _workers(pending: Sequence[Pending]) -> int:
+    return len({each.worker for each in pending})

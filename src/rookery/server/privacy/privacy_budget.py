@@ -1,0 +1,217 @@
+"""The ledger of a private server: what clients have lost so far, and no more than was promised.
+
+    ledger = Ledger(8.0, 1e-5, noise_multiplier=1.0, sample_rate=0.1, clients=1000, path=path)
+    ledger.charge()  # before anything of a round is shown; raises BudgetError where it is too much
+    ledger.epsilon   # what all rounds so far have cost, at the ledger's delta
+
+Each round is a Gaussian mechanism on a Poisson sample of clients: every client takes part with
+probability q = `sample_rate`, and the sum gets noise of z = `noise_multiplier` times the clipping
+bound. Neighbours differ by one client, there or not there, with all it ever sends. Rounds are
+composed as Rényi differential privacy (Mironov 2017; Mironov, Talwar & Zhang 2019) by dp-accounting
+and converted to (epsilon, delta) in the end.
+
+The file has every round that was ever charged, with its own z and q: who restarts with other
+settings goes on from what is spent. A round is on the disk before `charge` returns. One that is
+charged and then never shown, since the server was killed between the two, stays charged.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rookery.errors import BudgetError, CheckpointError, ConfigError
+from rookery.files import sync_folder
+from rookery.server.privacy.privacy_checks import refuse_numbers
+
+FORMAT = 1
+UNFINISHED, LOCK = ".part", ".lock"
+
+
+class Spent(NamedTuple):
+    """Rounds of one kind."""
+
+    noise_multiplier: float
+    sample_rate: float
+    rounds: int
+
+
+class Ledger:
+    """An account of epsilon that outlives its server. Threads may share one; servers may not.
+
+    Without a path it lasts as long as the object does.
+    """
+
+    def __init__(
+        self,
+        target_epsilon: float,
+        delta: float,
+        *,
+        noise_multiplier: float,
+        sample_rate: float,
+        clients: int,
+        path: Path | str | None = None,
+    ):
+        numbers = {
+            "target_epsilon": target_epsilon,
+            "delta": delta,
+            "noise_multiplier": noise_multiplier,
+            "sample_rate": sample_rate,
+        }
+        refuse_numbers(clients, numbers)
+        self.target_epsilon, self.delta, self.clients = target_epsilon, delta, clients
+        self.noise_multiplier, self.sample_rate = noise_multiplier, sample_rate
+        self.path = None if path is None else Path(path)
+        self.spent: tuple[Spent, ...] = ()
+        self._turn = threading.Lock()
+        _accounting()  # missing: said now, and not after the first round
+        if self.path is not None:
+            self._unlock = weakref.finalize(self, os.close, _seize(self.path))
+            self.spent = read(self.path)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds have been charged, also by servers before this one."""
+        return sum(spent.rounds for spent in self.spent)
+
+    @property
+    def epsilon(self) -> float:
+        """What all rounds so far have cost."""
+        return epsilon_of(self.spent, self.delta)
+
+    def would_be(self, rounds: int = 1) -> float:
+        """Returns epsilon as it would be after so many more rounds."""
+        return epsilon_of(self._after(rounds), self.delta)
+
+    def charge(self) -> float:
+        """Charges one round and returns epsilon with it; call it before the round is shown.
+
+        Where that would pass the target, nothing is charged and BudgetError raised. Where the
+        round cannot be written down, CheckpointError: show nothing then either.
+        """
+        with self._turn:
+            after = self._after(1)
+            epsilon = epsilon_of(after, self.delta)
+            if epsilon > self.target_epsilon:
+                raise BudgetError(
+                    f"round {self.rounds + 1} would raise epsilon from {self.epsilon:.4g} to "
+                    f"{epsilon:.4g}, and {self.target_epsilon:g} at delta {self.delta:g} was "
+                    "promised; end here, or begin anew with other clients or more noise"
+                )
+            if self.path is not None:
+                write(self.path, after)
+            self.spent = after
+            return epsilon
+
+    def close(self) -> None:
+        """Lets another server have the file; so does the end of this object or its process."""
+        if self.path is not None:
+            self._unlock()
+
+    def _after(self, rounds: int) -> tuple[Spent, ...]:
+        new = Spent(self.noise_multiplier, self.sample_rate, rounds)
+        if self.spent and self.spent[-1][:2] == new[:2]:
+            return (*self.spent[:-1], new._replace(rounds=self.spent[-1].rounds + rounds))
+        return (*self.spent, new)
+
+
+@lru_cache(maxsize=256)
+def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
+    """Returns epsilon at this delta after all these rounds, in whatever order."""
+    dp = _accounting()
+    accountant = dp.rdp.RdpAccountant()
+    for noise_multiplier, sample_rate, rounds in spent:
+        noise = dp.GaussianDpEvent(noise_multiplier)
+        accountant.compose(dp.PoissonSampledDpEvent(sample_rate, noise), rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def read(path: Path) -> tuple[Spent, ...]:
+    """Returns what a file says was spent; one that is not there says nothing was.
+
+    A damaged file is a CheckpointError: taken for an empty one, it would double the promise.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    try:
+        value = json.loads(raw)
+        if value["format"] != FORMAT or value["sha256"] != _seal(value["spent"]):
+            raise ValueError("its checksum or format is another")
+        return tuple(Spent(float(z), float(q), int(n)) for z, q, n in value["spent"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(
+            f"the privacy ledger {path} cannot be read ({error}); put it back from a copy: without "
+            "it nobody knows what clients have lost, and a new one is for new clients only"
+        ) from error
+
+
+def write(path: Path, spent: Sequence[Spent]) -> None:
+    """Writes a ledger whole, and waits until the disk has it and its name."""
+    unfinished = path.with_name(path.name + UNFINISHED)
+    value = {"format": FORMAT, "sha256": _seal(spent), "spent": spent}
+    try:
+        with open(unfinished, "w") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"the privacy ledger {path} cannot be written: {error}; make room there: a round that "
+            "is not written down must not be shown"
+        ) from error
+
+
+def _seal(spent: Sequence[Sequence[float]]) -> str:
+    return hashlib.sha256(json.dumps(spent).encode()).hexdigest()
+
+
+def _seize(path: Path) -> int:
+    """Locks a ledger for this server: two would spend the same budget, each the whole of it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path.with_name(path.name + LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"a privacy ledger cannot be kept at {path}: {error}; name a file in a folder of yours"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise ConfigError(
+            f"the privacy ledger {path} is in use by another server; stop that one, or name "
+            "another file for other clients"
+        ) from error
+    return fd
+
+
+def _accounting() -> Any:
+    try:
+        import dp_accounting
+        import dp_accounting.rdp
+    except ImportError as error:
+        raise ConfigError(
+            "differential privacy is accounted for by dp-accounting, which is not installed; "
+            "pip install 'rookery[dp]', or turn privacy off"
+        ) from error
+    logging.getLogger("absl").addFilter(_tells_more)  # once is enough, and threads come and go
+    return dp_accounting
+
+
+def _tells_more(record: logging.LogRecord) -> bool:
+    """Is it not one of the orders that dp-accounting leaves out, which it names in each round?
+
+    An order left out makes epsilon larger, if anything.
+    """
+    return "failed to converge" not in record.getMessage()

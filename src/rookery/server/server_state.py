@@ -1,0 +1,221 @@
+"""The state of a parameter server, and all that can happen to it.
+
+    machine.do(Record("push", {"worker": "a", "weight": 1.0, "id": None}, update))
+    machine.do(Record("apply", {"lrs": [0.1]}))
+
+What happens is a function of the state and the record: no clock, no chance, no setting but the
+machine's own. A server that writes its records down and does them again comes to the same state.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery.errors import CheckpointError
+from rookery.server import aggregate
+from rookery.server.aggregate import ROBUST, Aggregation, Liars
+from rookery.server.clients import Roster
+from rookery.server.flat_layout import Layout, Named
+from rookery.server.journal import Record
+from rookery.server.optimizer_step import Maker, Stepper
+from rookery.server.store import SavedServer, StoredServer
+from rookery.types import Array, Floats
+
+PARAMETER, SLOT, PENDING = "parameter.", "optimizer.", "pending."  # arrays in a checkpoint
+
+
+class Pending(NamedTuple):
+    """An accepted update that has not been applied yet."""
+
+    worker: str
+    weight: float
+    update: Floats  # [P]
+
+
+class Moving(NamedTuple):
+    """How the parameters are moved."""
+
+    optimizer: str | Maker
+    lr: float
+    kwargs: dict[str, Any]
+    aggregation: Aggregation
+    liars: Liars
+
+
+class Machine:
+    """Parameters, optimizer, workers and what is pending."""
+
+    def __init__(self, initial: Named, moving: Moving):
+        self.layout, self.moving = Layout.of(initial), moving
+        self.stepper = self._stepper(self.layout.start(initial), self.layout)
+        self.roster = Roster()
+        self.pending: list[Pending] = []
+        self.invited: list[str] | None = None  # who may push in this round; None: everybody
+        self.version = 0
+        self.counts: Counter[str] = Counter()
+
+    def _stepper(self, start: Floats, layout: Layout) -> Stepper:
+        return Stepper(start, layout, self.moving.optimizer, self.moving.lr, self.moving.kwargs)
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for the same records to lead to the same parameters."""
+        return {
+            "aggregation": self.moving.aggregation.value,
+            "liars": list(self.moving.liars),
+            "optimizer": self.stepper.name,
+            "optimizer_kwargs": repr(sorted(self.moving.kwargs.items())),
+        }
+
+    def aggregate(self, pending: Sequence[Pending]) -> Floats:
+        """Makes one [P] update of several."""
+        method = self.moving.aggregation
+        votes = _by_worker(pending) if method in ROBUST else pending
+        updates = np.stack([each.update for each in votes])
+        weights = np.array([each.weight for each in votes])
+        return aggregate.aggregate(method, updates, weights, self.moving.liars)
+
+    def do(self, record: Record) -> None:
+        """Lets something happen."""
+        DEEDS[record.kind](self, record)
+
+    def _push(self, record: Record) -> None:
+        self.pending.append(pending_of(record))
+        self.roster.pushed(record.about["worker"], record.about["id"])
+        self.counts["ok"] += 1
+
+    def _apply(self, record: Record) -> None:
+        """Where the record does not have the update, it is that of what is pending."""
+        update = self.aggregate(self.pending) if record.floats is None else record.floats
+        self.stepper.step(update, record.about["lrs"])
+        self._end_round()
+        self.version += 1
+
+    def _skip(self, record: Record) -> None:
+        self._end_round()
+        self.counts[f"skipped_{record.about['why']}"] += 1
+
+    def _end_round(self) -> None:
+        self.pending, self.invited = [], None
+
+    def _invite(self, record: Record) -> None:
+        self.invited = list(record.about["workers"])
+
+    def _join(self, record: Record) -> None:
+        self.roster.join(record.about["worker"])
+
+    def _leave(self, record: Record) -> None:
+        self.roster.leave(record.about["worker"])
+
+    def _retire(self, record: Record) -> None:
+        self.roster.retire(record.about["worker"])
+
+    def _quarantine(self, record: Record) -> None:
+        self.roster.quarantine(record.about["worker"], record.about["strikes"])
+
+    def _pardon(self, record: Record) -> None:
+        self.roster.pardon(record.about["worker"])
+
+    # Saved, and back.
+
+    def state(self) -> SavedServer:
+        """Returns everything, to be saved before anything else happens."""
+        numbers, slots = self.stepper.state()
+        arrays = {SLOT + name: array for name, array in slots.items()}
+        for name, array in self.layout.split(self.stepper.values).items():
+            arrays[PARAMETER + name] = array
+        for i, each in enumerate(self.pending):
+            arrays[f"{PENDING}{i}"] = each.update
+        about = {
+            "version": self.version,
+            "names": list(self.layout.names),
+            "stepper": numbers,
+            "workers": self.roster.state(),
+            "counts": dict(self.counts),
+            "pending": [[each.worker, each.weight] for each in self.pending],
+            "invited": self.invited,
+        }
+        return SavedServer(about, arrays)
+
+    def restore(self, found: StoredServer) -> None:
+        """Goes on from a checkpoint and from what happened after it. For a machine just made."""
+        self._refuse_others(found)
+        try:
+            self._load(found.saved)
+            for record in (record for frame in found.frames[1:] for record in frame):
+                self.do(record)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the checkpoint does not describe a parameter server ({type(error).__name__}: "
+                f"{error}); put it back from a copy"
+            ) from error
+
+    def _refuse_others(self, found: StoredServer) -> None:
+        """With other rules the same pushes would lead to other parameters, under one version."""
+        if not any(record.kind == "apply" for frame in found.frames for record in frame):
+            return
+        written = found.frames[0][0].about
+        if written != self.identity():
+            raise CheckpointError(
+                f"the journal was written with {written}, this server has {self.identity()}; "
+                "start it once with the old settings and call save_checkpoint(), then change them"
+            )
+
+    def _load(self, saved: SavedServer) -> None:
+        numbers, arrays = saved
+        parameters = _below(arrays, PARAMETER)
+        if wrong := self.layout.differences(parameters):
+            raise CheckpointError(
+                f"the checkpoint is of other parameters: {', '.join(wrong[:8])}; give the network "
+                "it was saved with, or another checkpoint_path (--run-dir)"
+            )
+        ordered = {name: parameters[name] for name in numbers["names"]}  # as the optimizer's slots
+        layout = Layout.of(ordered)
+        stepper = self._stepper(layout.start(ordered), layout)
+        stepper.restore(numbers["stepper"], _below(arrays, SLOT))
+        self.pending = [
+            Pending(str(worker), float(weight), arrays[f"{PENDING}{i}"])
+            for i, (worker, weight) in enumerate(numbers["pending"])
+        ]
+        self.invited = None if numbers["invited"] is None else list(numbers["invited"])
+        self.roster.restore(numbers["workers"])
+        self.counts = Counter(numbers["counts"])
+        self.version = int(numbers["version"])
+        self.layout, self.stepper = layout, stepper
+
+
+DEEDS: dict[str, Callable[[Machine, Record], None]] = {
+    "push": Machine._push,
+    "apply": Machine._apply,
+    "skip": Machine._skip,
+    "invite": Machine._invite,
+    "join": Machine._join,
+    "leave": Machine._leave,
+    "retire": Machine._retire,
+    "quarantine": Machine._quarantine,
+    "pardon": Machine._pardon,
+}
+
+
+def pending_of(push: Record) -> Pending:
+    """Returns what a push leaves pending."""
+    assert push.floats is not None, "a push has an update"
+    return Pending(push.about["worker"], push.about["weight"], push.floats)
+
+
+def _by_worker(pending: Sequence[Pending]) -> list[Pending]:
+    """Gives each worker one vote, the mean of what it pushed: a liar must not outvote by haste."""
+    pushed: dict[str, list[Floats]] = {}
+    for each in pending:
+        pushed.setdefault(each.worker, []).append(each.update)
+    return [Pending(worker, 1.0, _mean(own)) for worker, own in pushed.items()]
+
+
+def _mean(updates: Sequence[Floats]) -> Floats:
+    return aggregate.aggregate(Aggregation.AVERAGE, np.stack(updates), np.ones(len(updates)))
+
+
+def _below(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """Returns the arrays whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}

@@ -1,0 +1,426 @@
+"""Copies random n-step transitions from other runs' replay ring buffers, in one compiled call.
+
+    copier = RowCopier(leaves, action, [Lender("a", ring), ...], seed=7)
+    batch = copier.take(51.2, LenderShares.of(np.array([1.0, 3.0])), 256, n_step=3, gamma=0.99)
+
+A lender is a replay ring from which rows are sampled. The copier takes no lock: it picks a random
+row, copies it if it can start an n-step transition, and keeps the copy if the row was not
+overwritten meanwhile. It reads both kinds of ring: single steps that are linked to their next step
+(Rookery's own runs), and rows that hold their next observation (runs of other libraries). Rows with
+values that are not finite are skipped and counted by lender.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from rookery.errors import ConfigError
+from rookery.replay.ring import BOOKKEEPING, COMMITTED, RESERVED, TRANSITION, Column, Ring
+from rookery.replay.shared_memory import copy_at, load_at, read
+from rookery.types import Array, Floats, Rows
+
+REWARD_LIMIT = 1e9  # rows with a larger return are invalid
+GUESSES = 32  # attempts for each row before its ring counts as short
+_WORD = 8
+_LINE = 64  # bytes of a cache line
+_READ = ("reward", "end", "next")  # columns of a chain besides observation and action
+
+# Layout of a ring's entry in the compiled code: address, kind, capacity and stride of the ring,
+# offsets of three columns, then those of the observation, the action and the next observation.
+_BASE, _PAIRED, _CAPACITY, _STRIDE, _REWARD, _END, _NEXT, _COLUMNS = range(8)
+
+
+class Lender(NamedTuple):
+    """A replay ring, of this or another run, from which rows are sampled, and its buffer id."""
+
+    name: str
+    ring: Ring
+
+
+class BorrowedRows(NamedTuple):
+    """Transitions sampled from a pool, the set of replay buffers that several runs share.
+
+    Every array is [batch, ...], but only its first `filled` entries are set.
+    """
+
+    obs: dict[str, Array]  # by leaf
+    action: Array
+    reward: Floats  # n-step return
+    discount: Floats  # 0 after termination
+    next_obs: dict[str, Array]
+    lender: Rows  # index of the lender of each row
+    filled: int
+    asked: int  # rows that were requested
+    foreign: int  # rows that are not the borrower's own
+    invalid: int  # rows that were skipped because they are not finite
+
+
+class LenderShares(NamedTuple):
+    """Probability of each lender (replay ring) to be the one from which a row is sampled."""
+
+    upto: Floats  # [lenders] cumulative probabilities, the last is 1
+    newest: float = 1.0  # share of a ring's rows that may be sampled, the most recent ones
+
+    @classmethod
+    def of(cls, weights: Floats, newest: float = 1.0) -> "LenderShares":
+        """Returns sampling probabilities proportional to `weights`, which must not all be 0.
+
+        Only the share `newest` of each ring, its most recent rows, may be sampled.
+        """
+        return cls(np.cumsum(weights / weights.sum()), newest)
+
+
+class CopyCounts(NamedTuple):
+    """Numbers of rows copied and not copied from each lender (replay ring); arrays [lenders]."""
+
+    lent: Rows  # rows that were copied
+    invalid: Rows  # rows that were not finite
+    overwritten: Rows  # rows that their owner overwrote during the copy
+    short: Rows  # rows that were requested and not found
+
+
+class ColumnSlice(NamedTuple):
+    """Position of one array of a batch in a byte buffer that holds the whole batch."""
+
+    start: int
+    end: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def of(self, raw: Array) -> Array:
+        return raw[self.start : self.end].view(self.dtype).reshape(self.shape)
+
+
+class BatchLayout(NamedTuple):
+    """Memory layout of a batch in one byte buffer; every array starts on a cache line."""
+
+    starts: Rows  # of the observation leaves, the action, the next observation leaves
+    bytes: int
+    obs: dict[str, ColumnSlice]
+    action: ColumnSlice
+    next_obs: dict[str, ColumnSlice]
+
+
+class RowCopier:
+    """Copies random transitions from replay rings while other processes write to them."""
+
+    def __init__(
+        self,
+        leaves: Sequence[Column],
+        action: Column,
+        lenders: Sequence[Lender],
+        *,
+        seed: int,
+        own: int = 1,
+    ):
+        """Prepares to read the rings of `lenders`; the first `own` belong to the calling run."""
+        self._own = own
+        self.leaves, self.action, self.lenders = tuple(leaves), action, list(lenders)
+        for lender in lenders:
+            check_columns(lender, self.leaves, action)
+        rings = [_ring_entry(lender, self.leaves) for lender in lenders]
+        self._rings = np.array(rings, dtype=np.int64).reshape(len(rings), -1)
+        self._widths = np.array([column.width for column in (*leaves, action)], dtype=np.int64)
+        self._floats = np.array([_float_size(column) for column in leaves], dtype=np.int64)
+        self._state = np.array([seed], dtype=np.uint64)
+        self.counts = CopyCounts(
+            *(np.zeros(len(rings), dtype=np.int64) for _ in CopyCounts._fields)
+        )
+        self._layouts: dict[int, BatchLayout] = {}  # by batch size
+
+    @property
+    def sizes(self) -> Rows:
+        """Number of rows that each lender's ring holds now."""
+        return np.array([ring.committed - ring.oldest for _, ring in self.lenders])
+
+    def take(
+        self,
+        rows: float,
+        shares: LenderShares,
+        batch: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        reward_scale: float = 1.0,
+        reward_clip: float = np.inf,
+    ) -> BorrowedRows:
+        """Copies `rows` random transitions into the arrays of a batch of size `batch`.
+
+        If `rows` is not a whole number, it is rounded up or down at random. Fewer are copied if no
+        row that can start a transition is found in a ring. Each reward is scaled and clipped before
+        the n-step return is computed.
+        """
+        layout = self._layouts.get(batch) or self._layout(batch)
+        raw = np.empty(layout.bytes, dtype=np.uint8)
+        reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
+        lender = np.empty(batch, dtype=np.int64)
+        asked, filled, foreign, invalid = _borrow(
+            self._rings,
+            self._state,
+            rows,
+            shares.upto,
+            shares.newest,
+            (n_step, gamma, reward_scale, reward_clip),
+            (self._widths, self._floats, layout.starts),
+            raw,
+            reward,
+            discount,
+            lender,
+            self._own,
+            self.counts,
+        )
+        return BorrowedRows(
+            {name: column.of(raw) for name, column in layout.obs.items()},
+            layout.action.of(raw),
+            reward,
+            discount,
+            {name: column.of(raw) for name, column in layout.next_obs.items()},
+            lender,
+            filled,
+            asked,
+            foreign,
+            invalid,
+        )
+
+    def _layout(self, batch: int) -> BatchLayout:
+        columns = [*self.leaves, self.action, *self.leaves]
+        sizes = [-(-batch * column.width // _LINE) * _LINE for column in columns]
+        starts = np.cumsum([0, *sizes])
+        places = [
+            ColumnSlice(
+                int(at), int(at) + batch * column.width, column.dtype, (batch, *column.shape)
+            )
+            for at, column in zip(starts[:-1], columns, strict=True)
+        ]
+        names, count = [leaf.name.partition(".")[2] for leaf in self.leaves], len(self.leaves)
+        self._layouts[batch] = BatchLayout(
+            starts=starts[:-1],
+            bytes=int(starts[-1]),
+            obs=dict(zip(names, places[:count], strict=True)),
+            action=places[count],
+            next_obs=dict(zip(names, places[count + 1 :], strict=True)),
+        )
+        return self._layouts[batch]
+
+
+def check_columns(lender: Lender, leaves: Sequence[Column], action: Column) -> None:
+    """Raises `ConfigError` if a ring's columns differ from those of the reader.
+
+    A scalar and a vector of length 1 count as equal.
+    """
+    there = {column.name: column for column in lender.ring.schema}
+    for column in (*leaves, action, *_needed(lender.ring, leaves)):
+        other = there.get(column.name)
+        if other is None or (other.dtype, other.width) != (column.dtype, column.width):
+            raise ConfigError(
+                f"buffer {lender.name} has {_named(other)}, this run has {_named(column)}; "
+                "share between runs of one environment"
+            )
+
+
+def _needed(ring: Ring, leaves: Sequence[Column]) -> Iterator[Column]:
+    """Yields the columns, besides observation and action, that are read from a ring to sample.
+
+    They are the reward, the end of the episode, and the link to the next row or the next
+    observation.
+    """
+    if not ring.paired:
+        yield from (column for column in BOOKKEEPING if column.name in _READ)
+        return
+    yield from TRANSITION
+    yield from (leaf._replace(name=f"next_{leaf.name}") for leaf in leaves)
+
+
+def _named(column: Column | None) -> str:
+    return f"{column.name} {column.shape} {column.dtype}" if column else "no such column"
+
+
+def _ring_entry(lender: Lender, leaves: Sequence[Column]) -> list[int]:
+    ring = lender.ring
+    at = {c.name: int(offset) for c, offset in zip(ring.schema, ring.offsets, strict=True)}
+    end, following = ("done", "timeout") if ring.paired else ("end", "next")
+    before = "next_" if ring.paired else ""
+    return [
+        ring.address,
+        int(ring.paired),
+        ring.capacity,
+        ring.stride,
+        at["reward"],
+        at[end],
+        at[following],
+        *(at[leaf.name] for leaf in leaves),
+        at["action"],
+        *(at[before + leaf.name] for leaf in leaves),
+    ]
+
+
+def _float_size(column: Column) -> int:
+    """Returns the bytes per number of a float32 or float64 column; 0 for other columns."""
+    kind = np.dtype(column.dtype)
+    return kind.itemsize if kind.kind == "f" and kind.itemsize in (4, 8) else 0
+
+
+@njit(cache=True, nogil=True)
+def _next_random(state):  # type: ignore[no-untyped-def]
+    """Returns the next state of SplitMix64 (Steele et al. 2014) and a number in [0, 1)."""
+    state += np.uint64(0x9E3779B97F4A7C15)
+    z = state
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return state, np.float64(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)
+def _borrow(  # type: ignore[no-untyped-def]
+    rings, state, rows, shares, newest, returns, columns, raw, reward, discount, lender, own, counts
+):
+    """Fills a batch with random transitions of randomly chosen rings.
+
+    `returns` holds n, gamma, reward scale and clip; `columns` holds column widths, float sizes and
+    start offsets, as in `RowCopier`. Returns the numbers of rows requested, copied, copied from
+    other runs, and skipped as invalid.
+    """
+    widths, floats, starts = columns
+    targets = starts + np.int64(raw.ctypes.data)
+    seed, noise = _next_random(state[0])
+    asked = min(reward.size, np.int64(rows) + (noise < rows - np.int64(rows)))
+    filled, foreign, invalid = 0, 0, 0
+    for _ in range(asked):
+        seed, noise = _next_random(seed)
+        p = min(np.searchsorted(shares, noise, side="right"), shares.size - 1)
+        found, seed, total, factor, bad = _copy_random_row(
+            rings[p], seed, newest, returns, widths, floats, targets, filled, p, counts
+        )
+        invalid += bad
+        if found:
+            reward[filled], discount[filled], lender[filled] = total, factor, p
+            counts.lent[p] += 1
+            filled += 1
+            foreign += p >= own
+        else:
+            counts.short[p] += 1
+    state[0] = seed
+    return asked, filled, foreign, invalid
+
+
+@njit(cache=True, nogil=True)
+def _copy_random_row(  # type: ignore[no-untyped-def]
+    ring, seed, newest, returns, widths, floats, targets, to, p, counts
+):
+    """Copies one random transition of a replay ring to row `to` of a batch.
+
+    Returns whether a valid transition was found, the random state, the n-step return, the discount,
+    and how many rows with values that are not finite were skipped.
+    """
+    n, gamma, scale, clip = returns
+    invalid, total, factor = 0, 0.0, 1.0
+    for _ in range(GUESSES):
+        high = load_at(ring[_BASE] + COMMITTED * _WORD)
+        low = max(0, load_at(ring[_BASE] + RESERVED * _WORD) - ring[_CAPACITY])
+        if low >= high:
+            break
+        first = max(low, high - max(1, np.int64(newest * (high - low))))
+        seed, noise = _next_random(seed)
+        row = first + np.int64(noise * (high - first))
+        ok, total, factor, last = _walk(ring, row, high, n, gamma, scale, clip)
+        if not ok:
+            continue
+        _copy_row(ring, row, last, widths, targets, to)
+        if row < load_at(ring[_BASE] + RESERVED * _WORD) - ring[_CAPACITY]:
+            counts.overwritten[p] += 1
+            continue
+        if not (abs(total) <= REWARD_LIMIT and _is_finite(widths, floats, targets, to)):
+            counts.invalid[p] += 1
+            invalid += 1
+            continue
+        return True, seed, total, factor, invalid
+    return False, seed, total, factor, invalid
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _walk(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-untyped-def]
+    """Computes the n-step return of the transition that starts at `row`.
+
+    Returns whether the transition is complete, the return, the discount and the last row.
+    """
+    if ring[_PAIRED]:
+        return _walk_paired(ring, row, high, n, gamma, scale, clip)
+    return _walk_chained(ring, row, high, n, gamma, scale, clip)
+
+
+@njit(cache=True, nogil=True)
+def _walk_chained(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-untyped-def]
+    base, capacity = ring[_BASE], ring[_CAPACITY]
+    slot, total, factor = row % capacity, 0.0, 1.0
+    if read(base + ring[_END] + slot, np.uint8) != 0:
+        return False, total, factor, row
+    for _ in range(n):
+        single = scale * read(base + ring[_REWARD] + 4 * slot, np.float32)
+        total += factor * min(max(single, -clip), clip)
+        factor *= gamma
+        step = np.int64(read(base + ring[_NEXT] + 4 * slot, np.int32))
+        row += step
+        if step <= 0 or row >= high:
+            return False, total, factor, row
+        slot = row % capacity
+        ending = read(base + ring[_END] + slot, np.uint8)
+        if ending != 0:
+            if ending == 1:
+                factor = 0.0
+            break
+    return True, total, factor, row
+
+
+@njit(cache=True, nogil=True)
+def _walk_paired(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-untyped-def]
+    base, capacity = ring[_BASE], ring[_CAPACITY]
+    total, factor = 0.0, 1.0
+    for step in range(n):
+        if step > 0:
+            row += ring[_STRIDE]
+        slot = row % capacity
+        done = read(base + ring[_END] + 4 * slot, np.float32)
+        if row >= high or not (done == 0.0 or done == 1.0):  # nan: half-written
+            return False, total, factor, row
+        single = scale * read(base + ring[_REWARD] + 4 * slot, np.float32)
+        total += factor * min(max(single, -clip), clip)
+        factor *= gamma
+        if done == 1.0:
+            if read(base + ring[_NEXT] + 4 * slot, np.float32) == 0.0:
+                factor = 0.0
+            break
+    return True, total, factor, row
+
+
+@njit(cache=True, nogil=True)
+def _copy_row(ring, row, last, widths, targets, to):  # type: ignore[no-untyped-def]
+    """Copies a transition to row `to` of a batch.
+
+    Observation and action are those of `row`, the next observation that of `last`.
+    """
+    base, leaves = ring[_BASE], widths.size - 1
+    slot, after = row % ring[_CAPACITY], last % ring[_CAPACITY]
+    for c in range(targets.size):
+        width = widths[c] if c <= leaves else widths[c - leaves - 1]
+        at = slot if c <= leaves else after
+        copy_at(targets[c] + to * width, base + ring[_COLUMNS + c] + at * width, width)
+
+
+@njit(cache=True, nogil=True)
+def _is_finite(widths, floats, targets, at):  # type: ignore[no-untyped-def]
+    leaves = floats.size
+    for c in range(leaves):
+        for target in (targets[c], targets[leaves + 1 + c]):
+            start = target + at * widths[c]
+            if floats[c] == 4:
+                for k in range(0, widths[c], 4):
+                    if not np.isfinite(read(start + k, np.float32)):
+                        return False
+            elif floats[c] == 8:
+                for k in range(0, widths[c], 8):
+                    if not np.isfinite(read(start + k, np.float64)):
+                        return False
+    return True

@@ -1,0 +1,60 @@
+"""Finds and removes stale files of replay sharing, for `rookery clean`.
+
+These are replay buffers of dead processes, and pools (folders of shared buffers) without runs.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from rookery.checkpoints.stale_files import StaleFile
+from rookery.sharing import stale_pools
+from rookery.sharing.registry import shared_directory
+
+
+def _stale(directory: Path) -> Iterator[StaleFile]:
+    """Yields the replay files of dead processes and the pool folders that no run uses."""
+    for folder in (directory, *_pools(directory)):
+        for dead in stale_pools.find(folder):
+            for path in dead.paths:
+                with contextlib.suppress(OSError):  # another process may remove it meanwhile
+                    yield StaleFile(str(path), path.stat().st_size, dead.why)
+        if folder != directory and stale_pools.is_abandoned(folder):
+            yield StaleFile(str(folder), 0, "this pool has no members left")
+
+
+def _clear(directory: Path) -> None:
+    """Removes stale files of replay sharing.
+
+    Each file is checked again first, since a run may have joined its pool meanwhile.
+    """
+    stale_pools.clear(directory)
+    for pool in _pools(directory):
+        stale_pools.clear(pool)
+        stale_pools.remove_if_empty(pool)
+
+
+def _pools(directory: Path) -> list[Path]:
+    """Returns the pool folders in a directory: every folder in it that is not a symbolic link.
+
+    A pool folder holds the replay buffers that several runs share.
+    """
+    if not directory.is_dir():
+        return []
+    return sorted(p for p in directory.iterdir() if p.is_dir() and not p.is_symlink())
+
+
+class PoolCleanup:
+    """Implements `Cleanup`, by which `rookery clean` finds and removes stale files.
+
+    The files are those of shared replay buffers on this host.
+    """
+
+    def stale(self) -> Iterator[StaleFile]:
+        return _stale(shared_directory())
+
+    def clear(self) -> None:
+        _clear(shared_directory())
+
+
+CLEANUP = PoolCleanup()

@@ -1,0 +1,91 @@
+"""Mixed batches: rows of a run's own replay, and rows sampled from other runs' replay buffers.
+
+    batch = peers.sample(replay, 64, beta)                 # instead of replay.sample
+    peers.update_priorities(replay, batch.rows, td_error)  # instead of replay.update_priorities
+
+Own rows are sampled as without sharing, so prioritized replay still applies to them. Rows of other
+runs ("borrowed rows") are sampled uniformly from buffers that the sharing strategy weighs. Their
+row number is `BORROWED`, their priorities are never updated, and their importance weight is the
+mean weight of the batch's own rows.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rookery.replay.batches import joined
+from rookery.replay.peers import OwnReplay
+from rookery.types import Array, ArrayBatch, Rows, SampledBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BORROWED = -1  # row number of every borrowed row
+
+
+class SharingCounts(NamedTuple):
+    """Counts of rows sampled from the run's own replay and from other runs, and of buffers."""
+
+    local: int  # own rows
+    foreign: int  # rows of other runs
+    short: int  # rows that the pool did not have; own rows replaced them
+    peers: int  # buffers that are read
+    refused: int  # buffers that are not read
+
+
+class MixedBatches(ABC):
+    """Base class that samples batches of a run's own replay rows and rows of other runs."""
+
+    @abstractmethod
+    def borrow(self, batch: int) -> ArrayBatch | None:
+        """Samples the part of a batch of `batch` rows that comes from shared replay buffers.
+
+        Some sharing strategies sample the run's own buffer here too, besides those of other runs.
+        Returns None if no rows come from shared buffers.
+        """
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Writes the heartbeat of this run's replay rings, which other runs check."""
+
+    @abstractmethod
+    def counts(self) -> SharingCounts: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends sharing: removes this run's replay buffers from the pool of shared buffers."""
+
+    def sample(self, pool: OwnReplay, batch: int, beta: float) -> SampledBatch:
+        """Samples a batch of rows of the run's own replay and rows of other runs."""
+        borrowed = self.borrow(batch)
+        if borrowed is None:
+            return pool.sample(batch, beta=beta)
+        missing = batch - borrowed.rows.size
+        if missing == 0:
+            return borrowed
+        own = pool.sample(missing, beta=beta)
+        assert own.weight is not None  # only replay on a host is shared
+        borrowed.weight[:] = own.weight.mean()
+        return joined([own, borrowed])
+
+    def update_priorities(self, pool: OwnReplay, rows: Rows, td_error: "Array | Tensor") -> None:
+        """Updates the priorities of the batch rows that come from the run's own replay."""
+        own = rows != BORROWED
+        if not own.all():
+            rows, td_error = rows[own], np.asarray(td_error)[own]
+        if rows.size:
+            pool.update_priorities(rows, td_error)
+
+    def stats(self) -> dict[str, float]:
+        """Returns the metrics of replay sharing, such as the share of other runs' rows."""
+        counts = self.counts()
+        total = counts.local + counts.foreign
+        return {
+            "sharing/local_rows": float(counts.local),
+            "sharing/foreign_rows": float(counts.foreign),
+            "sharing/foreign_share": counts.foreign / total if total else 0.0,
+            "sharing/short_rows": float(counts.short),
+            "sharing/peers": float(counts.peers),
+            "sharing/refused": float(counts.refused),
+        }

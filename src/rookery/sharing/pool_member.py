@@ -1,0 +1,218 @@
+"""Pool member: a run that shares its replay buffer with other runs and samples from theirs.
+
+    member = PoolMember(config, spec, run_id)
+    ring = member.ring(place, schema, capacity)             # for each shard of its replay
+    batch = member.sample(replay, 64, beta)                 # instead of replay.sample
+    member.update_priorities(replay, batch.rows, td_error)  # instead of replay.update_priorities
+
+A pool is the set of replay buffers that the runs on one host share. On a cluster, the run's worker
+process on each host is a pool member. It samples for the learner, with `fetch` instead of `sample`,
+by buffer weights that the learner sends.
+"""
+
+import re
+import secrets
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rookery import seeding
+from rookery.config.schema import Config
+from rookery.errors import EmptyReplayError
+from rookery.replay.batches import joined
+from rookery.replay.ring import Ring, Schema, obs_column, schema_of
+from rookery.seeding import Role
+from rookery.sharing.borrow_plan import AssignedWeights
+from rookery.sharing.borrowed_rows import BorrowedRows, Lender
+from rookery.sharing.borrower import Borrower
+from rookery.sharing.compatibility import terms_of
+from rookery.sharing.mixed_batches import BORROWED, MixedBatches, SharingCounts
+from rookery.sharing.registry import create_distributed_registry
+from rookery.sharing.ring_reader import RingReader
+from rookery.types import Array, ArrayBatch, Batch, Bools, EnvSpec, Extra
+
+
+class BorrowedBatch(NamedTuple):
+    """Rows sampled from shared replay buffers, and a mask of those that belong to other runs."""
+
+    batch: ArrayBatch
+    foreign: Bools  # [B] rows of other runs; the rest are the run's own
+
+
+class PoolMember(MixedBatches):
+    """Shares a run's replay buffer with the other runs on its host, and samples from theirs."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        run_id: str,
+        *,
+        family: str | None = None,
+        index: int = 0,
+    ):
+        """Joins the pool of shared replay buffers that `sharing.pool` names.
+
+        Members with the same `family` are parts of one run and do not sample from each other;
+        `index` makes their random numbers differ.
+        """
+        self.config, self.spec, self.sequence = config, spec, config.algo.sequence
+        assert config.sharing.pool is not None, "sharing.pool is not set"
+        self.registry = create_distributed_registry(
+            max_buffer_size=max(1_000_000, config.replay.capacity), path=config.sharing.pool
+        )
+        self._run_id = re.sub(r"[^A-Za-z0-9_.-]", "_", run_id)[:80].lstrip("._-") or "run"
+        self._family = family or secrets.token_hex(8)
+        self._rings: dict[str, Ring] = {}
+        self._borrower: Borrower | None = None
+        self._rng = seeding.generator(config.run.seed, Role.SHARING, index=index)
+
+    def ring(self, place: int, schema: Schema, capacity: int) -> Ring:
+        """Creates the ring of replay shard `place`; other runs may map and read it from now on."""
+        name = self._run_id if place == 0 else f"{self._run_id}.{place}"
+        buffer_id = self.registry.register_buffer(
+            run_id=name,
+            algorithm=self.config.algo.name.upper(),
+            reward_tag=self.config.sharing.reward_tag,
+            env=self.config.env.id,
+            family=self._family,
+        )
+        ring = self.registry.attach(buffer_id, self._terms(), schema, capacity)
+        self.registry.claim(ring, buffer_id)
+        self._rings[buffer_id] = ring
+        return ring
+
+    def _terms(self) -> dict[str, Any]:
+        env = self.config.env
+        reward = {
+            "scale": env.reward_scale,
+            "clip": env.reward_clip,
+            "tag": self.config.sharing.reward_tag,
+        }
+        return terms_of(schema_of(self.spec), self.spec.action, reward=reward, env=env.id)
+
+    @property
+    def borrower(self) -> Borrower:
+        """The object that samples rows from other runs' replay buffers.
+
+        It is created at the first use, which must come after this run's own replay ring is created.
+        """
+        if self._borrower is None:
+            columns = {column.name: column for column in schema_of(self.spec)}
+            self._borrower = Borrower(
+                self.registry,
+                next(iter(self._rings)),
+                [Lender(name, ring) for name, ring in self._rings.items()],
+                [columns[obs_column(leaf.name)] for leaf in self.spec.obs],
+                columns["action"],
+                strategy=self.config.sharing.strategy,
+                ratio=self.config.sharing.cross_sample_ratio,
+                seed=int(self._rng.integers(1 << 62)),
+                chained=self.spec.frame_stack > 1 or self.sequence > 0,
+            )
+        return self._borrower
+
+    def beat(self) -> None:
+        for ring in self._rings.values():
+            ring.beat()
+
+    def borrow(self, batch: int) -> ArrayBatch | None:
+        borrowed = self._take(batch)
+        return borrowed.batch if borrowed is not None else None
+
+    def fetch(self, rows: int, assigned: AssignedWeights) -> BorrowedBatch | None:
+        """Samples `rows` rows of shared replay buffers, by weights that the learner has assigned.
+
+        Returns None if no row was found. If `rows` is 0, only updates the list of the buffers.
+        """
+        if rows == 0:
+            self.borrower.refresh_if_due()
+            return None
+        self.borrower.use_planner(assigned)
+        return self._take(rows)
+
+    def _take(self, batch: int) -> BorrowedBatch | None:
+        if self.spec.frame_stack > 1 or self.sequence:
+            return self._read_chains(batch)
+        algo = self.config.algo
+        borrowed = self.borrower.borrow(batch, n_step=algo.n_step, gamma=algo.gamma)
+        if borrowed is None or not borrowed.filled:
+            return None
+        foreign = borrowed.lender[: borrowed.filled] >= len(self.borrower.own)
+        return BorrowedBatch(_batch(self.spec, borrowed), foreign)
+
+    def _read_chains(self, batch: int) -> BorrowedBatch | None:
+        """Samples transitions with frame stacks, or sequences, from the shared replay rings.
+
+        Returns None if no ring had enough rows.
+        """
+        parts, foreign = [], list[bool]()
+        algo = self.config.algo
+        for lender, rows in self.borrower.allocate(batch, self._rng):
+            reader = RingReader(
+                lender.ring,
+                self.spec,
+                n_step=algo.n_step,
+                gamma=algo.gamma,
+                sequence=self.sequence,
+                burn_in=algo.burn_in,
+                newest=self.borrower.newest,
+            )
+            try:
+                part = reader.sample(rows, self._rng)
+            except EmptyReplayError:
+                self.borrower.count_missing(rows)
+                continue
+            self.borrower.count_borrowed(lender, rows)
+            is_foreign = lender.name not in self._rings
+            parts.append(_as_borrowed(part, self.spec.extras if is_foreign else ()))
+            foreign += [is_foreign] * rows
+        return BorrowedBatch(joined(parts), np.array(foreign)) if parts else None
+
+    def counts(self) -> SharingCounts:
+        stats = self.borrower.stats()
+        return SharingCounts(
+            local=stats["local_samples"],
+            foreign=stats["distributed_samples"],
+            short=stats["short_samples"],
+            peers=stats["num_shared_buffers"],
+            refused=len(stats["refused"]),
+        )
+
+    def close(self) -> None:
+        """Ends sharing of this run's replay; the rings stay open for the run's own replay."""
+        if self._borrower is not None:
+            self._borrower.close()
+        self.registry.stop()
+
+
+def _as_borrowed(part: ArrayBatch, extras: tuple[Extra, ...]) -> ArrayBatch:
+    """Marks sampled rows as borrowed (row number `BORROWED`): their priority is never updated.
+
+    Zeroes those of the columns `extras` that only the policy that wrote them can use, such as
+    recurrent state.
+    """
+    for extra in extras:
+        if extra.own:
+            assert part.extras is not None  # the spec has extra columns
+            part.extras[extra.name][:] = 0
+    return part._replace(rows=np.full(part.rows.size, BORROWED))
+
+
+def _batch(spec: EnvSpec, borrowed: BorrowedRows) -> ArrayBatch:
+    upto = slice(borrowed.filled)
+    return Batch(
+        obs=spec.pack({name: leaf[upto] for name, leaf in borrowed.obs.items()}),
+        action=borrowed.action[upto],
+        reward=borrowed.reward[upto],
+        discount=borrowed.discount[upto],
+        next_obs=spec.pack({name: leaf[upto] for name, leaf in borrowed.next_obs.items()}),
+        weight=np.ones(borrowed.filled, dtype=np.float32),
+        rows=np.full(borrowed.filled, BORROWED),
+        extras=_zero_extras(spec, borrowed.filled) if spec.extras else None,
+    )
+
+
+def _zero_extras(spec: EnvSpec, count: int) -> dict[str, Array]:
+    """Returns the algorithm-specific columns filled with zeros, since `RowCopier` skips them."""
+    return {extra.name: np.zeros((count, *extra.shape), dtype=extra.dtype) for extra in spec.extras}

@@ -1,0 +1,184 @@
+"""Command-line arguments: the parser of subcommands, converters of values, common arguments."""
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rookery.errors import ConfigError
+from rookery.terminal.output import say
+
+MAX_SEEDS = 1_000
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that raises `ConfigError` for invalid arguments instead of exiting."""
+
+    def __init__(self, prog: str, description: str | None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `{self.prog} --help` shows what is allowed")
+
+    def print_help(self, file: Any = None) -> None:
+        """Prints the help; unlike in argparse, a closed pipe (`| head`) is not an error."""
+        say(self.format_help().rstrip("\n"))
+
+    @property
+    def flags(self) -> list[str]:
+        """All flags of this parser and of its subparsers."""
+        own = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        verbs = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        theirs = [flag for a in verbs for verb in a.choices.values() for flag in verb.flags]
+        return list(dict.fromkeys(own + theirs))
+
+
+def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
+    """Parses arguments; an unknown flag raises `ConfigError`, which names the most similar flag."""
+    args, rest = parser.parse_known_args(argv)
+    if not rest:
+        return args
+    from rookery.config.parse import nearest  # imported only for an error
+
+    unknown = next((word for word in rest if word.startswith("-")), rest[0])
+    flag = unknown.partition("=")[0]
+    near = nearest(flag, parser.flags)
+    hint = f"did you mean {near}? " if near not in (None, flag) else ""  # a flag of another verb
+    raise ConfigError(
+        f"{parser.prog} does not take {unknown!r}; {hint}`{parser.prog} --help` shows what it takes"
+    )
+
+
+def accept_underscores(parser: argparse.ArgumentParser) -> None:
+    """Makes a parser accept flags also with underscores (--like_this), hidden from the help."""
+    known = parser._option_string_actions
+    for flag, action in list(known.items()):
+        known.setdefault("--" + flag.removeprefix("--").replace("-", "_"), action)
+
+
+def add_json(parser: argparse._ActionsContainer) -> None:
+    """Adds the flag --json."""
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object as the last line (default: text)"
+    )
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Adds the positional argument RUN, a run folder."""
+    parser.add_argument("run", metavar="RUN", help="run folder, as printed by `rookery train`")
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag --checkpoint, a checkpoint of a run."""
+    parser.add_argument(
+        "--checkpoint",
+        type=checkpoint,
+        default="best",
+        metavar="WHICH",
+        help="checkpoint to load: best, last, or its number of env steps (default best)",
+    )
+
+
+def require_run(run_dir: str | Path) -> None:
+    """Raises `ConfigError` unless the folder holds a run; fast, since it does not need torch."""
+    from rookery.config.load import load_run
+
+    load_run(run_dir)
+
+
+def count(text: str) -> int:
+    """Parses a whole number above 0."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"needs a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def between(low: float, high: float) -> Callable[[str], float]:
+    """Returns a function that parses a number between two bounds, for argparse's `type=`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        if not low <= number <= high:  # nan is not
+            raise argparse.ArgumentTypeError(
+                f"needs a number from {low:g} to {high:g}, got {text!r}"
+            )
+        return number
+
+    return read
+
+
+def counts(text: str) -> list[int]:
+    """Parses whole numbers above 0, separated by commas."""
+    return [count(part.strip()) for part in text.split(",")]
+
+
+def seeds(text: str) -> list[int]:
+    """Parses a list of seeds: `0-4`, `0,2,5` or a mixture of both."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip())
+        if match is None:
+            raise argparse.ArgumentTypeError(f"needs 0-4 or 0,2,5, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 0 <= last - first < MAX_SEEDS:
+            raise argparse.ArgumentTypeError(
+                f"needs ranges that go up and hold at most {MAX_SEEDS} seeds, got {part!r}"
+            )
+        found.extend(range(first, last + 1))
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"needs each seed once, got {text!r}")
+    return found
+
+
+def words(text: str) -> list[str]:
+    """Parses words separated by commas."""
+    return [word.strip() for word in text.split(",")]
+
+
+def checkpoint(text: str) -> str:
+    """Parses the name of a checkpoint: `best`, `last` or its number of env steps."""
+    if text in ("best", "last") or (text.isascii() and text.isdigit()):
+        return text
+    raise argparse.ArgumentTypeError(f"needs best, last or a number, got {text!r}")
+
+
+def amounts(text: str) -> dict[str, float]:
+    """Parses resource amounts, such as `GPU=1,CPU=2`."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([\w.:-]+)=(\d+(?:\.\d+)?)\s*", part)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"needs NAME=AMOUNT,..., got {text!r}")
+        found[match[1]] = float(match[2])
+    return found
+
+
+def target(
+    usual: Path, out: str | None, format: str | None, formats: Sequence[str]
+) -> tuple[Path, str]:
+    """Returns the output file and its format; the file extension and --format must agree.
+
+    `usual` is the default file without extension; the first of `formats` is the default.
+    """
+    path = Path(out) if out else usual.with_name(f"{usual.name}.{format or formats[0]}")
+    ending = path.suffix.lower().removeprefix(".")
+    if ending in formats and format in (None, ending):
+        return path, ending
+    if format is not None and ending not in formats:
+        return path, format
+    if format is None:
+        endings = " or ".join(f".{known}" for known in formats)
+        raise ConfigError(
+            f"--out is {out!r}, which does not end in {endings}; rename it, or say which with "
+            "--format"
+        )
+    raise ConfigError(f"--out is {out!r} and --format {format!r}; drop one of them, or rename it")

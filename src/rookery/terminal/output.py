@@ -1,0 +1,84 @@
+"""Output of a command to a terminal, a file, or a pipe that its reader may close early."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rookery.errors import ConfigError
+
+
+def say(*lines: str) -> None:
+    """Prints lines and flushes; a closed pipe (`| head`) is not an error."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        _discard_output()
+
+
+def notice(message: str) -> None:
+    """Writes one line to standard error, for progress and warnings."""
+    sys.stderr.write(f"rookery: {message}\n")
+    sys.stderr.flush()
+
+
+def say_json(answer: Mapping[str, Any]) -> None:
+    """Prints one JSON object on one line."""
+    say(json.dumps(answer))
+
+
+def write(path: Path, flag: str, lines: Iterable[str]) -> None:
+    """Writes lines to a file, whose folder is made if it is missing.
+
+    Raises `ConfigError` with the name of `flag`, the command-line option for the path.
+    """
+    from rookery.report.trackers.whole_lines import replace
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, lines)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(path)!r}: {error.strerror}; choose another file with {flag}"
+        ) from error
+
+
+def flush() -> None:
+    """Flushes standard output; a closed pipe is not an error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+
+
+def tolerate() -> None:
+    """Makes stdout and stderr print backslash escapes for characters that they cannot encode."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def table(rows: Iterable[Sequence[str]], *, indent: str = "  ") -> list[str]:
+    """Formats rows of cells as text lines with aligned columns; the last column is not padded."""
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        (indent + "  ".join(f"{cell:{w}}" for cell, w in zip(row, widths, strict=True))).rstrip()
+        for row in cells
+    ]
+
+
+def size(count: float) -> str:
+    """Formats a number of bytes: 1536 → "1.5 KB"."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def _discard_output() -> None:
+    # The interpreter flushes once more at exit; the descriptor must still be valid.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

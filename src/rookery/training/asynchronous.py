@@ -1,0 +1,84 @@
+"""The async loop: actors play continuously, while the learner trains on the rows that arrived.
+
+Only the rate limiter (samples per insert) pauses actors. The learner inserts the rows that actors
+have written, trains while the rate limiter allows it, and checks for new rows every 5 ms. If the
+rate limiter allows no batch, the learner waits for rows, at most `run.window_s`.
+"""
+
+import time
+from collections.abc import Iterator
+
+from rookery.actors.actor_group import AsyncActors, epsilons_of
+from rookery.errors import ProtocolError
+from rookery.event import Activity, Collected, Episode, Event, IterationEnded
+from rookery.training.build import Parts
+from rookery.training.steps import count, epsilon_now, insert, learn
+
+TURN_S = 0.005  # of learning between two polls of the transport rings
+REPORTS_S = 0.02  # between two polls for reports: each costs a system call per actor
+
+
+def asynchronous(parts: Parts) -> Iterator[Event]:
+    """Training loop of async mode; yields events; never ends."""
+    actors = async_actors(parts)
+    actors.start()
+    looked = 0.0
+    while True:
+        now = time.monotonic()
+        listen = now - looked >= REPORTS_S
+        looked = now if listen else looked
+        yield bring_in(parts, actors, listen=listen)
+        if not parts.limiter.ready() and not over(parts):
+            wait(parts, actors)
+        until = time.monotonic() + TURN_S
+        while parts.limiter.ready() and (over(parts) or time.monotonic() < until):
+            yield learn(parts)
+        yield IterationEnded(parts.counters)
+
+
+def async_actors(parts: Parts) -> AsyncActors:
+    """Returns the async interface of the run's actors; raises ProtocolError if they have none."""
+    actors = parts.actors.asynchronous()
+    if actors is None:
+        raise ProtocolError(
+            f"the async loop needs actors that play by themselves, those of run.mode "
+            f"{parts.config.run.mode} cannot; build the parts with run.mode async"
+        )
+    return actors
+
+
+def over(parts: Parts) -> bool:
+    """Returns whether the run has collected `run.env_steps`.
+
+    From then on actors stay paused, and the learner takes its last steps on the rows it has.
+    """
+    return parts.counters.env_steps >= parts.config.run.env_steps
+
+
+def bring_in(parts: Parts, actors: AsyncActors, *, listen: bool) -> Collected:
+    """Inserts the actors' new rows into replay, then lets all actors play or pauses them.
+
+    Actors pause while the rate limiter (samples per insert) blocks, and after `run.env_steps`.
+    With `listen` it also reads the messages in which actors report their finished episodes.
+    """
+    inserted = insert(parts)
+    if inserted.count:
+        parts.freshness.seen(parts.replay.newest_version(inserted))
+    ended = list[Episode]()
+    for report in actors.reports() if listen else ():
+        ended += report.ended
+        if report.traced is not None:
+            parts.traced.append(report.traced)
+    epsilon = epsilon_now(parts)
+    collected = count(parts, inserted.steps, ended, epsilon, parts.freshness.version)
+    go = parts.limiter.may_insert() and not over(parts)
+    actors.allow(go, epsilons_of(epsilon, parts.config), parts.limiter.room)
+    return collected
+
+
+def wait(parts: Parts, actors: AsyncActors) -> None:
+    """Waits for the rows that the rate limiter needs for a batch, at most `run.window_s`."""
+    began = time.monotonic()
+    left = parts.config.run.env_steps - parts.counters.env_steps
+    actors.wait(parts.config.run.window_s, min(parts.limiter.missing, left))
+    parts.trace.note(Activity.WAIT, began, time.monotonic())

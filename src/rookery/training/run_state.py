@@ -1,0 +1,212 @@
+"""The state of a whole run: copied for a checkpoint, and restored from a checkpoint."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+from rookery.actors.actor_group import ActorGroupState
+from rookery.checkpoints.checkpoint import Content, VerifiedCheckpoint, read_segments
+from rookery.checkpoints.saver import SEGMENT_BYTES, Saver
+from rookery.config.schema import Mode
+from rookery.evaluation.evaluation_process import EvaluationSnapshot
+from rookery.event import Counters, Evaluated, Event, Logged, Saved, Stopped, Warned
+from rookery.replay.ring import row_bytes, schema_of
+from rookery.replay.saved_rows import RowBlock, SavedReplay
+from rookery.training.asynchronous import async_actors
+from rookery.training.build import Parts
+from rookery.training.steps import insert, progress
+from rookery.types import Array, Arrays, Json, JsonObject, SavedState
+
+LOOKS = 16  # for unsaved rows, while as many bytes are collected as are written at once
+RECORDED: dict[str, type[Logged | Evaluated | Saved | Warned | Stopped]] = {
+    kind.__name__: kind for kind in (Logged, Evaluated, Saved, Warned, Stopped)
+}
+
+
+def capture(
+    parts: Parts,
+    saver: Saver,
+    *,
+    run: JsonObject,
+    pending: Iterable[EvaluationSnapshot],
+    unwritten: Iterable[Event],
+    interrupted: bool,
+) -> Content:
+    """Returns a copy of the run's whole state, for a checkpoint.
+
+    Episodes in progress are truncated first if the environments cannot export their state.
+    """
+    actors, exact = _actors_state(parts)
+    exactly = (exact or not interrupted) and parts.config.run.mode is not Mode.ASYNC
+    replay = parts.replay.save(_saved(parts, saver))
+    if parts.config.checkpoint.replay:
+        _queue(saver, replay.unsaved)
+    numbers: dict[str, Json] = {
+        "counters": asdict(parts.counters),
+        "run": run,
+        "limiter": parts.limiter.state(),
+    }
+    arrays: dict[str, Array] = {}
+    states: dict[str, tuple[JsonObject, Arrays]] = {
+        "actors": actors.to_checkpoint(),
+        "learner": parts.learner.state(),
+        "replay": (replay.numbers, replay.arrays),
+    }
+    if parts.opponents is not None:
+        states["opponents"] = parts.opponents.state()
+    for role, (own_numbers, own_arrays) in states.items():
+        numbers[role] = own_numbers
+        arrays |= {f"{role}:{name}": array for name, array in own_arrays.items()}
+    numbers["weight_store"], weight_store = _weight_store_state(parts)
+    numbers["pending"], waiting = _pending_state(list(pending))
+    numbers["unwritten"] = [
+        [type(event).__name__, asdict(event)]
+        for event in unwritten
+        if type(event).__name__ in RECORDED  # each session starts, and is traced, for itself
+    ]
+    return Content(
+        env_steps=parts.counters.env_steps,
+        version=parts.weight_store.version,
+        exact=exactly and parts.config.checkpoint.replay,
+        final=False,
+        about={
+            "counters": asdict(parts.counters),
+            "spec": asdict(parts.spec),
+            "replay": parts.config.checkpoint.replay,
+        },
+        weights={name: array.copy() for name, array in parts.learner.weights().items()},
+        state=numbers,
+        arrays=arrays | weight_store | waiting,
+    )
+
+
+class Rest(NamedTuple):
+    """State of the run itself, pending evaluations and unwritten log events from a checkpoint.
+
+    That is all of its content besides learner, actors and replay.
+    """
+
+    run: SavedState
+    pending: list[EvaluationSnapshot]  # not evaluated yet
+    unwritten: list[Event]  # perhaps not in the record
+
+
+def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
+    """Restores learner, actors and replay from a checkpoint; returns its other content (`Rest`)."""
+    numbers, arrays = found.state(), found.arrays()
+    parts.counters = Counters(**numbers["counters"])
+    parts.learner.restore(numbers["learner"], _of("learner", arrays))
+    if parts.opponents is not None:  # before the actors, who may be in games against them
+        parts.opponents.restore(numbers["opponents"], _of("opponents", arrays))
+    actors = numbers["actors"]
+    if "actors" in actors:  # an async run saves no state of environments
+        parts.actors.restore(ActorGroupState.from_checkpoint(actors, _of("actors", arrays)))
+    if found.manifest["about"]["replay"]:
+        parts.limiter.restore(numbers["limiter"])
+        segments = found.segments()
+        shards = len(numbers["replay"].get("shards", [None]))
+        rows = [read_segments(segments, shard) for shard in range(shards)]
+        parts.replay.resume(SavedReplay(numbers["replay"], _of("replay", arrays), rows))
+        recut = shards != len(parts.replay.extents)
+        saver.adopt([] if recut else segments)  # rows of another cut have other numbers now
+    parts.replay.version = parts.weight_store.publish(
+        _of("weight_store", arrays), version=numbers["weight_store"]["version"]
+    )
+    parts.learner.advance(progress(parts))
+    pending = [
+        EvaluationSnapshot(
+            Counters(**entry["counters"]),
+            entry["version"],
+            entry["wall_s"],
+            entry["train_s"],
+            _of(f"pending{i}", arrays),
+        )
+        for i, entry in enumerate(numbers["pending"])
+    ]
+    return Rest(numbers["run"], pending, [_event(*saved) for saved in numbers["unwritten"]])
+
+
+def flush_period(parts: Parts) -> int:
+    """Returns the number of env steps between two calls of `flush_rows`.
+
+    In that time about 4 MiB of new rows are collected.
+    """
+    return max(1, SEGMENT_BYTES // (LOOKS * row_bytes(schema_of(parts.spec))))
+
+
+def flush_rows(parts: Parts, saver: Saver) -> None:
+    """Queues new replay rows for writing if they amount to at least 64 MiB.
+
+    A checkpoint at an interrupt then never has much to write.
+    """
+    if not parts.config.checkpoint.replay:
+        return
+    extents = parts.replay.extents
+    unsaved = sum(e.committed - saver.saved_rows[i] for i, e in enumerate(extents))
+    if unsaved * row_bytes(schema_of(parts.spec)) >= SEGMENT_BYTES:
+        _queue(saver, parts.replay.unsaved(_saved(parts, saver)))
+
+
+def _queue(saver: Saver, unsaved: Sequence[RowBlock]) -> None:
+    for shard, block in enumerate(unsaved):
+        saver.rows(block.first, block.columns, shard)
+
+
+def _saved(parts: Parts, saver: Saver) -> list[int]:
+    return [saver.saved_rows[shard] for shard in range(len(parts.replay.extents))]
+
+
+def _actors_state(parts: Parts) -> tuple[ActorGroupState, bool]:
+    """Returns the actors' state, and whether a run resumed from it continues exactly.
+
+    In async mode actors continue to play meanwhile. The state then only contains their restart
+    counts and the environment state that outlives episodes, such as a curriculum level; a resumed
+    run starts new episodes.
+    """
+    if parts.config.run.mode is Mode.ASYNC:
+        return async_actors(parts).successors(), False
+    state = parts.actors.save()
+    if state.exact:
+        return state, True
+    parts.actors.cut()
+    insert(parts)
+    return parts.actors.save(), False
+
+
+def _weight_store_state(parts: Parts) -> tuple[dict[str, int], dict[str, Array]]:
+    weights = parts.weight_store.latest(0)
+    assert weights is not None, "`build_parts` publishes before any actor plays"
+    return (
+        {"version": weights.version},
+        {f"weight_store:{name}": array for name, array in weights.arrays.items()},
+    )
+
+
+def _pending_state(
+    pending: list[EvaluationSnapshot],
+) -> tuple[list[JsonObject], dict[str, Array]]:
+    numbers: list[JsonObject] = [
+        {
+            "counters": asdict(s.counters),
+            "version": s.version,
+            "wall_s": s.wall_s,
+            "train_s": s.train_s,
+        }
+        for s in pending
+    ]
+    arrays = {
+        f"pending{i}:{name}": array
+        for i, s in enumerate(pending)
+        for name, array in s.arrays.items()
+    }
+    return numbers, arrays
+
+
+def _event(kind: str, fields: SavedState) -> Event:
+    event: Event = RECORDED[kind](**{**fields, "counters": Counters(**fields["counters"])})
+    return event
+
+
+def _of(role: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    prefix = f"{role}:"
+    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}

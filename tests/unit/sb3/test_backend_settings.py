@@ -1,0 +1,120 @@
+"""Which settings go with whose algorithms, and what is said where SB3 is not the one to ask."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from rookery.checkpoints.load_weights import refuse_foreign
+from rookery.cli import train
+from rookery.config.load import load, scenarios
+from rookery.config.parse import keys
+from rookery.config.schema import SB3_ALGORITHMS, SB3_OURS, SB3_TAKES, BackendName, Config
+from rookery.errors import ConfigError
+from rookery.sb3.backend import require_sb3
+
+OTHERS = {
+    "run.mode": "sync",
+    "run.engine": "processes",
+    "cluster.address": "auto",
+    "cluster.learner_resources": {"GPU": 1.0},
+    "actor.num": 2,
+    "actor.inference": "central",
+    "learner.replicas": 2,
+    "replay.sampling": "prioritized",
+    "replay.storage": "disk",
+    "replay.shards": 2,
+    "replay.hindsight": 0.5,
+    "env.frame_stack": 4,
+    "env.reward_scale": 0.1,
+    "env.reward_clip": 1.0,
+    "env.normalize_obs": True,
+    "env.normalize_reward": True,
+    "eval.epsilon": 0.1,
+}
+
+
+def test_what_sb3_would_pass_over_in_silence_is_a_setting_and_is_tested():
+    assert set(OTHERS) == set(SB3_TAKES)
+    assert set(SB3_TAKES) <= set(keys())
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_what_sb3_would_pass_over_in_silence_is_refused(key):
+    with pytest.raises(ConfigError, match=f"backend sb3 takes {key} .* only, got .*; "):
+        load("sac", changes={key: OTHERS[key]})
+
+
+def test_sb3_without_an_algorithm_is_refused():
+    with pytest.raises(ConfigError, match=r"set sb3\.algorithm to one of SAC, TD3"):
+        load(changes={"backend": "sb3"})
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'SAC'"):
+        load("sac", changes={"sb3.algorithm": "SACK"})
+
+
+@pytest.mark.parametrize("key", SB3_OURS)
+def test_what_follows_from_other_settings_cannot_be_given_twice(key):
+    with pytest.raises(ConfigError, match=f"sb3.kwargs has '{key}'"):
+        load("sac", changes={"sb3.kwargs": {key: 1}})
+
+
+def test_policies_are_shaped_by_net_arch_alone():
+    with pytest.raises(ConfigError, match="net_arch alone, got 'optimizer_class'"):
+        load("sac", changes={"sb3.kwargs": {"policy_kwargs": {"optimizer_class": "x"}}})
+
+
+def test_a_seed_that_sb3_cannot_take_is_refused():
+    with pytest.raises(ConfigError, match=r"seeds below 2\*\*32"):
+        load("sac", changes={"run.seed": 1 << 32})
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "dqn", "ppo"])
+def test_the_scenarios_of_sb3_are_there_for_both_backends(name):
+    assert load(name).backend is BackendName.SB3
+    assert load(name, changes={"backend": "rookery"}).algo.name == name
+
+
+def test_settings_of_sb3s_algorithm_do_not_become_another_one_of_ours():
+    with pytest.raises(ConfigError, match=r"those of SB3's SAC, and algo\.name is 'dqn'"):
+        load("sac", changes={"backend": "rookery", "algo.name": "dqn"})
+
+
+def test_each_scenario_of_sb3_names_its_algorithm():
+    of_sb3 = {n: load(n) for n in scenarios() if load(n).backend is BackendName.SB3}
+
+    assert set(of_sb3) == {"sac", "td3", "ddpg", "dqn", "ppo"}
+    for name, config in of_sb3.items():
+        assert config.sb3.algorithm == name.upper()
+        assert config.sb3.algorithm in SB3_ALGORITHMS
+
+
+def test_a_run_too_short_for_the_warm_up_of_ours_is_none_of_sb3s_business():
+    assert load("sac", changes={"run.env_steps": 10}).replay.learning_starts > 10
+
+
+def test_without_sb3_a_run_is_refused_with_the_command_that_helps(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'rookery\[sb3\]'"):
+        require_sb3()
+
+
+def test_a_model_of_sb3s_is_not_opened_but_it_is_said_who_can():
+    with pytest.raises(ConfigError) as refused:
+        refuse_foreign(load("sac"), Path("runs/a"))
+
+    *_, first, second = str(refused.value).splitlines()
+    assert first.strip() == "from stable_baselines3 import SAC"
+    assert second.strip() == 'model = SAC.load("runs/a/model.zip")'
+    refuse_foreign(Config(), Path("runs/a"))  # ours
+
+
+def test_the_summary_of_a_run_of_sb3s_says_how_to_load_it():
+    answer = {"run_dir": "runs/a", "best_score": -160.0, "env_steps": 5_000, "train_s": 20.0}
+
+    lines = train.summary({**answer, "reason": "interrupted"}, load("sac"))
+
+    assert lines[1:] == ['  stable_baselines3.SAC.load("runs/a/model.zip")']

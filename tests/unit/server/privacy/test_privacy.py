@@ -1,0 +1,224 @@
+"""Clipping, noise, sampling, and what is refused because it would hide nobody."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rookery.errors import BudgetError, ConfigError, RefusedError
+from rookery.server.aggregate import Aggregation
+from rookery.server.privacy.noise import clip, noise, private_mean, release, subsample
+from rookery.server.privacy.privacy_budget import Ledger
+from rookery.server.privacy.privacy_checks import (
+    BOUNDED,
+    UNBOUNDED,
+    refuse_aggregation,
+    refuse_numbers,
+    refuse_weights,
+)
+
+
+def ledger(**changed):
+    settings = {"noise_multiplier": 1.0, "sample_rate": 1.0, "clients": 10, **changed}
+    return Ledger(settings.pop("target_epsilon", 50.0), settings.pop("delta", 1e-3), **settings)
+
+
+def test_a_long_update_is_scaled_to_the_bound_and_keeps_its_direction():
+    clipped = clip(np.array([3.0, 4.0], np.float32), 1.0)
+
+    assert np.linalg.norm(clipped) <= 1.0
+    assert clipped == pytest.approx([0.6, 0.8], rel=1e-5)
+    assert clipped.dtype == np.float32
+
+
+def test_an_update_within_the_bound_stays_as_it_is():
+    update = np.array([0.3, -0.4], np.float32)
+    assert clip(update, 0.51) is update
+
+
+@pytest.mark.parametrize("length", [1e-30, 1.0, 1e8, 1e37])
+def test_no_clipped_update_is_longer_than_the_bound(length):
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        update = (rng.normal(size=100) * length).astype(np.float32)
+        for bound in (1e-3, 1.0, 7.3):
+            assert np.linalg.norm(clip(update, bound).astype(np.float64)) <= bound
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_an_update_that_is_not_finite_is_refused(bad):
+    with pytest.raises(RefusedError, match="finite") as refused:
+        clip(np.array([0.0, bad], np.float32), 1.0)
+    assert refused.value.code == "finite"
+
+
+def test_noise_has_the_scale_that_was_asked_for():
+    """Bounds of 6 standard errors: a false alarm once in 10^8 runs."""
+    drawn = noise(100_001, 2.5)
+
+    assert drawn.shape == (100_001,)
+    assert abs(drawn.mean()) < 6 * 2.5 / math.sqrt(len(drawn))
+    assert drawn.std() == pytest.approx(2.5, rel=6 / math.sqrt(2 * len(drawn)))
+
+
+def test_noise_is_normal():
+    """Shares beyond 1, 2 and 3 deviations; bounds of 6 standard errors each."""
+    drawn = np.abs(noise(100_000, 1.0))
+    for deviations in (1, 2, 3):
+        share = math.erfc(deviations / math.sqrt(2))
+        error = math.sqrt(share * (1 - share) / len(drawn))
+        assert np.mean(drawn > deviations) == pytest.approx(share, abs=6 * error)
+
+
+def test_two_runs_with_one_seed_have_different_noise():
+    drawn = []
+    for _ in range(2):
+        np.random.seed(5)  # noqa: NPY002  # whatever a run has seeded
+        drawn.append(noise(100, 1.0))
+
+    assert not np.any(drawn[0] == drawn[1])
+
+
+def test_noise_does_not_touch_the_global_generators():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002  # it must not change
+    noise(10, 1.0)
+    assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+def test_subsampling_draws_each_client_by_itself():
+    """Of 10,000 clients at 0.3: 3,000 within 6 deviations, and no two rounds the same."""
+    everybody = [f"c{i}" for i in range(10_000)]
+
+    first, second = subsample(everybody, 0.3), subsample(everybody, 0.3)
+
+    deviation = math.sqrt(10_000 * 0.3 * 0.7)
+    assert abs(len(first) - 3_000) < 6 * deviation
+    assert abs(len(set(first) & set(second)) - 900) < 6 * math.sqrt(10_000 * 0.09 * 0.91)
+    assert set(first) <= set(everybody)
+
+
+def test_a_rate_of_one_draws_everybody_in_order():
+    assert subsample(["b", "a", "c"], 1.0) == ["b", "a", "c"]
+
+
+def test_the_mean_is_over_the_clients_expected_and_not_those_who_came():
+    """Three of an expected 5 came; the noise is far too small to matter."""
+    book = ledger(noise_multiplier=1e-7, clients=5, target_epsilon=1e300)
+    updates = {name: np.full(4, 0.1, np.float32) for name in "abc"}
+
+    mean = private_mean(updates, book, clip_norm=1.0, invited="abcd", size=4)
+
+    assert mean == pytest.approx(np.full(4, 3 * 0.1 / 5), rel=1e-4)
+
+
+def test_a_released_mean_has_noise_of_z_c_over_q_n():
+    """z 2, C 3, N 10, q 1: a deviation of 0.6; 6 standard errors."""
+    book = ledger(noise_multiplier=2.0)
+    mean = release(np.zeros(40_000), book, clip_norm=3.0)
+    assert mean.std() == pytest.approx(0.6, rel=6 / math.sqrt(2 * mean.size))
+
+
+def test_one_client_moves_the_sum_by_no_more_than_the_bound():
+    book = ledger(noise_multiplier=1e-9, target_epsilon=1e300)
+    others = {name: np.ones(3, np.float32) for name in "ab"}
+    with_it = {**others, "huge": np.array([0, 0, -1e30], np.float32)}
+
+    without, moved = (
+        private_mean(updates, book, clip_norm=0.5, invited=with_it, size=3) * 10
+        for updates in (others, with_it)
+    )
+
+    assert np.linalg.norm(moved - without) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_a_round_to_which_nobody_came_is_noise_and_is_charged():
+    book = ledger()
+    mean = private_mean({}, book, clip_norm=1.0, invited=[], size=5)
+    assert np.all(mean != 0)
+    assert book.rounds == 1
+
+
+def test_nothing_is_released_once_the_budget_is_spent():
+    book = ledger(target_epsilon=1.0)  # one round alone costs more
+    with pytest.raises(BudgetError) as refused:
+        private_mean({"a": np.ones(2, np.float32)}, book, clip_norm=1.0, invited="a", size=2)
+    assert refused.value.code == "budget"
+    assert book.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("updates", "code"),
+    [
+        ({"z": np.ones(2)}, "uninvited"),
+        ({"a": np.ones(3)}, "schema"),
+        ({"a": np.ones((2, 1))}, "schema"),
+        ({"a": np.array([1.0, math.nan])}, "finite"),
+    ],
+)
+def test_a_round_with_what_may_not_be_in_it_is_refused_and_costs_nothing(updates, code):
+    book = ledger()
+    with pytest.raises(RefusedError) as refused:
+        private_mean(updates, book, clip_norm=1.0, invited="ab", size=2)
+    assert refused.value.code == code
+    assert book.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("clip_norm", 0.0),
+        ("clip_norm", -1.0),
+        ("clip_norm", math.inf),
+        ("noise_multiplier", 0.0),
+        ("noise_multiplier", -0.1),
+        ("noise_scale", 0.0),
+        ("delta", 0.0),
+        ("delta", 0.1),  # 1 / clients
+        ("delta", 0.5),
+        ("sample_rate", 0.0),
+        ("sample_rate", 1.1),
+        ("target_epsilon", 0.0),
+        ("target_epsilon", math.inf),
+        ("clip_norm", math.nan),
+        ("noise_multiplier", math.nan),
+        ("delta", math.nan),
+        ("sample_rate", math.nan),
+        ("target_epsilon", math.nan),
+    ],
+)
+def test_numbers_that_promise_nothing_are_refused(name, number):
+    with pytest.raises(ConfigError, match=name):
+        refuse_numbers(10, {name: number})
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
+def test_clipping_and_releasing_refuse_a_bound_that_bounds_nothing(bound):
+    book = ledger()
+    with pytest.raises(ConfigError, match="clip_norm"):
+        clip(np.ones(2), bound)
+    with pytest.raises(ConfigError, match="clip_norm"):
+        release(np.ones(2), book, clip_norm=bound)
+    assert book.rounds == 0
+
+
+def test_every_aggregation_is_either_bounded_or_refused_with_its_reason():
+    assert {method.value for method in Aggregation} == BOUNDED | UNBOUNDED.keys()
+    assert not BOUNDED & UNBOUNDED.keys()
+
+
+@pytest.mark.parametrize("method", [*UNBOUNDED, "something else"])
+def test_rules_in_which_a_client_has_unbounded_influence_are_refused(method):
+    with pytest.raises(ConfigError, match=method):
+        refuse_aggregation(method)
+
+
+@pytest.mark.parametrize("method", sorted(BOUNDED))
+def test_sums_and_means_of_equal_weights_are_not_refused(method):
+    refuse_aggregation(method)
+
+
+def test_weights_other_than_one_are_refused():
+    refuse_weights([1.0, 1, 1.0])
+    with pytest.raises(RefusedError, match=r"2\.0") as refused:
+        refuse_weights([1.0, 2.0])
+    assert refused.value.code == "weight"
