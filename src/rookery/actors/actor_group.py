@@ -105,7 +105,8 @@ class AsyncActors(Protocol):
     def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
         """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
 
-        `room` is the number of rows that the rate limiter (samples per insert) accepts now.
+        `room` is the number of rows that actors may write until the next call. It keeps them from
+        running ahead of a learner that is busy, or waits for a processor.
         """
 
     def wait(self, timeout_s: float, rows: int = 1) -> None:

@@ -48,7 +48,7 @@ from rookery.engines import ENGINES
 from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle, copies
 from rookery.envs.make import Envs, Factory
 from rookery.errors import EnvError, LostError, RookeryError, StalledError
-from rookery.replay.ring import Ring
+from rookery.replay.ring import UNLIMITED_ROWS, Ring
 from rookery.runtime.supervision import Supervision
 from rookery.types import EnvSpec
 
@@ -112,7 +112,7 @@ class LocalActors:
         self.progress = Progress(progress)  # in async
         self.restarts = 0
         self._warnings: list[str] = []
-        self._allowed: tuple[bool, Sequence[float]] | None = None
+        self._allowed: tuple[bool, Sequence[float], int | None] | None = None
         self.rings: list[Ring] = []
         self.seats: list[ActorSeat] = []
         inline = config.engine is Engine.INLINE
@@ -306,13 +306,16 @@ class LocalActors:
     def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
         """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
 
-        `room` is unused here: only actors on a cluster need it.
+        `room` is the number of rows that each actor may write until the next call, except for the
+        rest of a chunk; without it there is no limit.
         """
-        if (go, epsilons) == self._allowed:
+        allowed = go, epsilons, room
+        if allowed == self._allowed and (not go or room is None):
             return
+        rows = UNLIMITED_ROWS if room is None else room
         for ring, epsilon in zip(self.rings, epsilons, strict=True):
-            ring.control(go, epsilon)
-        self._allowed = go, epsilons
+            ring.control(go, epsilon, rows)
+        self._allowed = allowed
 
     def wait(self, timeout_s: float, rows: int = 1) -> None:
         """Blocks until actors have written rows that replay can insert, at most `timeout_s`.

@@ -188,7 +188,7 @@ class ActorWorker:
         Returns a report if the last one is at least 50 ms old, otherwise None.
         """
         ring, chunk = self.actor.ring, self.setup.config.actor.chunk
-        if ring.gate and ring.free >= self.actor.room(chunk):
+        if ring.may_write and ring.free >= self.actor.room(chunk):
             self._nap_s = NAP_S
             played = self._chunk(chunk, None, ring.epsilon)
             self._played += played.env_steps

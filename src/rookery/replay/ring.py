@@ -54,10 +54,11 @@ _LINE = 64  # columns and counters start on their own cache lines
 _HEAD = struct.Struct("<8sqqqqq16sq32s")  # magic format header capacity pid start boot json hash
 _OWNER = struct.Struct("<qq16s")
 _OWNER_AT = 32
+UNLIMITED_ROWS = 1 << 62  # more than any run writes
 WORDS = 512  # bytes at the file's beginning that hold the counters; the schema follows
 _STRIDE = 14  # in int64 words, as those that follow; the rest of the first 16 describes the ring
 # the last two are the consumer's words to the writer of a transport ring
-RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT, _GATE, _EPSILON = 16, 24, 32, 40, 48, 56
+RESERVED, COMMITTED, _CONSUMED, _HEARTBEAT, _ROW_LIMIT, _EPSILON = 16, 24, 32, 40, 48, 56
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs on while a laptop sleeps
 
 
@@ -256,17 +257,19 @@ class Ring:
         """Returns whether a transport ring (actor to learner) holds rows that are not read yet."""
         return look(self.words, COMMITTED) > look(self.words, _CONSUMED)
 
-    def control(self, gate: bool, epsilon: float) -> None:
-        """Tells the actor that writes to this ring whether it may step (`gate`).
+    def control(self, go: bool, epsilon: float, rows: int = UNLIMITED_ROWS) -> None:
+        """Lets the actor that writes to this ring play if `go`, otherwise pauses it.
 
-        Also sends the actor its exploration rate `epsilon`.
+        The actor may begin chunks until it has written `rows` more rows. Also sends the actor its
+        exploration rate `epsilon`.
         """
         self.words[_EPSILON : _EPSILON + 1].view(np.float64)[0] = epsilon
-        post(self.words, _GATE, int(gate))
+        post(self.words, _ROW_LIMIT, self.reserved + rows if go else 0)
 
     @property
-    def gate(self) -> bool:
-        return bool(look(self.words, _GATE))
+    def may_write(self) -> bool:
+        """Returns whether the learner allows the actor to play on, see `control`."""
+        return self.reserved < look(self.words, _ROW_LIMIT)
 
     @property
     def epsilon(self) -> float:

@@ -104,7 +104,7 @@ class GradientWorker:
 
     def work(self) -> ActorReport | None:
         self.ring.beat()
-        if self.ring.waiting or not self.ring.gate:
+        if self.ring.waiting or not self.ring.may_write:
             time.sleep(NAP_S)
         else:
             self._work()

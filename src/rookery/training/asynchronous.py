@@ -59,7 +59,8 @@ def bring_in(parts: Parts, actors: AsyncActors, *, listen: bool) -> Collected:
     """Inserts the actors' new rows into replay, then lets all actors play or pauses them.
 
     Actors pause while the rate limiter (samples per insert) blocks, and after `run.env_steps`.
-    With `listen` it also reads the messages in which actors report their finished episodes.
+    Until the next call each may write as many rows as these two leave room for. With `listen`
+    it also reads the messages in which actors report their finished episodes.
     """
     inserted = insert(parts)
     if inserted.count:
@@ -72,7 +73,8 @@ def bring_in(parts: Parts, actors: AsyncActors, *, listen: bool) -> Collected:
     epsilon = epsilon_now(parts)
     collected = count(parts, inserted.steps, ended, epsilon, parts.freshness.version)
     go = parts.limiter.may_insert() and not over(parts)
-    actors.allow(go, epsilons_of(epsilon, parts.config), parts.limiter.room)
+    room = min(parts.limiter.room, parts.config.run.env_steps - parts.counters.env_steps)
+    actors.allow(go, epsilons_of(epsilon, parts.config), max(1, room))
     return collected
 
 

@@ -589,13 +589,26 @@ class TestRoaming:
         local_actors.reports()
         world.hosts[1].die()
         local_actors.reports()
-        assert not local_actors.rings[1].gate
+        assert not local_actors.rings[1].may_write
 
         local_actors.allow(True, [0.3, 0.4])
 
         assert [type(order) for order in world.of(1)[-1].sent] == [PlayFreely]
-        assert local_actors.rings[1].gate
+        assert local_actors.rings[1].may_write
         assert local_actors.rings[1].epsilon == 0.4
+
+    def test_room_is_given_anew_with_every_call(self, make: Any, world: World) -> None:
+        local_actors = make(run__mode="async")
+        local_actors.start()
+        ring = local_actors.rings[0]
+
+        local_actors.allow(True, [0.3, 0.4], 1)
+        ring.reserve(1)
+        used_up = ring.may_write
+        local_actors.allow(True, [0.3, 0.4], 1)
+
+        assert not used_up
+        assert ring.may_write
 
     @pytest.mark.parametrize(
         ("rows", "wanted", "waited"),

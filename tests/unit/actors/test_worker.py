@@ -186,6 +186,20 @@ class TestProgress:
         assert len(first.envs) == 2
         assert all(b["begun"] > a["begun"] > 1 for a, b in zip(first.envs, later.envs, strict=True))
 
+    def test_an_actor_begins_no_chunk_beyond_its_row_limit(self, opened: Any) -> None:
+        """However long the learner does not look: it may be waiting for a processor."""
+        one = opened(Wander)
+        one.do(PlayFreely())
+        ring = one.actor.ring
+        before = ring.committed
+        ring.control(True, 0.5, rows=500)  # a chunk has 400 steps
+
+        for _ in range(9):
+            ring.consume(ring.committed)
+            one.work()
+
+        assert 500 <= ring.committed - before < 500 + 2 * 400
+
     def test_where_nothing_has_ended_since_nothing_is_told(self, opened: Any) -> None:
         one = opened(Maturing)
         one.do(PlayFreely())
