@@ -3,7 +3,8 @@
     run = rookery.train("cartpole", seed=3)
     policy = rookery.load(run.run_dir)
 
-The public names are imported when they are first used, so that `import rookery` is fast.
+`train` runs a scenario (a named training configuration) or a YAML file; `load` returns the trained
+policy. Public names are imported when they are first used, so that `import rookery` is fast.
 """
 
 from importlib import import_module

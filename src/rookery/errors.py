@@ -1,25 +1,26 @@
-"""Exceptions of the library.
+"""Exceptions of the library, all derived from `RookeryError`.
 
 RookeryError
-├── ConfigError       invalid settings: the run cannot start        → exit 2
-├── EnvError          an environment raised or violated its API     → exit 3
-├── ProtocolError     code called an interface against its rules
-│   ├── EmptyReplayError
-│   ├── ClosedError
-│   └── RegistryError  a pool of shared replay buffers was used after its stop
-├── LostError         a process or device that a run needs is gone  → exit 3
-│   └── EvaluatorLostError
-├── StalledError      expected data missed its deadline             → exit 3
-├── CheckpointError   cannot save or restore                        → exit 3
-└── RefusedError      a parameter server or its client refused a message
-    └── BudgetError   one more round would exceed the privacy budget
+├── ConfigError             settings or arguments are invalid
+├── EnvError                an environment raised or violated its API
+├── ProtocolError           code called an interface against its rules
+│   ├── EmptyReplayError    a batch was sampled from an empty replay buffer
+│   ├── ClosedError         an object was used after it was closed
+│   └── RegistryError       replay buffers that runs share were used against the rules
+├── LostError               a process, host or device that a run needs is gone
+│   └── EvaluatorLostError  the evaluation process crashed too often
+├── StalledError            expected data missed its deadline
+├── CheckpointError         a checkpoint cannot be saved or restored
+└── RefusedError            a parameter server or its client refused a message
+    └── BudgetError         one more round would exceed the differential-privacy budget
 
-An error message has three parts: what was given, what is allowed, what to do.
+The command `rookery` exits with code 2 after a `ConfigError` and with 3 after any other. An error
+message has three parts: what was given, what is allowed, what to do.
 """
 
 
 class RookeryError(Exception):
-    """Base class of all errors that this library raises."""
+    """Base class of all errors of this library; `exit_code` is that of the command `rookery`."""
 
     exit_code = 3
 
@@ -31,7 +32,7 @@ class ConfigError(RookeryError, ValueError):
 
 
 class EnvError(RookeryError):
-    """An environment raised an exception, or violated its spaces or the API of environments."""
+    """An environment raised an exception, or violated its declared spaces or the API."""
 
 
 class ProtocolError(RookeryError, RuntimeError):
@@ -46,11 +47,14 @@ class EmptyReplayError(ProtocolError):
 
 
 class ClosedError(ProtocolError):
-    """A replay ring buffer, weight store or connection was used after it had been closed."""
+    """A shared-memory ring buffer, weight store or process connection was used after its end."""
 
 
 class RegistryError(ProtocolError):
-    """The registry of a pool of shared replay buffers was used after it had been stopped."""
+    """The registry, which lists the replay buffers that several runs share, was used wrongly.
+
+    Examples: it is stopped, its folder was removed, or a replay buffer is not registered in it.
+    """
 
 
 class LostError(RookeryError):
@@ -84,14 +88,14 @@ class RefusedError(RookeryError):
 
 
 class BudgetError(RefusedError):
-    """One more federated round would exceed the budget of differential privacy."""
+    """One more round of federated training would exceed the differential-privacy budget."""
 
     def __init__(self, message: str, code: str = "budget"):
         super().__init__(message, code)
 
 
 def noted(error: RookeryError, its_traceback: str) -> RookeryError:
-    """Adds the traceback text of another process to an error raised there; returns the error.
+    """Adds the traceback text of another process to an error from there, as a note; returns it.
 
     An empty text adds nothing.
     """

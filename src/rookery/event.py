@@ -1,7 +1,8 @@
-"""Events of a run. A run is an iterator of events; loggers, callbacks and tests consume them.
+"""Events that a training run yields: loggers and callbacks consume them.
 
-The training loop yields `Learned`, `IterationEnded` and `Collected`; the run adds the others.
-`env_steps`, `learner_steps` and `episodes` are three separate counters.
+A run is an iterator of events, from `Started` to `Stopped`. The training loop yields `Collected`,
+`Learned` and `IterationEnded`; the class of the run adds the others. Every event has the run's
+counters of env steps, learner steps (gradient steps) and episodes.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from rookery.types import LearnResult
 
 
 class Reason(StrEnum):
-    """Reasons for which a run stopped."""
+    """Reasons for which a training run stopped: a limit, a callback, a signal or an error."""
 
     TARGET = "target"
     ENV_STEPS = "env_steps"
@@ -26,22 +27,22 @@ class Reason(StrEnum):
 
 
 class Ask(StrEnum):
-    """Requests that a callback may return: stop the run, or save a checkpoint."""
+    """Requests that a callback of a training run may return: stop, or save a checkpoint."""
 
     STOP = "stop"
     CHECKPOINT = "checkpoint"
 
 
 class Activity(StrEnum):
-    """What an actor, learner or evaluation process spends its time on, for timeline charts."""
+    """Kinds of work of an actor, learner or evaluation process, for charts of its time."""
 
     PLAY = "play"  # an actor steps environments
-    WAIT = "wait"  # for the rate limiter, or for rows
-    WRITE = "write"  # an actor writes rows to its transport ring
-    DRAIN = "drain"  # the learner moves rows from transport rings to replay
+    WAIT = "wait"  # for the rate limiter (samples per insert), or for env steps
+    WRITE = "write"  # an actor writes env steps to its ring in shared memory
+    DRAIN = "drain"  # the learner moves env steps from these rings to replay
     LEARN = "learn"
     PUBLISH = "publish"
-    EVALUATE = "evaluate"  # evaluates a snapshot; in training processes: waits for that
+    EVALUATE = "evaluate"  # evaluates a copy of the weights; in training processes: waits for that
     SAVE = "save"  # training waits for a checkpoint
 
 
@@ -55,7 +56,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Counters:
-    """How far a run has come: its numbers of env steps, learner steps and finished episodes."""
+    """Progress of a run: its numbers of env steps, learner (gradient) steps and ended episodes."""
 
     env_steps: int = 0
     learner_steps: int = 0
@@ -63,7 +64,7 @@ class Counters:
 
 
 class Episode(NamedTuple):
-    """One finished training episode.
+    """One finished training episode: its return, length and selected `info` entries.
 
     It is a tuple, which is fast to make, since actors may finish 100,000 episodes a second.
     """
@@ -75,7 +76,7 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True)
 class Started:
-    """The first event of a run: the run folder exists and all worker processes have started."""
+    """First event of a run: its folder exists and all its worker processes have started."""
 
     run_dir: str
     counters: Counters
@@ -85,9 +86,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Collected:
-    """Steps of an actor have been moved into the replay buffer.
+    """Event: the learner process has moved new env steps of the actors into the replay buffer.
 
-    They are one chunk: the steps that an actor plays between two messages to the learner process.
+    In single and sync mode these are `actor.chunk` env steps (or `actor.chunk_episodes` episodes)
+    of each actor; in async mode all steps that have arrived since the previous such event, which
+    may be none.
     """
 
     counters: Counters
@@ -98,7 +101,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class Learned:
-    """The learner has taken one gradient step."""
+    """Event: the learner has taken one gradient step."""
 
     counters: Counters
     result: LearnResult
@@ -106,9 +109,9 @@ class Learned:
 
 @dataclass(frozen=True)
 class IterationEnded:
-    """One iteration of the training loop (collect, then learn) is over.
+    """Event: one iteration of the training loop (collect env steps, then learn) has ended.
 
-    The run logs, evaluates, saves checkpoints and stops only at these points.
+    The run logs, evaluates, saves checkpoints and stops only after such an event.
     """
 
     counters: Counters
@@ -116,7 +119,7 @@ class IterationEnded:
 
 @dataclass(frozen=True)
 class Logged:
-    """Metrics have been computed for the loggers, under the names that Stable-Baselines3 uses."""
+    """Event: metrics for the loggers, under the names that Stable-Baselines3 uses."""
 
     counters: Counters
     wall_s: float  # since the run began, with earlier sessions
@@ -126,19 +129,19 @@ class Logged:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The evaluation process has evaluated a copy of the weights.
+    """Event: the evaluation process has played episodes with a copy of the weights.
 
     `counters` are those of the time when the weights were copied.
     """
 
     counters: Counters
     version: int
-    wall_s: float  # when the snapshot was taken
+    wall_s: float  # when the weights were copied
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     success_rate: float | None
     best: bool  # the score is the run's best so far
-    passed: bool  # the score reached the target
+    passed: bool  # the score reached the target score, `eval.target`
     elo: float | None = None  # in games against opponents; random play has 0
     elo_deviation: float | None = None  # standard error
 
@@ -149,7 +152,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint has been written to disk."""
+    """Event: a checkpoint of the run has been written to disk."""
 
     counters: Counters
     path: str
@@ -158,7 +161,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Warned:
-    """A logger, a checkpoint, an actor or the evaluation has failed, and the run continues."""
+    """Event: a logger, a checkpoint, an actor or an evaluation has failed; the run continues."""
 
     counters: Counters
     kind: str  # counted as faults/<kind>
@@ -167,7 +170,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Traced:
-    """The activities of one process since its previous `Traced` event, for timeline charts."""
+    """Event: what one process has done since its previous `Traced` event, for timeline charts."""
 
     counters: Counters
     process: str  # actor-0, learner, ...
@@ -175,13 +178,13 @@ class Traced:
     ended: float
     spans: tuple[Span, ...]  # in order; only the first ones where the buffer was full
     totals: dict[str, float]  # activity → seconds, with those of dropped spans
-    amounts: dict[str, float]  # activity → number of rows, batches or versions
+    amounts: dict[str, float]  # activity → number of env steps, batches or weight versions
     dropped: int  # spans beyond the buffer's size
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """The last event of a run that ended without an error."""
+    """Last event of a run that ended without an error: the reason, duration and best score."""
 
     counters: Counters
     reason: Reason

@@ -38,7 +38,7 @@ class Verb(NamedTuple):
 
 
 class AlgorithmNames(NamedTuple):
-    """Import names of the two classes of an algorithm, and its description.
+    """Import names of the two classes of a learning algorithm, and its description.
 
     `settings` names the class of its settings, `algorithm` the class that implements it.
     `batched_env` names an environment that runs on the GPU, if the algorithm can train on one.
@@ -52,7 +52,7 @@ class AlgorithmNames(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """Everything that one package adds to the core, as import names.
+    """Everything that one package adds to the core library, as import names.
 
     An import name is `module:attribute`, or the name of a module or package.
     """
@@ -71,7 +71,7 @@ class Plugin:
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """Returns the installed plugins: Rookery's own, then those of other distributions."""
+    """Returns the installed plugins: those of Rookery's packages, then of other distributions."""
     from importlib.metadata import entry_points  # takes 20 ms, which most imports do not need
 
     own = [f"{package}.plugin:PLUGIN" for package in PACKAGES if _exists(f"{package}.plugin")]

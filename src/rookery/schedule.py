@@ -8,7 +8,7 @@ LEAST = 1e-8  # stands for 0 at the ends of an exponential decay
 
 
 class Decay(StrEnum):
-    """Curves by which a scheduled value goes from its first to its last value."""
+    """Curves by which a scheduled setting, such as the learning rate, changes during a run."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -43,7 +43,8 @@ class Schedule:
     def at(self, share: float) -> float:
         """Returns the value after a fraction `share` (0 to 1) of the schedule's duration.
 
-        From `share` = 1 on, the value is `last`. A constant schedule always has the value `first`.
+        The duration is that of the run, or of epsilon's decay. From `share` = 1 on, the value is
+        `last`, but a constant schedule always has the value `first`.
         """
         share = min(max(share, 0.0), 1.0)
         if share >= 1.0 and not self.constant:

@@ -2,9 +2,9 @@
 
     rng = seeding.generator(seed, Role.ACTOR, index=2, incarnation=0)
 
-A generator is determined by the run's seed, the role, the number of the process and of its
-restarts. No module uses a global generator. A generator's state is plain JSON, so checkpoints store
-it without pickling.
+A generator is determined by the run's seed, the role, the number of the process (`index`) and how
+often that process was restarted (`incarnation`). No module uses a global generator. A generator's
+state is plain JSON, so checkpoints store it without pickling.
 """
 
 from enum import IntEnum
@@ -54,9 +54,9 @@ def generator(
 
 
 def following(numbers: Floats) -> np.random.Generator:
-    """Returns a new random generator whose seed is the array `numbers`.
+    """Returns a new random generator that is seeded with the array `numbers`.
 
-    The numbers were drawn by another generator; equal numbers give equal generators.
+    Equal numbers give equal generators. The caller draws the numbers from another generator.
     """
     words = np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint32)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
@@ -72,7 +72,10 @@ def reseed(rng: np.random.Generator, number: int) -> None:
 
 
 def integer(seed: int, role: Role, *, index: int = 0, incarnation: int = 0) -> int:
-    """Returns a 31-bit seed for one use of random numbers, for libraries that take an int."""
+    """Returns a 31-bit seed for one use of random numbers (`role`), for libraries that take an int.
+
+    `index` is the number of the process, `incarnation` counts its restarts.
+    """
     words = sequence(seed, role, index=index, incarnation=incarnation).generate_state(1)
     return int(words[0]) & 0x7FFFFFFF
 

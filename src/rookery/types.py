@@ -1,7 +1,7 @@
-"""Data types of the whole library: specs of environments, stored rows, batches, weights.
+"""Data types of the whole library: specs of environments, batches, results, weights.
 
 Axes, the same in the whole library: B batch, T time, E environments, A actions. An observation is
-one array, or a dict of arrays for a Dict space; both are `Obs`. A row is one stored step.
+one array, or a dict of arrays for a Dict space; both are `Obs`. A row is one env step in replay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ AbsentT = TypeVar("AbsentT", covariant=True)
 
 
 class End(IntEnum):
-    """Kinds of stored rows: a step of an episode, or the final observation of an episode.
+    """Kinds of rows in replay: a step of an episode, or the final observation of an episode.
 
     A RUNNING row is a step, with its action. A TERMINATED or TRUNCATED row follows the last step
     and holds the final observation.
@@ -62,9 +62,9 @@ OBSERVATION = "observation"  # name of the other leaf, where the observation has
 
 @dataclass(frozen=True)
 class Leaf:
-    """Spec of one array of a stored observation.
+    """Spec (name, shape, dtype) of one array of an observation in replay.
 
-    An observation has one array, or, for a Dict space, an array for each entry.
+    An observation has one such array, or, for a Dict space, one for each entry.
     """
 
     name: str  # "" when the observation is not a Dict
@@ -76,9 +76,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """An action space: discrete (`n`), multi-discrete (`sizes`) or continuous (`low`, `high`).
+    """Action space: discrete (`n`), multi-discrete (`sizes`) or continuous (`low` to `high`).
 
-    Discrete actions are stored from 0, even if the environment's numbers start elsewhere.
+    In replay, discrete actions start at 0, even if the environment's numbers start elsewhere.
     Continuous actions are stored in [-1, 1] and rescaled before the environment's `step`.
     """
 
@@ -112,7 +112,7 @@ ADVANTAGE, RETURN = "advantage", "return"  # extra columns, computed when a roll
 
 @dataclass(frozen=True)
 class Extra:
-    """Spec of an extra value that is stored with each step in replay, such as a value estimate."""
+    """Spec of an extra value that actors store with each env step, such as a value estimate."""
 
     name: str
     shape: tuple[int, ...] = ()
@@ -137,13 +137,13 @@ class EnvSpec:
 
     @cached_property  # read at every step
     def masked(self) -> bool:
-        """Whether observations have an action mask, in the entry `action_mask`."""
+        """Whether observations have an entry `action_mask`, a mask of the allowed actions."""
         return any(leaf.kind is LeafKind.MASK for leaf in self.obs)
 
     def pack(self, leaves: Mapping[str, Any]) -> Any:
-        """Converts a dict of arrays to an observation.
+        """Converts a dict of arrays by name to an observation.
 
-        For a Dict space that is the dict, for any other space its only array.
+        For a Dict space that is the dict; for any other space it is the only array, named "".
         """
         return dict(leaves) if self.is_dict else leaves[""]
 
@@ -155,8 +155,9 @@ class EnvSpec:
 class Batch(NamedTuple, Generic[ObsT, ValueT, AbsentT]):
     """A batch of B transitions with n-step returns.
 
-    The learning target is reward + discount * value(next_obs); `discount` is 0 after termination.
-    In a batch of sequences, every field except `weight` and `rows` has a time axis: [B, T, ...].
+    The value target is reward + discount * value(next_obs); `discount` is 0 after termination. In a
+    batch of B sequences of T steps, arrays are [B, T, ...], but `obs` has T + 1 observations,
+    `next_obs` is absent, and `weight` and `rows` stay [B].
 
     The aliases `ArrayBatch`, `TensorBatch` and `DeviceBatch` give the types of the fields. A field
     that the algorithm does not use holds a value of the type `AbsentT` instead, such as None.
@@ -168,7 +169,7 @@ class Batch(NamedTuple, Generic[ObsT, ValueT, AbsentT]):
     discount: ValueT | AbsentT  # [B] gamma**n, 0 after termination
     next_obs: ObsT | AbsentT  # like obs
     weight: ValueT  # [B] importance weights, the largest is 1
-    rows: Rows  # [B] for `Replay.update_priorities`
+    rows: Rows  # [B] numbers of the rows in replay, for `Replay.update_priorities`
     # [B, T] sequences only: 0 after the episode's end
     mask: ValueT | AbsentT = None  # type: ignore[assignment]
     # name → [B, ...] or [B, T, ...]: extra columns
@@ -185,7 +186,7 @@ SampledBatch: TypeAlias = "ArrayBatch | DeviceBatch"
 
 
 class LearnResult(NamedTuple):
-    """The result of one learner step: TD errors and metrics.
+    """Result of one learner (gradient) step: the TD error of each batch element, and metrics.
 
     Both may be tensors on the GPU, since copying them to the CPU would wait for the GPU.
     """
@@ -195,7 +196,7 @@ class LearnResult(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """One published version of the network weights that actors use."""
+    """Network weights that the learner has published to the actors, with their version number."""
 
     version: int
     arrays: dict[str, Array]

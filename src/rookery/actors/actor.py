@@ -1,10 +1,11 @@
-"""The actor: plays a vector of environments with published weights and writes rows.
+"""The actor: steps a vector of environments with published weights and stores every step.
 
     actor.pull(weight_store)               # newest published weights, if there are newer ones
     played = actor.collect(64, epsilon)    # writes rows into the actor's transport ring
 
-Every step of every environment becomes one row; an episode's final observation becomes a row of its
-own. A step in which an environment only reset itself (autoreset) is not stored.
+A transport ring is the ring buffer in shared memory from which the learner reads an actor's steps.
+Every step of every environment becomes one row there; an episode's final observation becomes a row
+of its own. A step in which an environment only reset itself (autoreset) is not stored.
 
 In turn-based games each environment slot is one player of one of the parallel games. A slot acts
 only when its player is to move. Its row is written once the reward and next observation of its
@@ -44,16 +45,17 @@ RING_BYTES = 8_000_000  # of a transport ring with more than the fewest chunks
 
 
 class Played(NamedTuple):
-    """What an actor played in a call of `collect` or `collect_episodes`: steps, ended episodes."""
+    """Result of `collect` and `collect_episodes`: env steps played, and episodes that ended."""
 
     env_steps: int
     ended: tuple[Episode, ...]
 
 
 class Actor:
-    """Steps a vector of environments with a policy and writes rows into a transport ring.
+    """Steps a vector of environments with a policy and writes every step into a ring buffer.
 
-    It does not depend on replay, the learner, or the process in which it runs.
+    Replay reads the steps from that ring buffer in shared memory. The actor itself does not depend
+    on replay, the learner, or the process in which it runs.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Actor:
         self.view = PolicyInputs(self.envs.spec, obs, self.algorithm.memory)
 
     def pull(self, weight_store: WeightStore) -> bool:
-        """Loads the newest published weights; returns False if the actor has them already."""
+        """Loads the newest weights that the learner published; returns False if already loaded."""
         weights = weight_store.latest(self.version)
         if weights is None:
             return False
@@ -131,7 +133,7 @@ class Actor:
         return Played(played, tuple(ended))
 
     def collect_episodes(self, episodes: int, epsilon: float) -> Played:
-        """Plays until `episodes` episodes have ended, or the transport ring has no room for a step.
+        """Plays until `episodes` episodes have ended, or the ring buffer to the learner is full.
 
         With several environments, other episodes are still in progress when it returns.
         """
@@ -142,7 +144,7 @@ class Actor:
         return Played(played, tuple(ended))
 
     def room(self, env_steps: int) -> int:
-        """Returns the most rows that playing `env_steps` env steps can write to the transport ring.
+        """Returns the most rows (stored steps) that playing `env_steps` env steps can write.
 
         That is more than one row per step: the final observation of an episode is a row too.
         """
@@ -204,10 +206,11 @@ class Actor:
     def _facing(
         self, opponent: Rows | None, who: "Rows | EllipsisType" = ...
     ) -> Mapping[str, Array]:
-        """Returns the row column `opponent` of the slots `who`; empty in runs without opponents.
+        """Returns the column `opponent` of the steps to store, for the slots `who`.
 
-        The column holds the version of the opponent's weights, or a negative code of `Who` for a
-        random or scripted opponent.
+        A slot is one player of one game. The result is empty in runs without opponents. The column
+        holds the version of the opponent's weights, or a negative code of `Who` for a random or
+        scripted opponent.
         """
         if opponent is None:
             return NO_EXTRAS
@@ -224,7 +227,7 @@ class Actor:
         return self._best(self.view.after(steps).seen())
 
     def _write(self, acted: Acted, steps: Steps) -> int:
-        """Writes one row per environment, except for those that only reset; returns how many."""
+        """Stores one step per environment, except for those that only reset; returns how many."""
         real = steps.real
         whole = np.count_nonzero(real) == len(real)  # a fifth of the time of real.all()
         who = self._all_envs if whole else np.flatnonzero(real)
@@ -252,7 +255,8 @@ class Actor:
         """Writes a row without an action: the final observation of each environment in `who`.
 
         `how` is a value of `End`: how the episodes ended. `best` are value estimates of the final
-        observations. `facing` is the row column `opponent`, as `_facing` returns it.
+        observations. `facing` is the column `opponent`, the opponents in turn-based games;
+        otherwise empty.
         """
         columns: dict[str, npt.ArrayLike] = {"action": 0, "reward": 0.0, **facing}
         if best is not None:
@@ -262,10 +266,11 @@ class Actor:
     def _rows(
         self, who: Rows, obs: Obs, end: npt.ArrayLike, columns: Mapping[str, npt.ArrayLike]
     ) -> None:
-        """Writes one row for each environment in `who` into the transport ring.
+        """Writes one row (stored step) for each environment in `who` into the actor's ring buffer.
 
         `columns` may have `taken` and `best`, value estimates of the action taken and of the best
-        action. Without them, the column `taken` stays nan ("not estimated").
+        action. Without them, the column `taken` stays nan ("not estimated"). Raises ProtocolError
+        if the ring buffer is full.
         """
         ring = self.ring
         if ring.free < len(who):
@@ -320,7 +325,7 @@ class Actor:
         self.episode[who] += 1
 
     def cut(self) -> None:
-        """Truncates every episode in progress (targets bootstrap) and resets all environments.
+        """Truncates every episode in progress (values bootstrap there) and resets all environments.
 
         Called at periodic checkpoints if environments cannot export their state, so that a resumed
         run and an uninterrupted one begin the same episodes. In turn-based games an action whose
@@ -430,7 +435,10 @@ class PendingActions:
         return self.columns["action"]
 
     def take(self, who: Rows, acted: Acted, version: int) -> None:
-        """Stores new actions of the slots `who`, and the version of the weights that chose them."""
+        """Stores new actions of the slots `who`, and the version of the weights that chose them.
+
+        A slot is one player of one turn-based game.
+        """
         self._put("action", who, acted.action)
         self._put("version", who, np.full(len(who), version))
         if acted.best is not None:
@@ -443,7 +451,8 @@ class PendingActions:
     def acted(self) -> Acted:
         """Returns the last actions of all slots, in the form that `Algorithm.act` returns.
 
-        Its `extras` also hold the version of the weights that chose each action.
+        A slot is one player of one turn-based game. `extras` of the result also hold the version of
+        the weights that chose each action.
         """
         rest = dict(self.columns)
         return Acted(rest.pop("action"), rest.pop("taken", None), rest.pop("best", None), rest)
@@ -470,7 +479,7 @@ def _lanes(envs: Envs, config: ActorConfig) -> int:
 
 
 def transport(spec: EnvSpec, config: ActorConfig, *, index: int, incarnation: int) -> Ring:
-    """Creates an actor's transport ring: a shared-memory ring buffer from which replay reads rows.
+    """Creates the shared-memory ring buffer from which replay reads an actor's rows (stored steps).
 
     The columns `actor` and `incarnation` (how often the actor was restarted) are filled in once for
     all rows. `taken`, the value estimate of the action taken, is filled with nan ("not estimated"),
@@ -485,7 +494,7 @@ def transport(spec: EnvSpec, config: ActorConfig, *, index: int, incarnation: in
 
 
 def _capacity(row: int, config: ActorConfig) -> int:
-    """Returns how many rows a transport ring holds, given the size `row` of a row in bytes.
+    """Returns how many rows (stored steps) of `row` bytes an actor's ring buffer holds.
 
     It is enough for 4 to 16 chunks (a chunk is the steps an actor plays between two messages), and
     for at least 4096 rows if chunks are whole episodes (`actor.chunk_episodes`).

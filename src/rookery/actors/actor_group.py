@@ -29,8 +29,8 @@ LADDER = 7.0  # Horgan et al. 2018: actor i of N explores with e**(1 + 7i/(N-1))
 def epsilons_of(epsilon: float, config: Config) -> list[float]:
     """Returns the exploration epsilon of each actor, computed from the run's `epsilon`.
 
-    All actors have the same, or each its own as in Ape-X: epsilon ** (1 + 7 i / (N - 1)) for actor
-    i of N (setting `actor.exploration`).
+    All actors have the same epsilon, or each has its own as in Ape-X, which for actor i of N is
+    epsilon ** (1 + 7 i / (N - 1)) (setting `actor.exploration`).
     """
     return [epsilon**power for power in epsilon_powers(config)]
 
@@ -45,7 +45,7 @@ def epsilon_powers(config: Config) -> list[float]:
 
 @dataclass(frozen=True)
 class ActorGroupState:
-    """The state of all actors, for a checkpoint."""
+    """The state of all actors of a run, for a checkpoint."""
 
     incarnations: Sequence[int]  # of each actor: how often it was started before
     actors: Sequence[ActorState] = ()  # none where actors play on while a checkpoint is made
@@ -57,7 +57,7 @@ class ActorGroupState:
         return all(actor.exact for actor in self.actors)
 
     def to_checkpoint(self) -> tuple[JsonObject, Arrays]:
-        """Returns the state as JSON-ready values and arrays, which `from_checkpoint` reads."""
+        """Returns the actors' state as JSON-ready values and arrays, for `from_checkpoint`."""
         numbers: dict[str, Json] = {"incarnations": list(self.incarnations)}
         if self.actors:
             numbers["actors"] = [actor.numbers for actor in self.actors]
@@ -71,7 +71,7 @@ class ActorGroupState:
 
     @classmethod
     def from_checkpoint(cls, numbers: SavedState, arrays: Arrays) -> "ActorGroupState":
-        """Returns the state that `to_checkpoint` turned into these values and arrays."""
+        """Returns the actors' state from the values and arrays that `to_checkpoint` returned."""
         return cls(
             incarnations=tuple(numbers["incarnations"]),
             actors=[
@@ -97,22 +97,22 @@ def refuse_other_actors(state: ActorGroupState, actors: int) -> None:
 
 
 class AsyncActors(Protocol):
-    """Interface for async mode: every actor plays continuously, each at its own pace."""
+    """Interface of a run's actors in async mode: they play continuously, each at its own pace."""
 
     def start(self) -> None:
         """Makes every actor play continuously from now on, except while `allow` pauses it."""
 
     def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
-        """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
+        """Lets all actors play if `go`, otherwise pauses them; sets their exploration epsilons.
 
-        `room` is the number of rows that actors may write until the next call. It keeps them from
-        running ahead of a learner that is busy, or waits for a processor.
+        `room` is the number of rows (stored env steps) that actors may write until the next call.
+        It keeps them from running ahead of a learner that is busy, or waits for a processor.
         """
 
     def wait(self, timeout_s: float, rows: int = 1) -> None:
-        """Blocks until actors have written rows that replay can insert, at most `timeout_s`.
+        """Blocks until actors have written `rows` rows (env steps) for replay, at most `timeout_s`.
 
-        For a short time it waits for `rows` rows; after that a single row is enough.
+        An implementation may return earlier, with fewer rows.
         """
 
     def reports(self) -> Sequence[ActorReport]:
@@ -127,7 +127,7 @@ class AsyncActors(Protocol):
 
 
 class ActorGroup(Protocol):
-    """Interface of all actors of a run; only the learner's process calls it."""
+    """Interface of all actors of a run; only the learner process calls it."""
 
     @property
     def pids(self) -> Mapping[str, int]:
@@ -135,7 +135,7 @@ class ActorGroup(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether all actors and all of their rows can be reached now (no host is disconnected)."""
+        """Whether all actors and their stored env steps can be reached: no host is disconnected."""
 
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
@@ -143,8 +143,8 @@ class ActorGroup(Protocol):
         """Makes every actor play `env_steps` steps, or `episodes` whole episodes; yields reports.
 
         `epsilons` are the actors' probabilities of a random action. After each yield, replay must
-        insert the rows that were written: if episodes do not fit into an actor's ring buffer, the
-        actors continue and there is more than one yield.
+        read the env steps from the actors' ring buffers. If the episodes do not fit into a ring
+        buffer, the actors continue after the first yield and there are several.
         """
 
     def asynchronous(self) -> AsyncActors | None:

@@ -1,6 +1,6 @@
 """Environments, actors and replay of a run on one device (`run.mode device`).
 
-An application registers a `BatchedEnv` in its plugin. The training loop uses its actors through the
+A plugin registers a `BatchedEnv` for an algorithm. The training loop uses its actors through the
 `ActorGroup` interface, and `DeviceReplay` through the `Replay` interface.
 """
 
@@ -58,7 +58,7 @@ def batched_env_of(config: Config) -> BatchedEnv:
 
 
 class Environments(Protocol):
-    """A batch of environments with the same tensor shapes, and the replay ring they write to."""
+    """Interface of a batch of on-device environments of equal tensor shapes, and their replay."""
 
     agents: int  # in each environment
     ring: DeviceRing
@@ -69,7 +69,7 @@ class Environments(Protocol):
 
 
 class EnvironmentGroup(Protocol):
-    """All on-device environments of a run; they write their steps into replay on that device."""
+    """Interface of all on-device environments of a run, which write into replay on that device."""
 
     version: int  # of the weights that they are played with
 
@@ -133,18 +133,18 @@ class DeviceReplay:
 
     @property
     def fill(self) -> float:
-        """Mean fill level of the replay rings, 0 to 1."""
+        """Mean fill level of the replay ring buffers, from 0 (empty) to 1 (full)."""
         shares = [min(1.0, some.ring.written / some.ring.capacity) for some in self._group.live]
         return sum(shares) / len(shares) if shares else 0.0
 
     def observed(self, inserted: Inserted) -> None:
-        """Returns None instead of the inserted observations: rows stay on the device."""
+        """Returns None instead of the inserted observations: they stay on the device."""
 
     def newest_version(self, inserted: Inserted) -> int:
         return self._group.version
 
     def unsaved(self, saved: Sequence[int]) -> list[RowBlock]:
-        """Returns an empty list: checkpoints do not contain the rows of this replay."""
+        """Returns an empty list: checkpoints do not contain the steps of this replay."""
         return []
 
     def save(self, saved: Sequence[int]) -> ReplayState:

@@ -1,9 +1,9 @@
 """Progress of environments: state that outlives an episode, such as a curriculum's level.
 
-In async mode a checkpoint does not hold the state of actors, and in every mode the state of a
-crashed actor is gone. Actors therefore report the progress of their environments about once a
-second. The learner's process keeps the newest report of each actor, saves it in checkpoints, and
-gives it to actors that start.
+In async mode a checkpoint does not hold the state of actors, and the state of a crashed actor is
+lost. Async actors therefore report the progress of their environments about once a second. The
+learner process keeps the newest report of each actor, saves it in checkpoints, and gives it to
+actors that start.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class Progress:
             self.take(EnvProgress._make(one))
 
     def take(self, progress: EnvProgress) -> None:
-        """Stores an actor's progress in place of its previous one."""
+        """Stores the environment progress that an actor reported; replaces its previous report."""
         self._envs[progress.actor] = progress.envs
 
     def of(self, actor: int) -> list[Json] | None:
@@ -53,5 +53,5 @@ class Progress:
         return [EnvProgress(actor, envs) for actor, envs in found.items() if envs is not None]
 
     def state(self) -> list[EnvProgress]:
-        """Returns the progress of all actors, ready for JSON, as the constructor accepts it."""
+        """Returns the environment progress of all actors, JSON-ready, for the constructor."""
         return [EnvProgress(actor, self._envs[actor]) for actor in sorted(self._envs)]

@@ -6,11 +6,11 @@
 
 An actor that dies, raises or sends no heartbeat is killed and restarted, after a pause that doubles
 with every failure in a row (`runtime/supervision.py`). Each restart of an actor is called its next
-incarnation. It gets a new transport ring (the ring buffer in shared memory that carries its rows to
-replay), so that a late write of the killed process does no harm. Its open episodes are broken off.
-In async mode its environments begin with the progress (state that outlives episodes) that the actor
-reported last. Too many failures in a row, without a chunk (the steps an actor plays between two
-messages) played in between, end the run with the actor's traceback.
+incarnation. It gets a new transport ring (the ring buffer in shared memory that carries its rows,
+the stored env steps, to replay), so that a late write of the killed process does no harm. Its open
+episodes are broken off. In async mode its environments begin with the progress (state that outlives
+episodes) that the actor reported last. Too many failures in a row, without a chunk (the steps an
+actor plays between two messages) played in between, end the run with the actor's traceback.
 
 With the inline engine all actors run in the learner's process, one after another. An actor that
 hangs there cannot be restarted: the run ends.
@@ -99,11 +99,12 @@ class LocalActors:
         memory: int = 0,
         opponents: object = None,
     ):
-        """Starts one process per actor.
+        """Starts one process per actor; with the inline engine, builds all actors in this process.
 
-        `numbers` are the actors' numbers in the run, if this group holds only some of its actors.
-        `progress` is the environment progress to start with, as `Progress` accepts it. `memory` is
-        the size of the policy's recurrent state per environment, for central inference.
+        `numbers` are the actors' numbers in the run, if this object holds only some of its actors.
+        `progress` is the saved state of environments that outlives episodes, such as a curriculum
+        level, as `Progress` accepts it. `memory` is the size of the policy's recurrent state per
+        environment, for central inference.
         """
         self.config, self.spec, self._factory, self._weights_fd = config, spec, factory, weights_fd
         self._start_role = ENGINES[config.engine]
@@ -147,7 +148,7 @@ class LocalActors:
         return unstarted(last if self.seats else "the inference server", error)
 
     def _here(self, seat: ActorSeat) -> contextlib.AbstractContextManager[None]:
-        """Returns the context manager in which to call this actor.
+        """Returns the context manager inside which an actor must be called.
 
         If the actor runs in this process, `HangWatch` supervises it there; for an actor in a
         process of its own the context manager does nothing.
@@ -194,10 +195,10 @@ class LocalActors:
 
     @property
     def _source_fd(self) -> int:
-        """File descriptor of the shared memory from which actors get weights or actions.
+        """File descriptor of the shared memory from which actors get their weights or actions.
 
-        It is the weight store's; with central inference that of the slots, through which actors
-        request actions from the server.
+        It is that of the weight store, where the learner publishes weights. With central inference
+        it is that of the slots through which actors request actions from the inference server.
         """
         return self._weights_fd if self._slots is None else self._slots.fd
 
@@ -217,14 +218,14 @@ class LocalActors:
         return [seat.incarnation for seat in self.seats]
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the inference server, empty without one."""
+        """Returns the inference server's metrics by name; empty without central inference."""
         return self._inference.metrics() if self._inference else {}
 
     @property
     def complete(self) -> bool:
-        """Returns whether the rows of all actors can be sampled now.
+        """Whether the stored env steps of all actors can be sampled now: always True.
 
-        Always True: replay is on this host and keeps its rows while an actor is restarted.
+        Replay is on this host and keeps an actor's steps while the actor is restarted.
         """
         return True
 
@@ -241,9 +242,11 @@ class LocalActors:
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
     ) -> Iterator[list[ActorReport]]:
-        """Makes every actor play, and yields their reports (see `ActorGroup.collect`).
+        """Makes every actor play `env_steps` steps, or `episodes` episodes; yields their reports.
 
-        With fewer `epsilons` than actors, only the first `len(epsilons)` actors play.
+        With fewer `epsilons` than actors, only the first `len(epsilons)` actors play. If the
+        episodes do not fit into an actor's ring buffer, it yields more than once, and replay must
+        read the ring buffers after each yield.
         """
         orders = {i: PlayChunk(env_steps, episodes, e) for i, e in enumerate(epsilons)}
         while orders:
@@ -304,10 +307,11 @@ class LocalActors:
             self._tell(seat, PlayFreely())
 
     def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
-        """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
+        """Lets all actors play if `go`, otherwise pauses them; sets their exploration epsilons.
 
-        `room` is the number of rows that each actor may write until the next call, except for the
-        rest of a chunk; without it there is no limit.
+        `room` is the number of rows (stored env steps) that each actor may write until the next
+        call; None means no limit. An actor may exceed it only to complete the `actor.chunk` steps
+        it has begun.
         """
         allowed = go, epsilons, room
         if allowed == self._allowed and (not go or room is None):
@@ -318,10 +322,11 @@ class LocalActors:
         self._allowed = allowed
 
     def wait(self, timeout_s: float, rows: int = 1) -> None:
-        """Blocks until actors have written rows that replay can insert, at most `timeout_s`.
+        """Blocks until actors have written rows (env steps) for replay, at most `timeout_s`.
 
         For the first 20 ms it waits for `rows` rows, after that for any row: each check takes CPU
-        time that an actor may need. Actors of the inline engine play during this call.
+        time that an actor may need. Actors of the inline engine, which run in this process, play
+        during this call.
         """
         began, passed = time.monotonic(), 0.0
         while not self._enough(rows if passed < SOON_S else 1) and passed < timeout_s:
@@ -332,9 +337,9 @@ class LocalActors:
             passed = time.monotonic() - began
 
     def _enough(self, rows: int) -> bool:
-        """Returns whether at least `rows` rows wait for insertion into replay.
+        """Returns whether at least `rows` rows (env steps) wait for insertion into replay.
 
-        Also True if an actor's transport ring is half full, so that the actor may soon block.
+        Also True if the ring buffer of an actor is half full, so that the actor may soon block.
         """
         waiting = [ring.committed - ring.consumed for ring in self.rings]
         full = zip(waiting, self.rings, strict=True)
@@ -406,7 +411,10 @@ class LocalActors:
         )
 
     def _lose(self, seat: ActorSeat, host: ActorHandle, trouble: str) -> None:
-        """Kills a failed actor and schedules its restart; ends the run after too many failures."""
+        """Kills a failed actor and schedules its restart.
+
+        Raises LostError, which ends the run, after too many failures in a row.
+        """
         seat.host, status = None, None
         with self._here(seat), contextlib.suppress(EnvError):  # it is gone, closed or not
             status = host.stop(0.0)
@@ -421,10 +429,9 @@ class LocalActors:
     def _brought(self, seat: ActorSeat) -> bool:
         """Returns whether a failed actor had played since its start.
 
-        If so, its earlier failures do not count as failures in a row.
-
-        In async mode: whether it has written at least `actor.chunk` rows. In sync mode: whether it
-        has answered a control message, or replay has read rows from it.
+        If so, its earlier failures do not count as failures in a row. In async mode the actor must
+        have written at least `actor.chunk` rows (stored env steps). In sync mode it must have
+        answered a control message, or replay must have read rows from it.
         """
         ring = self.rings[seat.index]
         if seat.self_driven:
@@ -432,16 +439,16 @@ class LocalActors:
         return bool(seat.answers) or ring.consumed > 0
 
     def _emptied(self, seat: ActorSeat) -> bool:
-        """Returns whether replay has inserted all rows that a failed actor left in its ring buffer.
+        """Returns whether replay has read all env steps from a failed actor's ring buffer.
 
-        In sync mode, rows of a control message that the actor did not answer are not inserted, so
+        In sync mode, steps of a control message that the actor did not answer are not inserted, so
         they do not count: the restarted actor gets the message again.
         """
         counts = seat.self_driven or seat.answers
         return not (counts and self.rings[seat.index].waiting)
 
     def _replace(self, seat: ActorSeat) -> None:
-        """Restarts a failed actor with a new transport ring.
+        """Restarts a failed actor with a new ring buffer for its env steps.
 
         The new process gets the control message that the failed one had not answered.
         """

@@ -1,4 +1,4 @@
-"""Control messages from the learner's process to an actor process, and the actor's answers."""
+"""Control messages from the learner process to an actor process, and the actor's answers."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
@@ -22,7 +22,7 @@ class ActorState(NamedTuple):
 
 
 class ActorSetup(NamedTuple):
-    """Arguments from which an actor worker is built."""
+    """Arguments of `ActorWorker`, which runs one actor: settings, environments, shared memory."""
 
     config: Config
     factory: Factory | None  # the user's environment, where it was given from Python
@@ -49,7 +49,7 @@ class PlayFreely(NamedTuple):
 
 
 class CutEpisodes(NamedTuple):
-    """Control message: truncate all episodes in progress, as `Actor.cut` does."""
+    """Control message: truncate all episodes in progress, before a checkpoint is saved."""
 
 
 class SaveActor(NamedTuple):
@@ -63,10 +63,10 @@ class RestoreActor(NamedTuple):
 
 
 class EndedEpisodes(tuple[Episode, ...]):
-    """Finished episodes; pickled as arrays and unpickled in another process as `EpisodeColumns`.
+    """Tuple of finished episodes, which is pickled as arrays and unpickled as `EpisodeColumns`.
 
-    A fast actor finishes thousands of episodes a second: unpickling one object for each would take
-    too long.
+    A fast actor finishes thousands of episodes a second: unpickling one object for each in the
+    learner process would take too long.
     """
 
     __slots__ = ()
@@ -98,9 +98,9 @@ class EpisodeColumns(Collection[Episode]):
 
 
 class ActorReport(NamedTuple):
-    """Report of what an actor played since its last report.
+    """Report of an actor to the learner: env steps and episodes played since its last report.
 
-    It answers `PlayChunk`; in async mode the actor sends one every 50 ms.
+    It answers the control message `PlayChunk`. In async mode the actor sends one every 50 ms.
     """
 
     env_steps: int

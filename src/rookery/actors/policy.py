@@ -78,7 +78,7 @@ class InferencePolicy:
         *,
         settings: Mapping[str, object] = NONE,
     ) -> "InferencePolicy":
-        """Builds a policy with these weights; layer widths and dueling are inferred from them.
+        """Builds a policy from network weights; infers layer widths and dueling from them.
 
         Settings that cannot be inferred, such as the activation or a custom network, go into
         `settings`, by their dotted names.
@@ -121,12 +121,15 @@ class InferencePolicy:
     def set_weights(  # type: ignore[explicit-any]  # arrays or tensors
         self, weights: Mapping[str, Any]
     ) -> None:
-        """Loads weights; raises an error that names the differences if they do not fit."""
+        """Loads network weights into the policy.
+
+        Raises CheckpointError, which names the differences, if names or shapes do not fit.
+        """
         load_arrays(self.algorithm.acting, weights)
 
 
 def _network(weights: Mapping[str, Array], spec: EnvSpec) -> dict[str, object]:
-    """Returns the network settings (widths, dueling, recurrence) inferred from these weights."""
+    """Infers network settings (layer widths, dueling, recurrence) from a policy's weights."""
     layers = takewhile(weights.__contains__, (f"body.hidden.{i}.weight" for i in count()))
     widths = [len(weights[layer]) for layer in layers]
     remembers = "core.layer.weight_hh_l0" in weights
@@ -140,7 +143,7 @@ def _network(weights: Mapping[str, Array], spec: EnvSpec) -> dict[str, object]:
 
 
 def _recurrent(weight: Array) -> dict[str, object]:
-    """Returns the settings of the recurrent layer with these weights: LSTM if it has four gates."""
+    """Infers the settings of a recurrent layer (LSTM or GRU, width) from its weight matrix."""
     gates, width = len(weight) // weight.shape[1], weight.shape[1]
     kind = Recurrent.LSTM if gates == 4 else Recurrent.GRU
     return {"algo.name": "r2d2", "net.recurrent": kind.value, "net.memory": width}
@@ -175,10 +178,11 @@ class Policy:
         return action, None if frames is None and acted.memory is None else (frames, acted.memory)
 
     def scores(self, obs: object, state: PolicyState | None = None) -> Array:
-        """Returns scores [n] of discrete actions, such as Q-values; the greedy action's is largest.
+        """Returns the scores of all n discrete actions, such as Q-values, as an array [n].
 
-        For MultiDiscrete actions the scores of all components are concatenated. For continuous
-        actions it returns the action itself, scaled as in replay.
+        The greedy action has the largest score. For MultiDiscrete actions the scores of all
+        components are concatenated. For continuous actions it returns the action itself, scaled as
+        in replay.
         """
         seen, _, memory = self._look(obs, state)
         cpu = torch.device("cpu")

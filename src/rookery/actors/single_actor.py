@@ -85,7 +85,7 @@ class SingleActor:
 
     @property
     def rings(self) -> list[Ring]:
-        """The actor's transport ring, in a list, from which replay inserts rows."""
+        """The ring buffer into which the actor writes its env steps for replay, in a list."""
         return [self.ring]
 
     @property
@@ -177,9 +177,9 @@ class HangWatch:
 
     @contextlib.contextmanager
     def watch(self, ring: Ring) -> Iterator[None]:
-        """Context manager that supervises the actor with this transport ring.
+        """Context manager around a call of the actor that writes to `ring`; detects if it hangs.
 
-        Raises StalledError if the actor sends no heartbeat for `actor.env_step_timeout_s`.
+        Raises StalledError if the actor sends no heartbeat for `actor.env_step_timeout_s` seconds.
         """
         ring.beat()
         self._ring = ring

@@ -1,4 +1,4 @@
-"""Error messages for actors that the operating system has no resources to start."""
+"""Errors for actor processes that cannot start: too few file descriptors, processes or memory."""
 
 import errno
 
@@ -13,9 +13,10 @@ ADVICE = {
 
 
 def unstarted(what: str, error: OSError) -> LostError:
-    """Returns the error to raise where an actor or the inference server could not be started.
+    """Returns a LostError for an actor or inference server process that could not be started.
 
-    `what` names the process. The message contains advice that fits the errno of `error`.
+    `what` names the process. The message contains advice that fits the errno of `error`, which the
+    operating system raised.
     """
     advice = ADVICE.get(error.errno or 0, "see what the system says")
     return LostError(

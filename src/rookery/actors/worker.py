@@ -1,10 +1,11 @@
-"""The worker that runs an actor: handles control messages, and in async mode plays on its own.
+"""The worker that runs one actor: handles control messages; in async mode plays continuously.
 
 A chunk is the env steps (or episodes) that an actor plays without interruption. In sync mode the
-worker plays one chunk per control message. In async mode it plays chunk after chunk and sends a
-report every 50 ms. It pauses while the rate limiter (samples per insert) halts the actors, and
-while the actor's ring buffer is full. In single mode it only builds, saves and restores the actor,
-which `single_actor.py` calls.
+worker plays one chunk per control message from the learner process. In async mode it plays chunk
+after chunk and sends the learner process a report every 50 ms. It pauses while the rate limiter
+(samples per insert) halts the actors, and while the ring buffer from which the learner reads the
+actor's env steps is full. In single mode the worker only builds, saves and restores the actor;
+`SingleActor` makes it play.
 """
 
 import contextlib
@@ -52,7 +53,10 @@ PROGRESS_S = 1.0  # between two reports of the environments' progress
 
 
 class ActorWorker:
-    """Builds one actor with its environments and handles its control messages (`do`, `work`)."""
+    """Runs one actor: builds it with its environments, and handles the learner's control messages.
+
+    `do` handles one control message. `work` plays the next env steps in async mode.
+    """
 
     def __init__(self, setup: ActorSetup):
         config, self.setup = setup.config, setup
@@ -107,10 +111,10 @@ class ActorWorker:
         return algorithm
 
     def _opponent_seats(self, envs: Envs, algorithm: Algorithm) -> OpponentSeats | None:
-        """Returns the opponents, which act for the other players of the actor's games.
+        """Builds the self-play opponents, which act for the other players of the actor's games.
 
-        They get the published weights at once, before the first game begins. Returns None for a run
-        without opponents.
+        Before the first game begins, they read from the learner's published arrays which opponents
+        to play. Returns None in runs without opponents.
         """
         if self._builder is None:
             return None
@@ -174,7 +178,7 @@ class ActorWorker:
         return played
 
     def play_freely(self) -> ActorReport:
-        """Switches the worker to async mode; returns a first report.
+        """Switches the worker to async mode; returns a report without env steps.
 
         From now on each call of `work` plays a chunk (`actor.chunk` env steps).
         """
@@ -183,9 +187,11 @@ class ActorWorker:
         return self._report(0.0)
 
     def work(self) -> ActorReport | None:
-        """Plays one chunk, or sleeps briefly if the rate limiter or a full ring buffer forbids it.
+        """Plays `actor.chunk` env steps in async mode, or sleeps briefly if the actor may not play.
 
-        Returns a report if the last one is at least 50 ms old, otherwise None.
+        It may not play while the rate limiter (samples per insert) halts the actors, or while its
+        ring buffer to the learner is full. Returns a report if the last one is at least 50 ms old,
+        otherwise None.
         """
         ring, chunk = self.actor.ring, self.setup.config.actor.chunk
         if ring.may_write and ring.free >= self.actor.room(chunk):

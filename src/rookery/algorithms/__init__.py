@@ -1,4 +1,7 @@
-"""RL algorithms, one per file: how to act, and the losses. `config/algorithms.py` lists them."""
+"""RL algorithms, one per file: how they select actions, and their losses.
+
+`config/algorithms.py` lists their names and settings.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +16,7 @@ from rookery.types import EnvSpec
 
 
 def build_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
-    """Builds the algorithm that a config names; its seed determines the initial weights."""
+    """Builds the algorithm `algo.name` of a run; `run.seed` determines its initial weights."""
     algorithm_class = load_class(entry_of(config.algo.name).where)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeding.integer(config.run.seed, Role.WEIGHTS))
@@ -22,9 +25,10 @@ def build_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
 
 
 def row_spec(spec: EnvSpec, algorithm: Algorithm) -> EnvSpec:
-    """Returns the spec of replay rows: the environment's spec plus the algorithm's own columns.
+    """Returns the spec of replay rows (stored env steps): the env's spec plus extra columns.
 
-    An algorithm stores such columns with each step, e.g. log-probabilities or recurrent states.
+    The extra columns are values that the algorithm stores with each step, such as log-probabilities
+    or recurrent states.
     """
     known = {extra.name for extra in algorithm.extras}
     rest = (extra for extra in spec.extras if extra.name not in known)

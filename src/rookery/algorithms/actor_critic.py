@@ -26,7 +26,10 @@ TINY = 1e-8
 
 
 class ActorCritic(Algorithm):
-    """A stochastic policy and a state value function, in two networks or one shared network."""
+    """Base class of algorithms with a stochastic policy and a state value function.
+
+    Both are in one shared network if `algo.shared_net` is set, else in two networks.
+    """
 
     extras: tuple[Extra, ...] = (Extra(LOG_PROB),)
     batches_actors = True
@@ -49,12 +52,15 @@ class ActorCritic(Algorithm):
         return {"net": list(self.acting.parameters())}
 
     def evaluate_actions(self, obs: Any, action: Tensor) -> tuple[ActionEvaluation, Tensor]:
-        """Returns log-probabilities and entropies of actions, and the state values [B]."""
+        """Returns log-probabilities of actions, the policy's entropies, and the state values.
+
+        Each is [B] (batch).
+        """
         out, value = self.outputs(obs)
         return self.policy.evaluate(out, action), value
 
     def outputs(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """Returns the policy's distribution parameters [B, width] and the state values [B].
+        """Returns the policy's distribution parameters [B, width] and the state values [B] (batch).
 
         Logits of actions that the action mask forbids are set to a very low value.
         """
@@ -73,7 +79,10 @@ class ActorCritic(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Samples [E, *action] actions from the policy; without `noise` returns the most likely.
+        """Samples an action from the policy for each of E environments, [E, *action].
+
+        Without `noise`, returns the most likely actions. Each action is replaced by a uniformly
+        random one with probability `epsilon`.
 
         With `values`, the fields `taken` and `best` of the result both hold the state value,
         because there is no estimate of action values.
@@ -96,7 +105,7 @@ class ActorCritic(Algorithm):
 
 
 class OnPolicy(ActorCritic):
-    """Base class of A2C and PPO, which learn on-policy from rollouts with advantages."""
+    """Base class of the on-policy algorithms A2C and PPO, which learn from rollouts."""
 
     config: RolloutConfig
     extras = (Extra(LOG_PROB), Extra(AHEAD))
@@ -115,8 +124,8 @@ class OnPolicy(ActorCritic):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the surrogate loss of the policy (a scalar), and metrics to log.
 
-        `log_prob` [B] are the actions' log-probabilities under the present policy, `old_log_prob`
-        [B] those under the policy that took the actions.
+        All arguments are [B] (batch). `log_prob` are the actions' log-probabilities under the
+        present policy, `old_log_prob` those under the policy that took the actions.
         """
         raise NotImplementedError
 
@@ -140,7 +149,7 @@ def combined_loss(
 
 @torch.no_grad()
 def _shrink_policy_layer(net: nn.Module, width: int) -> None:
-    """Scales the policy's last layer down, so that the initial policy is nearly uniform.
+    """Scales down the policy's last layer: the first policy hardly depends on the observation.
 
     A custom network is not changed, because its last layer is not known.
     """

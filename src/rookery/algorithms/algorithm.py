@@ -1,11 +1,12 @@
-"""The base class of RL algorithms: networks, how to act, and losses.
+"""The base class of RL algorithms: their networks, how they select actions, and their losses.
 
     for loss in algorithm.losses(batch, step=step, rng=rng):    # a gradient step after each
         ...
     algorithm.update_targets(step)
 
-Only the learner changes weights. An algorithm with several losses (critic, then actor) yields them
-in order; the learner takes a gradient step on each loss before it asks for the next one.
+Only the learner process changes weights. An algorithm with several losses (critic, then actor)
+yields them in order; the learner takes a gradient step on each loss before it asks for the next
+one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,9 +46,9 @@ class Acted(NamedTuple):
     version: int | None = None  # of the weights; None: the actor's own
 
     def of(self, who: Rows | slice) -> "Acted":
-        """Returns this result for only those of the E environments that `who` selects.
+        """Returns the actions and their values for a part of the environments only.
 
-        `who` is an array of indices or a slice.
+        `who` selects the environments: an array of indices or a slice.
         """
         return Acted(
             self.action[who],
@@ -89,7 +90,7 @@ class Algorithm:
         raise NotImplementedError
 
     def update_targets(self, step: int) -> None:
-        """Updates target networks; the learner calls it after each gradient step.
+        """Updates target networks, if any; the learner calls it after each gradient step.
 
         Step 0, before the first gradient step, copies the initial weights into the target networks.
         """
@@ -104,21 +105,23 @@ class Algorithm:
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Returns actions for E observations, each uniformly random with probability `epsilon`.
+        """Returns an action for each of E observations.
 
-        Without `noise`, the other actions are greedy. With `values`, the result also holds the
-        values of the action taken and of the best action (`taken`, `best`), if the algorithm has
-        value estimates.
+        With probability `epsilon` it is uniformly random; otherwise the policy selects it, greedily
+        unless `noise` is True. With `values`, the result also holds the values of the action taken
+        and of the best action (`taken`, `best`), if the algorithm has value estimates. `memory` is
+        the recurrent state, for recurrent policies.
         """
         raise NotImplementedError
 
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Returns action scores for a batch of observations, and the next recurrent state.
+        """Returns action scores for a batch of B observations, and the next recurrent state.
 
-        For discrete actions, scores are [B, n], and the greedy action has the largest score; for
+        For n discrete actions, scores are [B, n], and the greedy action has the largest score; for
         multi-discrete actions they are concatenated. For continuous actions, scores are the greedy
-        action itself, [B, A]. Uses only torch operations without control flow that depends on
-        values, so that it can be exported to ONNX. Noisy layers use their mean weights.
+        action itself, [B, A] with A components. The recurrent state is None if there is none. Uses
+        only torch operations without control flow that depends on values, so that it can be
+        exported to ONNX. Noisy layers use their mean weights.
         """
         raise ConfigError(
             f"{type(self).__name__} has no scores; an ONNX graph needs them; give your algorithm "
@@ -126,13 +129,19 @@ class Algorithm:
         )
 
     def greedy(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Returns the greedy actions, [B, *action], and the next recurrent state, as tensors."""
+        """Returns the greedy actions for a batch of observations, and the next recurrent state.
+
+        The state is None if the policy is not recurrent.
+        """
         scores, memory = self.scores(obs, memory)
         return best_actions(scores, self.spec.action), memory
 
 
 def best_actions(scores: Tensor, action: ActionSpec) -> Tensor:
-    """Returns the greedy actions, [B, *action], for the scores of `Algorithm.scores`."""
+    """Returns the greedy actions of a batch, given the scores that `Algorithm.scores` returned.
+
+    `action` describes the action space.
+    """
     if action.discrete:
         return scores.argmax(1)
     if action.several:

@@ -22,7 +22,10 @@ from rookery.types import EnvSpec, Floats, Obs, TensorBatch
 
 
 class Continuous(Algorithm):
-    """Algorithm with a policy for actions in [-1, 1], and critics that estimate Q values."""
+    """Base class of actor-critic algorithms for continuous actions (DDPG, TD3, SAC, TQC).
+
+    It has a policy network, for actions in [-1, 1], and critics, which estimate Q values.
+    """
 
     batches_actors = True
 
@@ -52,11 +55,15 @@ class Continuous(Algorithm):
         return {"critic": list(self.critic.parameters()), "actor": list(self.policy.parameters())}
 
     def q_value(self, obs: Any, action: Tensor) -> Tensor:
-        """Returns Q values of actions, [B]: the minimum over the critics."""
+        """Returns the Q values [B] (batch) of actions: the minimum over the critics."""
         return self.critic(obs, action).amin(0).squeeze(1)  # type: ignore[no-any-return]
 
     def critic_loss(self, batch: TensorBatch, target: Tensor, scale: float = 1.0) -> Loss:
-        """Returns the critics' loss for targets [B, 1]: squared TD errors, summed over critics."""
+        """Returns the critics' loss: squared TD errors, summed over critics, mean over the batch.
+
+        `target` [B, 1] are the Bellman targets. The sum is weighted by importance weights and
+        multiplied by `scale`.
+        """
         q = self.critic(batch.obs, batch.action)  # [C, B, 1]
         td_error = target - q
         loss = scale / len(target) * (td_error.square().sum((0, 2)) @ batch.weight)
@@ -64,7 +71,11 @@ class Continuous(Algorithm):
         return Loss("critic", loss, td_error.detach().mean((0, 2)), metrics)
 
     def select_action(self, out: Floats, rng: np.random.Generator, *, noise: bool) -> Floats:
-        """Returns [E, A] actions for the policy network's outputs; mean actions without `noise`."""
+        """Returns the actions of E environments, given the policy network's outputs `out`.
+
+        With `noise` they are sampled, or get exploration noise; without, they are the mean actions.
+        Actions are [E, A], with A components.
+        """
         raise NotImplementedError
 
     def act(
@@ -77,7 +88,7 @@ class Continuous(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Returns the policy's actions [E, *action], with exploration noise if `noise` is True.
+        """Returns the policy's actions in E environments, with exploration noise if `noise` is set.
 
         Each action is replaced by a uniformly random one with probability `epsilon`. With `values`,
         the result also holds the Q values of the returned actions (`taken`) and of the actions

@@ -42,7 +42,7 @@ class Ddpg(Continuous):
 
     @torch.no_grad()
     def _bellman_target(self, batch: TensorBatch, rng: torch.Generator) -> Tensor:
-        """Returns the critics' Bellman targets, [B, 1]."""
+        """Returns the Bellman targets of the critics, [B, 1] for a batch of B transitions."""
         network: Any = self.target.network
         action = self.smoothed(torch.tanh(network["policy"](batch.next_obs)), rng)
         next_q = network["critic"](batch.next_obs, action).amin(0)  # [B, 1]
@@ -50,7 +50,7 @@ class Ddpg(Continuous):
         return target
 
     def smoothed(self, action: Tensor, rng: torch.Generator) -> Tensor:
-        """Returns the next actions [B, A] for the Bellman target, from the target policy's actions.
+        """Returns the next actions for the Bellman target, given those of the target policy.
 
         DDPG returns them unchanged; TD3 adds noise (target policy smoothing).
         """

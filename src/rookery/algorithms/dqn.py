@@ -1,9 +1,9 @@
-"""Deep Q-learning (DQN) and its extensions, which are settings and can be combined.
+"""Deep Q-learning (DQN) and its extensions, which settings switch on and which can be combined.
 
-Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling);
-Schaul et al. 2016 (prioritised replay, through `batch.weight` and the returned TD errors);
-Fortunato et al. 2018 (noisy); Vieillard et al. 2020 (Munchausen); Hessel et al. 2018 (Rainbow:
-most of them at once). `return_distributions.py` has the value representations (C51, QR-DQN, IQN).
+Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling); Schaul et al. 2016
+(prioritised replay, through `batch.weight` and the returned TD errors); Fortunato et al. 2018
+(noisy); Vieillard et al. 2020 (Munchausen); Hessel et al. 2018 (Rainbow: most of them at once).
+`return_distributions.py` has the value representations (C51, QR-DQN, IQN).
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,10 @@ from rookery.types import MASK, Array, EnvSpec, Floats, Obs, TensorBatch
 
 
 class QNetwork(nn.Module):
-    """Q-network: maps observations to action values [B, A], optionally with dueling heads.
+    """Q-network: maps B observations to the values of A actions, optionally with dueling heads.
 
-    For distributional Q-learning the output is [B, A, K]: K numbers describe each distribution.
+    Its output is [B, A]. For distributional Q-learning it is [B, A, K]: K numbers describe the
+    return distribution of each action.
     """
 
     def __init__(self, config: DqnConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
@@ -49,7 +50,7 @@ class QNetwork(nn.Module):
         return self.combine(self.body(obs) if tau is None else self.body(obs, tau))
 
     def combine(self, out: Tensor) -> Tensor:
-        """Converts the outputs of the last layer to action values, [B, A] or [B, A, K].
+        """Converts the outputs of the last layer to the action values that `forward` returns.
 
         With dueling heads, the outputs are a state value and advantages; the action values are the
         state value plus the advantages minus their mean.
@@ -93,7 +94,10 @@ class Dqn(Algorithm):
         yield Loss("q", loss, td_error, metrics)
 
     def _bellman_target(self, batch: TensorBatch, rng: torch.Generator) -> Tensor:
-        """Returns the Bellman targets, [B], or [B, K] for distributional Q-learning."""
+        """Returns the Bellman targets [B] of a batch of B transitions.
+
+        For distributional Q-learning they are [B, K]: K numbers describe each distribution.
+        """
         tau = self.values.sample_tau(len(batch.action), rng)
         next_values = self.target.network(batch.next_obs, tau)  # [B, A] or [B, A, K]
         if self.config.munchausen:
@@ -105,7 +109,10 @@ class Dqn(Algorithm):
     def _next_action(
         self, batch: TensorBatch, next_values: Tensor, tau: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        """Returns the greedy next actions [B] for the Bellman target, among allowed actions."""
+        """Returns the greedy next actions for the Bellman target, among allowed actions.
+
+        The online network selects them in double DQN, else the target network.
+        """
         if not self.config.double:
             next_q = self._target_mean(batch.next_obs, next_values, tau)
         else:
@@ -115,7 +122,7 @@ class Dqn(Algorithm):
         return self._allowed_only(next_q, batch.next_obs).argmax(1)
 
     def _target_mean(self, obs: Any, values: Tensor, tau: Tensor | None) -> Tensor:
-        """Returns the target network's expected returns, [B, A].
+        """Returns the target network's expected return of each action, [B, A] for a batch.
 
         `values` are the network's outputs for `obs`. For IQN they are quantiles at random fractions
         `tau`, so the network is called again with evenly spaced fractions.
@@ -125,7 +132,7 @@ class Dqn(Algorithm):
     def _munchausen_target(
         self, batch: TensorBatch, next_values: Tensor, tau: Tensor | None
     ) -> Tensor:
-        """Returns the targets of Munchausen DQN (eq. 1 of Vieillard et al. 2020).
+        """Returns the Bellman targets of Munchausen DQN (eq. 1 of Vieillard et al. 2020).
 
         In an n-step return only the first step gets the log-policy bonus, because a batch does not
         hold the observations of the other steps.
@@ -143,12 +150,15 @@ class Dqn(Algorithm):
         return self.values.bellman_backup(soft_value, reward, batch.discount)
 
     def _log_policy(self, obs: Any, q: Tensor) -> Tensor:
-        """Returns temperature x log-probabilities [B, A] of the softmax policy over Q values."""
+        """Returns temperature x log-probability of each action, for the softmax policy over `q`.
+
+        `q` are Q values, [B, A] for a batch; so is the result. Forbidden actions are masked.
+        """
         temperature = self.config.temperature
         return temperature * F.log_softmax(self._allowed_only(q, obs) / temperature, 1)
 
     def _allowed_only(self, q: Tensor, obs: Any) -> Tensor:
-        """Returns Q values [B, A] in which forbidden actions have a very low value.
+        """Returns Q values in which forbidden actions have a very low value.
 
         The action masks in `obs` tell which actions are forbidden. Without masks, `q` is returned
         unchanged.
@@ -168,7 +178,7 @@ class Dqn(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Returns [E] epsilon-greedy actions.
+        """Returns epsilon-greedy actions [E], one for each of E environments.
 
         Noisy layers get new noise at every call, the same for all environments.
         """
@@ -196,7 +206,7 @@ class Dqn(Algorithm):
             resample_noise(self.online, torch.Generator().manual_seed(seed))
 
     def _action_scores(self, obs: Obs, *, exact: bool) -> Array:
-        """Returns action scores [E, A], whose maximum is the greedy action.
+        """Returns a score for each action in each of E environments; the largest is the greedy one.
 
         With `exact`, the scores are the Q values. Without it, a dueling network may return only its
         advantages, which rank the actions in the same order.

@@ -1,8 +1,8 @@
 """Exploration: random actions and noise, sampled with an actor's own random generator in numpy.
 
-In central inference one forward pass computes the actions of several actors. `BatchedGenerators`
-then replaces the generator: each actor's rows use that actor's generator, so that an actor's
-actions do not depend on the other actors in the batch.
+In central inference (as in SEED RL) one forward pass computes the actions of several actors, whose
+observations are in one batch. A `BatchedGenerators` then replaces the generator: each actor's part
+of the batch uses that actor's generator, so that an actor's actions do not depend on the others.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,10 @@ SMALLEST = 2.0**-54  # smaller than any uniform number except 0, whose logarithm
 
 
 class ActorSlice(NamedTuple):
-    """The rows of one actor in a batch of several actors, with its random generator."""
+    """The part of one actor in a batch with the observations of several actors.
+
+    It holds the indices (`rows`) in the batch, the actor's random generator and its epsilon.
+    """
 
     rows: slice
     rng: np.random.Generator
@@ -28,7 +31,8 @@ class ActorSlice(NamedTuple):
 class BatchedGenerators:
     """The random generators of several actors whose observations are in one batch.
 
-    Only the functions of this module can sample from it.
+    It replaces a numpy generator in the functions of `rookery.algorithms.exploration`. Any other
+    use raises `ProtocolError`.
     """
 
     def __init__(self, slices: Sequence[ActorSlice]):
@@ -43,10 +47,10 @@ class BatchedGenerators:
 
 
 def normal(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Samples standard normal float32 numbers.
+    """Samples an array of standard normal float32 numbers.
 
-    If `rng` is a `BatchedGenerators`, the rows of each actor are sampled with that actor's
-    generator.
+    If `rng` is a `BatchedGenerators`, the first axis is a batch of several actors, and each actor's
+    part is sampled with that actor's generator.
     """
     if isinstance(rng, BatchedGenerators):
         return np.concatenate([normal(_own_shape(shape, own), own.rng) for own in rng.slices])
@@ -54,10 +58,10 @@ def normal(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
 
 
 def uniform(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Samples uniform numbers in [0, 1).
+    """Samples an array of uniform numbers in [0, 1).
 
-    If `rng` is a `BatchedGenerators`, the rows of each actor are sampled with that actor's
-    generator.
+    If `rng` is a `BatchedGenerators`, the first axis is a batch of several actors, and each actor's
+    part is sampled with that actor's generator.
     """
     if isinstance(rng, BatchedGenerators):
         return np.concatenate([uniform(_own_shape(shape, own), own.rng) for own in rng.slices])
@@ -69,9 +73,9 @@ def _own_shape(shape: tuple[int, ...], own: ActorSlice) -> tuple[int, ...]:
 
 
 def explore_continuous(action: Floats, epsilon: float, rng: np.random.Generator) -> Floats:
-    """Replaces [E, A] continuous actions by random ones with probability `epsilon`, in place.
+    """Replaces continuous actions by random ones with probability `epsilon`, in place.
 
-    Random actions are uniform in [-1, 1].
+    `action` is [E, A]: E environments, A components. Random actions are uniform in [-1, 1].
     """
     if isinstance(rng, BatchedGenerators):
         for rows, own_rng, own_epsilon in rng.slices:
@@ -89,9 +93,10 @@ def explore_discrete(
     rng: np.random.Generator,
     mask: Bools | None = None,
 ) -> Array:
-    """Replaces [E] discrete actions by uniform ones with probability `epsilon`, in place.
+    """Replaces discrete actions by uniformly random ones with probability `epsilon`, in place.
 
-    With an action mask [E, choices], random actions are sampled among the allowed actions.
+    `action` is [E], one for each environment. With an action mask [E, choices], random actions are
+    sampled among the allowed actions.
     """
     if isinstance(rng, BatchedGenerators):
         for rows, own_rng, own_epsilon in rng.slices:
@@ -120,10 +125,11 @@ def _nth_allowed(share: Floats, mask: Bools) -> Array:
 def greedy_or_random(
     scores: Floats, mask: Array, epsilon: float, rng: np.random.Generator
 ) -> Array:
-    """Returns epsilon-greedy actions [E] for scores [E, n] and action masks [E, n] of 0 and 1.
+    """Returns epsilon-greedy actions [E] for E environments with n discrete actions each.
 
-    Selects the same actions as argmax and `explore_discrete`, but in one function compiled with
-    numba. For few environments, the numpy calls would take longer than the network's forward pass.
+    `scores` are action scores [E, n], `mask` are action masks [E, n] of 0 and 1. Selects the same
+    actions as argmax and `explore_discrete`, but in one function compiled with numba. For few
+    environments, the numpy calls would take longer than the network's forward pass.
     """
     chance = rng.random(len(scores)) if epsilon > 0 else _NEVER
     return _greedy_or_random(scores, mask, chance, epsilon)  # type: ignore[no-any-return]
@@ -180,7 +186,10 @@ def _best(scores, mask, free):  # type: ignore[no-untyped-def]
 def explore_multi_discrete(
     action: Array, sizes: Sequence[int], epsilon: float, rng: np.random.Generator
 ) -> Array:
-    """Replaces [E, k] multi-discrete actions by uniform ones with probability epsilon, in place."""
+    """Replaces multi-discrete actions by uniformly random ones with probability `epsilon`.
+
+    Works in place. `action` is [E, k]: E environments, k components with `sizes` choices each.
+    """
     if isinstance(rng, BatchedGenerators):
         for rows, own_rng, own_epsilon in rng.slices:
             explore_multi_discrete(action[rows], sizes, own_epsilon, own_rng)
@@ -193,10 +202,11 @@ def explore_multi_discrete(
 def explore_agents(
     action: Array, choices: int, epsilon: float, every: int, rng: np.random.Generator
 ) -> Array:
-    """Replaces [E, N] discrete actions of N agents by uniform ones with probability `epsilon`.
+    """Replaces actions of several agents by uniformly random ones with probability `epsilon`.
 
-    Works in place. In environment e, only agents i with (i + e) % `every` = 0 explore. All other
-    agents keep their actions, so that few agents act at random at the same time.
+    Works in place. `action` is [E, N]: E environments with N agents each. In environment e, only
+    agents i with (i + e) % min(`every`, N) = 0 explore. All other agents keep their actions, so
+    that few agents act at random at the same time.
     """
     if isinstance(rng, BatchedGenerators):
         for rows, own_rng, own_epsilon in rng.slices:
@@ -213,7 +223,10 @@ def explore_agents(
 
 
 def sample_categorical(logits: Floats, rng: np.random.Generator) -> Array:
-    """Samples actions [E, ...] from logits [E, ..., A], by the Gumbel-max trick."""
+    """Samples discrete actions from logits, by the Gumbel-max trick.
+
+    The last axis of `logits` is that of the actions; the first is the batch.
+    """
     chance = np.maximum(uniform(logits.shape, rng), SMALLEST)
     noise = -np.log(-np.log(chance))  # finite, so that forbidden actions stay the lowest
     action: Array = np.argmax(logits + noise, axis=-1)

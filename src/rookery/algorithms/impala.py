@@ -52,7 +52,11 @@ class Impala(ActorCritic):
         yield loss._replace(amount=steps)
 
     def _evaluate(self, batch: TensorBatch) -> tuple[ActionEvaluation, Tensor]:
-        """Returns a batch's log-probabilities and entropies [B, T], and state values [B, T + 1]."""
+        """Evaluates the policy on B sequences of T steps.
+
+        Returns log-probabilities of the actions and entropies, [B, T] each, and the state values
+        [B, T + 1].
+        """
         many, length = batch.mask.shape
         leaves = self.spec.unpack(batch.obs)
         flat = {name: leaf.flatten(0, 1) for name, leaf in leaves.items()}  # [B * (T + 1), *leaf]
@@ -73,7 +77,9 @@ def vtrace(
     rho_clip: float,
     c_clip: float,
 ) -> VTrace:
-    """Returns V-trace targets and advantages for [B, T] steps with [B, T + 1] state values.
+    """Returns V-trace value targets and advantages for B sequences of T steps (IMPALA).
+
+    `value` are the state values [B, T + 1]; all other arrays are [B, T].
 
     `log_ratio` is log(pi / mu), where pi is the present policy and mu the policy that acted. `mask`
     is 1 for steps of the episode and 0 for padding after its end. The targets bootstrap from the

@@ -22,10 +22,10 @@ FORBIDDEN, LEAST = -1e30, -1e29
 
 
 def allowed(obs: Any, spec: EnvSpec) -> Any:
-    """Returns the action masks of observations as booleans [..., n]; None if there are no masks.
+    """Returns the action masks of observations as booleans [..., n], for n discrete actions.
 
-    With frame stacking, the mask of the latest frame is used. A mask of zeros only, as in some
-    final observations, allows every action.
+    Returns None if observations have no masks. With frame stacking, the mask of the latest frame is
+    used. A mask of zeros only, as in some final observations, allows every action.
     """
     if not spec.masked:
         return None
@@ -42,9 +42,10 @@ def masked(scores: Tensor, mask: Any) -> Tensor: ...
 @overload
 def masked(scores: Array, mask: Any) -> Array: ...
 def masked(scores: Any, mask: Any) -> Any:
-    """Returns Q values or logits [..., n] in which forbidden actions have the value `FORBIDDEN`.
+    """Returns Q values or logits in which forbidden actions have a very low value (-1e30).
 
-    If `mask` is None, every action is allowed.
+    `scores` and the boolean `mask` (True: allowed) are [..., n], for n discrete actions. If `mask`
+    is None, every action is allowed.
     """
     if mask is None:
         return scores

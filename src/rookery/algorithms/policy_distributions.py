@@ -31,7 +31,7 @@ LOG_TAU = math.log(2.0 * math.pi)
 
 
 class ActionEvaluation(NamedTuple):
-    """Log-probabilities of B actions, and entropies of the policy in the same states."""
+    """Log-probabilities of a batch of actions, and the policy's entropies in the same states."""
 
     log_prob: Tensor  # [B]
     entropy: Tensor  # [B]
@@ -46,29 +46,35 @@ class PolicyDistribution(nn.Module):
     width: int  # number of network outputs it needs
 
     def sample(self, out: Floats, rng: np.random.Generator) -> Array:
-        """Samples E actions, given network outputs [E, width]."""
+        """Samples an action for each of E environments, given network outputs [E, width]."""
         raise NotImplementedError
 
     def mode(self, out: Floats) -> Array:
-        """Returns the most likely actions, given network outputs [E, width]."""
+        """Returns the most likely action in each of E environments, given outputs [E, width]."""
         raise NotImplementedError
 
     def explore(
         self, action: Array, epsilon: float, rng: np.random.Generator, mask: Bools | None = None
     ) -> Array:
-        """Replaces each of E actions by a uniformly random one with probability `epsilon`.
+        """Replaces each of E environments' actions by a random one with probability `epsilon`.
 
-        With an action mask [E, n], random actions are allowed ones. Masks are supported for a
-        single discrete action only.
+        Random actions are uniform. With an action mask [E, n], random actions are allowed ones.
+        Masks are supported for a single discrete action only.
         """
         raise NotImplementedError
 
     def log_prob(self, out: Floats, action: Array) -> Floats:
-        """Returns the log-probabilities (or log-densities) of actions, [E], in numpy."""
+        """Returns the log-probabilities (or log-densities) of actions, in numpy, for acting.
+
+        `out` are the network outputs for each of E environments; the result is [E].
+        """
         raise NotImplementedError
 
     def evaluate(self, out: Tensor, action: Tensor) -> ActionEvaluation:
-        """Returns the log-probabilities of actions, and the entropies, in torch with gradients."""
+        """Returns log-probabilities of actions and the policy's entropies, in torch with gradients.
+
+        `out` are the network outputs for a batch. Used for learning.
+        """
         raise NotImplementedError
 
 

@@ -45,12 +45,18 @@ class RecurrentQ(nn.Module):
         self.head = nn.Linear(net.memory, spec.action.n + config.dueling)
 
     def forward(self, obs: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns [E, A] action values and the next recurrent state [E, M], for one step."""
+        """Computes one step in each of E environments.
+
+        Returns the values of A actions [E, A] and the next recurrent state [E, M], of size M.
+        """
         y, memory = self.core.step(torch.relu(self.body(obs)), memory)
         return self._values(y), memory
 
     def unroll(self, obs: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns [B, T, A] action values and the last recurrent state, for obs [B, T, *obs]."""
+        """Computes B sequences of T steps, from the recurrent state `memory` before the first step.
+
+        Returns the values of A actions [B, T, A] and the last recurrent state.
+        """
         x = torch.relu(self.body(_map_leaves(obs, lambda leaf: leaf.flatten(0, 1))))  # [B * T, F]
         y, memory = self.core.unroll(x.view(len(memory), -1, x.shape[1]), memory)
         return self._values(y), memory
@@ -101,10 +107,10 @@ class R2d2(Algorithm):
         yield Loss("q", loss, priority, metrics, count)
 
     def _unroll(self, network: Any, batch: TensorBatch) -> Tensor:
-        """Returns the network's action values [B, T + 1, A] for sequences of T + 1 observations.
+        """Returns the network's action values for B sequences of T + 1 observations.
 
-        No gradient flows through the burn-in steps of a sequence, unless the sequence starts at the
-        beginning of an episode (extra column `FRESH`).
+        They are [B, T + 1, A] for A actions. No gradient flows through the burn-in steps of a
+        sequence, unless the sequence starts at the beginning of an episode (extra column `FRESH`).
         """
         burn_in, memory = self.config.burn_in, batch.extras[MEMORY]
         if burn_in == 0:
@@ -117,8 +123,9 @@ class R2d2(Algorithm):
         return torch.cat([early, late], 1)
 
     def _bellman_target(self, batch: TensorBatch, q: Tensor) -> Tensor:
-        """Returns the n-step Bellman targets [B, T], rescaled if `algo.rescale` is set.
+        """Returns the n-step Bellman targets [B, T] of B sequences of T steps.
 
+        They are rescaled if `algo.rescale` is set. `q` are the online network's action values.
         Steps with fewer than n steps after them bootstrap from the sequence's last observation.
         """
         next_q = self._unroll(self.target.network, batch)
@@ -135,16 +142,20 @@ class R2d2(Algorithm):
         return inverse_rescale(value) if self.config.rescale else value
 
     def _loss_mask(self, batch: TensorBatch) -> Tensor:
-        """Returns [B, T]: 1 for steps that the loss covers, 0 for burn-in and padding."""
+        """Returns 1 for steps that the loss covers, 0 for burn-in and padding.
+
+        The result is [B, T], for B sequences of T steps.
+        """
         steps = torch.arange(batch.mask.shape[1], device=batch.mask.device)
         late: Tensor = steps >= self.config.burn_in
         loss_mask: Tensor = batch.mask * (late | (batch.extras[FRESH] > 0)[:, None])
         return loss_mask
 
     def _priority(self, error: Tensor, loss_mask: Tensor) -> Tensor:
-        """Returns the sequences' priorities, [B]: a mix of the largest and the mean |TD error|.
+        """Returns the replay priorities of B sequences: a mix of largest and mean |TD error|.
 
-        `error` [B, T] is 0 outside the loss mask.
+        `error` [B, T] are the absolute TD errors of T steps, 0 for steps that the loss does not
+        cover. `algo.eta` is the weight of the largest.
         """
         mean = error.sum(1) / loss_mask.sum(1).clamp(min=1.0)
         return self.config.eta * error.amax(1) + (1.0 - self.config.eta) * mean
@@ -162,9 +173,10 @@ class R2d2(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Returns [E] epsilon-greedy actions.
+        """Returns epsilon-greedy actions [E], one for each of E environments.
 
-        `memory` is the recurrent state [E, M]; None means zeros, as at the start of an episode.
+        `memory` is the recurrent state [E, M], of size M; None means zeros, as at the start of an
+        episode.
         """
         if memory is None:
             count = len(next(iter(self.spec.unpack(obs).values())))
@@ -192,12 +204,12 @@ class R2d2(Algorithm):
 
 
 def rescale(x: Tensor) -> Tensor:
-    """Rescales returns: sign(x)(sqrt(|x| + 1) - 1) + SLOPE x (Pohlen et al. 2018)."""
+    """Rescales values of returns x to sign(x)(sqrt(|x| + 1) - 1) + 0.001 x (Pohlen et al. 2018)."""
     return x.sign() * ((x.abs() + 1.0).sqrt() - 1.0) + SLOPE * x
 
 
 def inverse_rescale(y: Tensor) -> Tensor:
-    """Returns the inverse of `rescale`, in a form without cancellation errors."""
+    """Applies the inverse of the value rescaling `rescale`, without cancellation errors."""
     inside = y.abs() + 1.0 + SLOPE
     root = 2.0 * inside / (1.0 + (1.0 + 4.0 * SLOPE * inside).sqrt())  # sqrt(|x| + 1)
     return y.sign() * (root.square() - 1.0)

@@ -1,10 +1,11 @@
 """Value representations of deep Q-learning: the expected return, or its distribution.
 
-A Q-network returns expected returns [B, A], or K numbers that describe the return distribution of
-each action, [B, A, K]. This module defines what the K numbers mean.
+For a batch of B observations and A actions, a Q-network returns expected returns [B, A], or, for
+each action, K numbers that describe the return distribution, [B, A, K]. The classes of this module
+define what the K numbers mean.
 
-Bellemare et al. 2017 (categorical: C51); Dabney et al. 2018a (quantiles: QR-DQN);
-Dabney et al. 2018b (implicit: IQN).
+Bellemare et al. 2017 (categorical: C51); Dabney et al. 2018a (quantiles: QR-DQN); Dabney et al.
+2018b (implicit: IQN).
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from rookery.types import EnvSpec
 
 
 class RowLosses(NamedTuple):
-    """Loss and TD error of each of the B transitions of a batch."""
+    """The Q-learning loss and the TD error of each transition of a batch."""
 
     loss: Tensor  # [B]
     td_error: Tensor  # [B] for priorities; no gradient
@@ -44,28 +45,38 @@ class MeanValues:
         return 1
 
     def body(self, net: NetConfig, spec: EnvSpec, rows: int, **how: Any) -> nn.Module:
-        """Builds the neural network, which predicts `outputs` numbers for each of `rows` rows.
+        """Builds the neural network, whose outputs are `rows` groups of `outputs` numbers.
 
-        The rows are the actions, and one more for the state value of a dueling network.
+        There is one group for each action, and one more for the state value of a dueling network.
         """
         return build(net, spec, rows * self.outputs, **how)
 
     def sample_tau(self, batch: int, rng: torch.Generator) -> Tensor | None:
-        """Samples random quantile fractions [B, K] for IQN; returns None if not IQN."""
+        """Samples K random quantile fractions for each of `batch` transitions, for IQN.
+
+        Returns None in all other value representations.
+        """
         return None
 
     def select(self, values: Tensor, action: Tensor) -> Tensor:
-        """Returns the values of the given actions [B]: [B], or [B, K] if distributional."""
+        """Selects the values of the given actions from those of all actions.
+
+        `action` [B] has one action for each of B transitions. The result is [B], or [B, K] if K
+        numbers describe the return distribution of an action.
+        """
         return values.gather(1, action[:, None]).squeeze(1)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Returns the expected returns that the network outputs stand for, [B, A] or [B]."""
+        """Returns the expected returns that network outputs stand for.
+
+        Removes the last axis of outputs that describe distributions.
+        """
         return values
 
     def bellman_backup(self, next_value: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
         """Returns the Bellman targets: reward + discount x next value.
 
-        Their shape is [B], or [B, K] for a distributional representation.
+        Their shape is [B] (batch), or [B, K] if K numbers describe a return distribution.
         """
         return reward + discount * next_value
 
@@ -81,8 +92,8 @@ class MeanValues:
 class CategoricalValues(MeanValues):
     """C51: the network outputs logits of the probabilities of `atoms` evenly spaced returns.
 
-    The loss is the KL divergence from the target, whose gradient equals that of the cross-entropy.
-    It also serves as the priority, as in Hessel et al. 2018.
+    The loss is the KL divergence from the target distribution, whose gradient equals that of the
+    cross-entropy. It also serves as the replay priority, as in Hessel et al. 2018.
     """
 
     distributional = True
@@ -92,7 +103,7 @@ class CategoricalValues(MeanValues):
         return self.config.atoms
 
     def support(self, like: Tensor) -> Tensor:
-        """Returns the support of the distribution, [K]: the return of each atom."""
+        """Returns the support of the return distribution: the return of each atom."""
         config = self.config
         return torch.linspace(
             config.value_min, config.value_max, config.atoms, device=like.device, dtype=like.dtype
@@ -105,7 +116,7 @@ class CategoricalValues(MeanValues):
         return F.softmax(values, -1) @ self.support(values)
 
     def bellman_backup(self, next_value: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        """Returns the target probabilities [B, K] of the atoms.
+        """Returns the Bellman targets of C51: target probabilities [B, K] (batch, atoms).
 
         They are the distribution of reward + discount x next return, projected onto the support.
         """
@@ -128,8 +139,8 @@ class CategoricalValues(MeanValues):
 class QuantileValues(MeanValues):
     """QR-DQN: the network outputs quantiles of the return at evenly spaced fractions.
 
-    `algo.quantiles` is their number. Priorities are the TD errors of the mean, which actors can
-    compute too.
+    `algo.quantiles` is their number. Replay priorities are the TD errors of the mean, which actors
+    can compute too.
     """
 
     distributional = True
@@ -172,10 +183,11 @@ VALUES: dict[Values, type[MeanValues]] = {
 
 
 def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
-    """Returns the quantile regression loss [B] of predicted quantiles [B, N].
+    """Returns the quantile regression loss, with Huber loss, of each of B transitions.
 
-    `tau` are their fractions, [N] or [B, N]; `target` are samples [B, M] of the target
-    distribution (Dabney et al. 2018a, eq. 10, with kappa 1).
+    `prediction` are N predicted quantiles [B, N]; `tau` are their fractions, [N] or [B, N];
+    `target` are M samples [B, M] of the target distribution (Dabney et al. 2018a, eq. 10, with
+    kappa 1).
     """
     shape = (*prediction.shape, target.shape[1])
     prediction = prediction[:, :, None].expand(shape)
@@ -185,6 +197,9 @@ def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor) -> Tens
 
 
 def _select(values: Tensor, action: Tensor) -> Tensor:
-    """Returns the distributions [B, K] of the given actions [B], from values [B, A, K]."""
+    """Selects the return distributions [B, K] of the given actions [B] from those of all actions.
+
+    `values` are [B, A, K]: batch, actions, numbers that describe a distribution.
+    """
     index = action[:, None, None].expand(-1, 1, values.shape[2])
     return values.gather(1, index).squeeze(1)

@@ -33,7 +33,10 @@ def sac(config: SacConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec) -> Alg
 
 
 class Temperature(nn.Module):
-    """The entropy temperature (alpha): fixed, or learned so that the entropy reaches a target."""
+    """The entropy temperature (alpha) of SAC.
+
+    It is fixed, or learned so that the policy's entropy reaches a target entropy.
+    """
 
     log: Tensor
 
@@ -97,7 +100,7 @@ class Sac(Continuous):
 
     @torch.no_grad()
     def _bellman_target(self, batch: TensorBatch, alpha: Tensor, rng: torch.Generator) -> Tensor:
-        """Returns the critics' soft Bellman targets, [B, 1]."""
+        """Returns the soft Bellman targets of the critics, [B, 1] for a batch of B transitions."""
         action, log_prob = self.sample(batch.next_obs, rng)
         next_q = self.bootstrap_q(self.target.network(batch.next_obs, action))
         soft = next_q - (alpha * log_prob)[:, None]
@@ -105,11 +108,17 @@ class Sac(Continuous):
         return target
 
     def bootstrap_q(self, q: Tensor) -> Tensor:
-        """Returns the target Q value [B, 1] of C critics' outputs [C, B, 1]: their minimum."""
+        """Returns the Q values for the Bellman target: the minimum over the target critics.
+
+        `q` are the outputs [C, B, 1] of C critics for a batch of B; the result is [B, 1].
+        """
         return q.amin(0)
 
     def sample(self, obs: Any, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Returns sampled actions [B, A] and their log-probabilities [B], both with gradients."""
+        """Samples actions from the policy for a batch of B observations, with gradients.
+
+        Returns the actions [B, A], with A components, and their log-probabilities [B].
+        """
         mean, log_std = self._gaussian(self.policy(obs))
         noise = torch.randn(mean.shape, generator=rng, device=mean.device)
         raw = mean + log_std.exp() * noise
@@ -179,15 +188,15 @@ class DiscreteSac(Algorithm):
         yield from self.temperature.losses(self._comparable_entropy(entropy, batch.obs))
 
     def _log_prob(self, obs: Any) -> Tensor:
-        """Returns the log-probabilities of all actions, [B, A], with action masks applied."""
+        """Returns the log-probability of each action, [B, A] for a batch; action masks apply."""
         return F.log_softmax(masked(self.policy(obs), allowed(obs, self.spec)), 1)
 
     def _comparable_entropy(self, entropy: Tensor, obs: Any) -> Tensor:
-        """Returns policy entropies [B], corrected for action masks, to compare with the target.
+        """Returns policy entropies, corrected for action masks, to compare with the target entropy.
 
-        The default target is ENTROPY_SHARE x log(number of actions). If a mask allows fewer
-        actions, the highest possible entropy is lower, so ENTROPY_SHARE x log(all actions / allowed
-        actions) is added to the entropy. Nothing is added if the user has set the target.
+        The default target entropy is 0.5 x log(number of actions). If a mask allows fewer actions,
+        the highest possible entropy is lower, so 0.5 x log(all actions / allowed actions) is added
+        to the entropy. Nothing is added if the user has set the target entropy.
         """
         mask = allowed(obs, self.spec)
         if mask is None or self.config.target_entropy is not None:
@@ -236,5 +245,5 @@ class DiscreteSac(Algorithm):
 
 
 def min_q(critics: Any, obs: Any) -> Tensor:
-    """Returns the Q values of all actions, [B, A]: the minimum over several critics."""
+    """Returns the Q value of each action, [B, A] for a batch: the minimum over several critics."""
     return torch.stack([critic(obs) for critic in critics]).amin(0)

@@ -1,4 +1,4 @@
-"""DQN agent that `train_dqn` returns: a learner and its replay buffer, without actor processes.
+"""DQN agent as `train_dqn` returns it: a learner and its replay buffer, without actor processes.
 
     agent = DqnAgent.new("CartPole-v1", settings={"net.hidden": [64]})
     for trajectory in rollout_worker(agent.policy(), episodes=4, epsilon=0.3):
@@ -8,7 +8,7 @@
     agent = DqnAgent.open("runs/agent")
 
 A saved agent holds all networks, the optimizer and the settings: named arrays, and JSON in the
-header. The replay buffer is not saved. Pickle is not used.
+header of a safetensors file. The replay buffer is not saved. Pickle is not used.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ from rookery.version import __version__
 FORMAT = 1
 SUFFIX = ".safetensors"
 HEADER = "rookery"  # entry in the safetensors header
-NO_INCARNATION = -1  # incarnation of rows that were not written by an actor
+NO_INCARNATION = -1  # restart number of env steps that no actor process wrote
 RATE = "selfplay/win_rate_"
 NO_ACTORS: dict[str, Any] = {  # settings of an agent without actors and opponents
     "run.mode": "sync",
@@ -60,9 +60,10 @@ NO_ACTORS: dict[str, Any] = {  # settings of an agent without actors and opponen
 
 
 class SavedAgent(NamedTuple):
-    """Content of a saved agent's file: settings, and the learner's state as numbers and arrays.
+    """Content of the file of a saved `DqnAgent`: settings, and the learner's state.
 
-    The arrays are the weights of all networks and the optimizer's state.
+    `arrays` are the weights of all networks and the optimizer's state; `numbers` is the rest of the
+    learner's state, such as its number of steps.
     """
 
     config: Config
@@ -71,12 +72,15 @@ class SavedAgent(NamedTuple):
 
 
 class DqnAgent:
-    """DQN agent that learns from trajectories, acts, saves and loads."""
+    """DQN agent that acts, learns from episodes given as trajectories, and saves to a file."""
 
     def __init__(
         self, parts: Parts, made_from: Recipe, codec: SpaceCodec, returns: list[float] | None = None
     ):
-        """Makes an agent from the learner and replay buffer of a run whose actors are closed."""
+        """Makes an agent from the learner and replay buffer of a training whose actors are closed.
+
+        To make an untrained agent use `DqnAgent.new`.
+        """
         self.recipe, self.codec = made_from, codec
         self.returns = returns or []  # of all episodes, in training order
         self.win_rates = _win_rates(parts.opponents)  # in training, by kind of opponent
@@ -94,7 +98,10 @@ class DqnAgent:
     @classmethod
     @checked
     def new(cls, env: Any = "CartPole-v1", *, settings: Mapping[str, Any] = NONE) -> "DqnAgent":
-        """Makes an untrained agent; `settings` maps dotted names (`net.hidden`) to values."""
+        """Makes an untrained agent for an environment: a Gymnasium id, a class or a function.
+
+        `settings` maps dotted names of settings, such as `net.hidden`, to values.
+        """
         shown = recipe(env, {**settings, **NO_ACTORS}).shown()
         lanes = 1 if shown.tables is None else shown.tables.seats
         made_from = recipe(env, {**settings, **NO_ACTORS, "actor.envs": lanes})
@@ -105,9 +112,10 @@ class DqnAgent:
     @classmethod
     @checked
     def open(cls, path: str | Path, env: Any = None) -> "DqnAgent":
-        """Loads a saved agent, with an empty replay buffer.
+        """Makes an agent from a file that `save` wrote, with an empty replay buffer.
 
-        `env` is required if the saved agent's environment was a Python object without a name.
+        Any other file raises `CheckpointError`. `env` is required if the saved agent's environment
+        was a Python object without a name.
         """
         saved = read(path)
         agent = cls.new(saved.config.env.id if env is None else env, settings=_sections(saved))
@@ -133,7 +141,7 @@ class DqnAgent:
 
     @checked
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sets the weights of the online and the target network."""
+        """Copies weights, by parameter name, into the online and the target network."""
         algorithm = self._parts.learner.algorithm
         load_arrays(algorithm.acting, weights)
         algorithm.update_targets(0)
@@ -152,16 +160,17 @@ class DqnAgent:
         self._acting.reset()
 
     def policy(self) -> InferencePolicy:
-        """Returns a policy, with a copy of the weights, that can act in another process."""
+        """Returns a policy with a copy of the agent's weights, for use in another process."""
         policy = InferencePolicy(self.recipe, self._parts.spec, self.codec)
         policy.set_weights(self._parts.learner.weights())
         return policy
 
     @checked
     def add_trajectory_to_buffer(self, trajectory: Trajectory | Mapping[str, Any]) -> None:
-        """Adds one episode to the replay buffer.
+        """Adds one whole episode to the replay buffer.
 
-        A trajectory given as a mapping must have the field names of `Trajectory` as keys.
+        A trajectory given as a mapping must have the field names of `Trajectory` as keys. Raises
+        `ConfigError` if it is not one whole episode.
         """
         given = as_trajectory(trajectory)
         self._refuse_what_actors_add()
@@ -189,7 +198,7 @@ class DqnAgent:
     def learn(self, learner_steps: int = 1) -> float:
         """Takes gradient steps on batches from the replay buffer, and returns their mean loss.
 
-        Steps with a loss or gradient that is not finite are skipped; if all are, returns nan.
+        Steps with a loss or gradient that is not finite are skipped; if all are, returns NaN.
         """
         learned = [learn(self._parts).result.metrics for _ in range(learner_steps)]
         self._stale = True
@@ -198,7 +207,7 @@ class DqnAgent:
 
     @checked
     def save(self, path: str | Path) -> Path:
-        """Saves the agent to a file, and returns the file's path.
+        """Saves the agent, without its replay buffer, to a file, and returns the file's path.
 
         A path without an extension gets `.safetensors`; missing folders are made.
         """
@@ -215,7 +224,7 @@ class DqnAgent:
     def load(self, path: str | Path) -> None:
         """Replaces this agent's networks and optimizer state by those in a saved agent's file.
 
-        The saved agent must have the same network sizes and the same optimizer.
+        Raises `CheckpointError` if the saved agent has other network sizes or another optimizer.
         """
         saved = read(path)
         ours, theirs = self.config.learner.optimizer, saved.config.learner.optimizer
@@ -246,9 +255,10 @@ def _release(pool: LocalReplay, weight_store: WeightStore, ring: Ring) -> None:
 
 
 def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Path:
-    """Writes a saved agent, JSON header and arrays, to a safetensors file; returns its path.
+    """Writes the JSON header and the arrays of an agent to a safetensors file; returns its path.
 
-    The file is written atomically. A path without an extension gets `.safetensors`.
+    The file is written atomically. A path without an extension gets `.safetensors`. If writing
+    fails, raises `CheckpointError`.
     """
     target = _named(path)
     scratch = scratch_name(target)
@@ -271,7 +281,7 @@ def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Arra
 
 
 def read(path: str | Path) -> SavedAgent:
-    """Reads a saved agent; raises `CheckpointError` for a file that is not a saved agent."""
+    """Reads the file of a saved `DqnAgent`; raises `CheckpointError` for any other file."""
     file = _named(path)
     try:
         with safe_open(file, framework="numpy") as opened:

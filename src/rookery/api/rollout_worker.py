@@ -2,7 +2,7 @@
 
     for trajectory in rollout_worker(policy, episodes=4, epsilon=0.1, seed=3): ...
 
-Episodes are played by an `Actor`, as in a training run.
+Episodes are played in this process, by the `Actor` class of training runs.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,9 @@ def rollout_worker(
     """Plays whole episodes with a policy and returns their trajectories.
 
     `policy` is an `InferencePolicy`, or network weights by name. `env` defaults to the policy's own
-    environment, or CartPole-v1 for weights. The episodes equal those of the first actor of a run
-    with this seed. In a game of several players the opponents play at random, and the policy's
-    seat (first player, second player ...) changes with every game.
+    environment, or CartPole-v1 for weights. The same arguments give the same episodes. In a game
+    of several players the opponents play at random, and the policy's seat (first player, second
+    player ...) changes with every game. Invalid arguments raise `ConfigError`.
     """
     if episodes < 1 or not 0.0 <= epsilon <= 1.0:
         raise ConfigError(
@@ -57,7 +57,10 @@ def rollout_worker(
 
 
 def _played(actor: Actor, episodes: int, epsilon: float) -> dict[str, Array]:
-    """Plays `episodes` episodes with an actor; returns their steps as arrays by column name."""
+    """Plays `episodes` episodes with an actor; returns all their env steps as arrays.
+
+    The arrays are by name of the value: observations, `action`, `reward`, `end` of the episode.
+    """
     pieces, ring, ended = list[dict[str, Array]](), actor.ring, 0
     while ended < episodes:
         ended += len(actor.collect_episodes(episodes - ended, epsilon).ended)

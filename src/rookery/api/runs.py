@@ -1,4 +1,4 @@
-"""Python API of runs: `train`, `events` and `load`.
+"""Python API of training runs: `train`, `events` and `load`.
 
 run = rookery.train("cartpole", env=my_env, callbacks=[...], seed=3)
 run.policy.act(obs); run.metrics; run.run_dir
@@ -36,7 +36,7 @@ Source = str | Path | Config
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its result as a dict (`answer`), and its best policy."""
+    """A finished training run: its folder, its result as a dict (`answer`), and its best policy."""
 
     run_dir: Path
     answer: dict[str, Any]  # the JSON object that `rookery train --json` prints
@@ -64,9 +64,10 @@ def train(
 ) -> Run:
     """Trains an agent until the run ends, and returns the finished run.
 
-    `source` is a scenario's name, the path of a YAML file, or a Config; `env` a Gymnasium id, an
-    environment class, or a function that makes one. With `resume`, the folder of a stopped run,
-    `source` is left out.
+    `source` is the name of a scenario (packaged training configuration), the path of a YAML file,
+    or a Config; `env` a Gymnasium id, an environment class, or a function that makes one. With
+    `resume`, the folder of a stopped run, `source` is left out. Invalid arguments raise
+    `ConfigError`; Ctrl+C saves a checkpoint and raises KeyboardInterrupt.
     """
     config = _config(
         source, env=env, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume
@@ -114,9 +115,9 @@ def events(
     resume: str | Path | None = None,
     exact: bool = False,
 ) -> Iterator[Event]:
-    """Trains an agent and yields the run's events.
+    """Trains an agent and yields the events of the run, from `Started` to `Stopped`.
 
-    Closing the iterator early ends the run without saving it. Arguments are as in `train`.
+    Closing the iterator early ends the run without saving it. Arguments are as in `rookery.train`.
     """
     config = _config(
         source, env=env, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume
@@ -133,10 +134,11 @@ def events(
 
 @beartype
 def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) -> Policy:
-    """Loads a run's policy from the checkpoint `best`, `last` or a number of env steps.
+    """Loads the trained policy of a run folder from a checkpoint.
 
-    `run` may also be a file of `rookery export`, which holds one policy and needs neither the run
-    folder nor the environment.
+    `checkpoint` is `best`, `last` or the number of env steps of the checkpoint. `run` may also be a
+    file of `rookery export`, which holds one policy and needs neither the run folder nor the
+    environment.
     """
     path = Path(run)
     if path.is_file():

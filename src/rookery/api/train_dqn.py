@@ -4,7 +4,7 @@
     agent.act(obs)
 
 A cycle publishes weights and epsilon, lets each actor process play its episodes, stores them in the
-replay buffer, takes learner steps, and decays epsilon. Unlike the synchronous loop of
+replay buffer, takes learner (gradient) steps, and decays epsilon. Unlike the sync mode of
 `rookery.train`, it collects whole episodes, takes a fixed number of learner steps instead of using
 a rate limiter (samples per insert), and decays epsilon by cycles. There is no run folder,
 checkpoint or evaluation process; `rookery.train` has those.
@@ -90,7 +90,7 @@ Steps: TypeAlias = int | Literal["adaptive"] | None
 
 
 class Cycle(NamedTuple):
-    """Progress of `train_dqn` after a cycle, which is a phase of playing and one of learning."""
+    """Progress of `train_dqn` after a cycle: all actors play episodes, then the learner learns."""
 
     cycle: int  # from 1
     episodes: int
@@ -103,7 +103,7 @@ class Cycle(NamedTuple):
 
 
 class CyclePlan(NamedTuple):
-    """Arguments of `train_dqn` about its cycles of playing and learning, and when they end."""
+    """Arguments of `train_dqn` that control its cycles (play, then learn) and their end."""
 
     steps: Steps  # learner steps per cycle
     decay: float | None  # factor of epsilon per cycle; None: PER_EPISODE for each episode
@@ -112,14 +112,17 @@ class CyclePlan(NamedTuple):
     callback: Callable[[Cycle], Any] | None
 
     def over(self, done: Cycle, config: Config) -> bool:
-        """Returns whether training ends: episodes, mean return or time have reached their limit."""
+        """Returns whether training ends after cycle `done`.
+
+        It ends if the number of episodes, the mean return or the time has reached its limit.
+        """
         played = done.episodes >= (config.run.episodes or 0)
         solved = self.target is not None and done.mean_return >= self.target
         late = self.max_seconds is not None and done.seconds >= self.max_seconds
         return played or (solved and done.episodes >= WINDOW) or late
 
     def fall(self, episodes: int) -> float:
-        """Returns the factor for epsilon after a cycle in which `episodes` episodes were played."""
+        """Returns the factor by which epsilon decays after a cycle of `episodes` episodes."""
         return PER_EPISODE**episodes if self.decay is None else self.decay
 
 
@@ -152,13 +155,14 @@ def train_dqn(
     weights: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] = NONE,
 ) -> DqnAgent:
-    """Trains a DQN agent with `num_workers` worker processes, and returns it.
+    """Trains a DQN agent with `num_workers` actor processes, and returns it.
 
-    Training ends after the cycle in which `n_episodes` are reached, the mean return of the last 100
-    episodes reaches `target`, `max_seconds` have passed, or `callback` returned `Ask.STOP`. Unless
-    `max_seconds` ended it, the result depends only on the arguments, including `seed` and
-    `num_workers`. Ctrl+C ends all workers and raises KeyboardInterrupt. docs/train-dqn.md explains
-    every parameter.
+    In each cycle every worker plays `episodes_per_batch` episodes, then the learner takes
+    `learning_steps_per_batch` gradient steps (default: one per episode). Training ends after the
+    cycle in which `n_episodes` are reached, the mean return of the last 100 episodes reaches
+    `target`, `max_seconds` have passed, or `callback` returned `Ask.STOP`. Unless `max_seconds`
+    ended it, the result depends only on the arguments, including `seed` and `num_workers`. Ctrl+C
+    ends all workers and raises KeyboardInterrupt. docs/train-dqn.md explains every parameter.
     """
     arguments = {**locals()}  # a copy, since a debugger refreshes locals()
     workers = max(1, machine.cores() - 2) if num_workers is None else num_workers
@@ -195,10 +199,10 @@ def _fresh_seed() -> int:
 def _recipe(
     env: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> tuple[Recipe, SpaceCodec]:
-    """Builds the run's configuration (`Recipe`) from the arguments of `train_dqn` and `settings`.
+    """Returns the configuration (`Recipe`) for the arguments of `train_dqn` and `settings`.
 
-    For a game with several players it adds settings of opponents. Also returns the codec between
-    the environment's spaces and the stored form of observations and actions.
+    For a game with several players it adds settings of opponents. Also returns the codec that
+    converts observations and actions between the environment's form and that of replay.
     """
     for key in settings:
         if key in ARGUMENTS:
@@ -220,7 +224,7 @@ def _recipe(
 
 
 def _opponents(tables: Tables, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a game's opponents: in half of the games, past versions of the agent.
+    """Returns the self-play settings: in half of the games the opponents are past weights.
 
     In the other games the opponents are random and scripted players, or only random players if the
     game has no scripted one.
@@ -234,7 +238,8 @@ def _opponents(tables: Tables, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _snapshots(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the setting `selfplay.snapshot_period`, in learner steps.
 
-    A snapshot of the weights is stored as an opponent about every `SNAPSHOT` episodes.
+    It is chosen so that a copy of the weights is stored as an opponent about every `SNAPSHOT`
+    (10,000) episodes.
     """
     steps = arguments["learning_steps_per_batch"]
     episodes = arguments["num_workers"] * arguments["episodes_per_batch"]
@@ -280,7 +285,7 @@ def _train(
 
 @contextlib.contextmanager
 def _snapshot_folder(config: Config) -> Iterator[Path | None]:
-    """Context that yields a temporary folder for opponents' weights, or None without self-play."""
+    """Context with a temporary folder for opponents' weights; yields None without self-play."""
     if not config.selfplay.on:
         yield None
         return
@@ -295,7 +300,10 @@ def _approve(config: Config, spec: EnvSpec, learner: Learner) -> None:
 
 
 def _run(parts: Parts, plan: CyclePlan) -> list[float]:
-    """Runs training cycles until a limit or the callback ends them; returns episode returns."""
+    """Runs training cycles until a limit or the callback ends them.
+
+    Returns the returns of all episodes, in the order of training.
+    """
     returns: list[float] = []
     for done in cycles(parts, plan, returns):
         for complaint in parts.actors.warnings():
@@ -307,7 +315,7 @@ def _run(parts: Parts, plan: CyclePlan) -> list[float]:
 
 
 def cycles(parts: Parts, plan: CyclePlan, returns: list[float]) -> Iterator[Cycle]:
-    """Runs training cycles without end, and yields the progress after each cycle.
+    """Runs training cycles (play, then learn) without end; yields the progress after each cycle.
 
     Appends the return of every finished episode to the list `returns`.
     """
@@ -335,8 +343,8 @@ def cycles(parts: Parts, plan: CyclePlan, returns: list[float]) -> Iterator[Cycl
 def _learn(parts: Parts, steps: int | Literal["adaptive"]) -> Iterator[Learned]:
     """Takes the learner steps of one cycle, and yields their results.
 
-    Takes none before `replay.learning_starts` steps are stored. Steps with a loss or gradient that
-    is not finite are skipped and not yielded.
+    Takes none before `replay.learning_starts` env steps are stored. Learner steps with a loss or
+    gradient that is not finite are skipped and not yielded.
     """
     warm = parts.limiter.stored >= parts.config.replay.learning_starts
     taken = itertools.count()

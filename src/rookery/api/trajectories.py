@@ -1,4 +1,4 @@
-"""Trajectories: episodes as arrays, and their conversion to and from rows of the replay buffer."""
+"""Trajectories: episodes as arrays, and their conversion to and from rows (env steps) in replay."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from rookery.types import Array, End, EnvSpec
 
 
 class Trajectory(NamedTuple):
-    """One episode of T steps; observations and actions are elements of the environment's spaces.
+    """One episode of T env steps, as arrays of elements of the environment's spaces.
 
     If neither `terminated` nor `truncated` is set at the last step, the episode counts as
     truncated, and learning bootstraps from `final_obs`.
@@ -38,7 +38,10 @@ class Trajectory(NamedTuple):
 
 
 def as_trajectory(given: Trajectory | Mapping[str, Any]) -> Trajectory:
-    """Converts a mapping with the field names of `Trajectory` to a `Trajectory`."""
+    """Converts a mapping with the field names of `Trajectory` to a `Trajectory`.
+
+    Raises `ConfigError` for other keys.
+    """
     if isinstance(given, Trajectory):
         return given
     if set(given) != set(Trajectory._fields):
@@ -52,7 +55,10 @@ def as_trajectory(given: Trajectory | Mapping[str, Any]) -> Trajectory:
 def rows_of(
     trajectory: Trajectory, spec: EnvSpec, codec: SpaceCodec, env: EnvConfig
 ) -> dict[str, Array]:
-    """Converts an episode to T + 1 rows of the replay buffer: T steps and the final observation."""
+    """Converts an episode of T steps to the T + 1 rows that replay stores, as arrays by column.
+
+    There is one row for each step, and one for the final observation.
+    """
     length, end = trajectory.env_steps, _end(trajectory)
     obs = spec.unpack(codec.encode(trajectory.obs, length))
     final = spec.unpack(codec.encode_one(trajectory.final_obs))
@@ -69,7 +75,7 @@ def rows_of(
 
 
 def _end(trajectory: Trajectory) -> End:
-    """Returns how the episode ended: `End.TERMINATED` or `End.TRUNCATED`.
+    """Returns how a trajectory's episode ended: `End.TERMINATED` or `End.TRUNCATED`.
 
     Raises `ConfigError` if the trajectory is not one whole episode.
     """
@@ -94,7 +100,10 @@ def _end(trajectory: Trajectory) -> End:
 def trajectories_in(
     rows: Mapping[str, Array], spec: EnvSpec, codec: SpaceCodec
 ) -> Iterator[Trajectory]:
-    """Converts rows of the replay buffer, in order and of one environment, to whole episodes."""
+    """Yields the whole episodes in `rows`, env steps of one environment as replay stores them.
+
+    The rows must be in the order of time. An unfinished episode at their end is left out.
+    """
     first = 0
     for last in np.flatnonzero(rows["end"] != End.RUNNING).tolist():
         yield _trajectory({name: rows[name][first : last + 1] for name in rows}, spec, codec)

@@ -61,7 +61,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Segment:
-    """A replay segment: a file with the rows (steps) [first, last) of one shard of the replay."""
+    """A file with the rows (stored env steps) [first, last) of one shard (part) of replay."""
 
     path: Path
     first: int
@@ -298,13 +298,13 @@ def newest(parent: Path, *, exact: bool = False, resumable: bool = True) -> Chec
 
 
 def prune(parent: Path, keep: int) -> None:
-    """Deletes all but the newest `keep` checkpoints."""
+    """Deletes all but the newest `keep` checkpoints in the folder `parent`."""
     for folder in folders(parent)[keep:]:
         remove(folder)
 
 
 def remove_beyond(parent: Path, env_steps: int) -> None:
-    """Deletes all checkpoints with more than `env_steps` env steps."""
+    """Deletes all checkpoints in the folder `parent` with more than `env_steps` env steps."""
     for folder in folders(parent):
         match = _FOLDER.fullmatch(folder.name)
         if match and int(match[1]) > env_steps:
@@ -321,9 +321,10 @@ def remove(folder: Path) -> None:
 def read_segments(
     segments: Iterable[Segment], shard: int = 0
 ) -> Iterator[tuple[int, dict[str, Array]]]:
-    """Reads the segment files of one replay shard; yields (first row number, columns) of each.
+    """Reads the saved rows (stored env steps) of one replay shard from its segment files.
 
-    Columns are arrays by name. Only one segment is in memory at a time.
+    Yields the first row number and the columns, arrays by name, of each file. Only one file is in
+    memory at a time.
     """
     for segment in segments:
         if segment.shard == shard:

@@ -45,7 +45,8 @@ def refuse_foreign(config: Config, run_dir: Path) -> None:
 def pick_checkpoint(run_dir: Path, which: str) -> VerifiedCheckpoint:
     """Returns the checkpoint that `which` names: `best`, `last`, or a number of env steps.
 
-    `best` means `last` if no evaluation has finished yet.
+    `best` means `last` if no evaluation has finished yet. Raises ConfigError if there is no such
+    run or number, and CheckpointError if the checkpoint is missing or damaged.
     """
     if not run_dir.is_dir():
         raise ConfigError(f"there is no run folder {run_dir}; `ls runs` shows what is there")

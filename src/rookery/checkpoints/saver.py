@@ -1,8 +1,8 @@
 """The saver: writes checkpoints, replay segments and the best model on a thread of its own.
 
 Training waits only while new data is copied in memory. Replay is written as segments: immutable
-files of consecutive rows, which later checkpoints include by hard link. A full or broken disk
-causes a warning and never stops a run; older checkpoints stay.
+files of consecutive rows (stored env steps), which later checkpoints include by hard link. A full
+or broken disk causes a warning and never stops a run; older checkpoints stay.
 """
 
 import os
@@ -31,7 +31,10 @@ SEGMENTS = "replay"
 
 
 class UnsavedRows(NamedTuple):
-    """Rows [first, last) of a replay shard that are not on disk yet."""
+    """Rows (stored env steps) of replay that are not on disk yet.
+
+    Their numbers are [first, last) within `shard`, the number of one part of replay.
+    """
 
     shard: int
     first: int
@@ -40,7 +43,10 @@ class UnsavedRows(NamedTuple):
 
 
 class Saver:
-    """Thread that writes checkpoints, replay segments and the best model, in queued order."""
+    """Thread that writes checkpoints, replay segments and the best model, in queued order.
+
+    A segment is a file of consecutive replay rows (stored env steps).
+    """
 
     def __init__(self, run_dir: Path, *, keep: int):
         self.run_dir, self.keep = run_dir, keep
@@ -57,7 +63,8 @@ class Saver:
     def adopt(self, segments: list[Segment]) -> None:
         """Makes `segments` the run's saved replay; called when a run resumes from a checkpoint.
 
-        It empties the run's segment folder (`replay/`) and hard-links the given files into it.
+        A segment is a file of replay rows (stored env steps). The method empties the run's segment
+        folder (`replay/`) and hard-links the given files into it.
         """
         folder = self.run_dir / SEGMENTS
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,17 +80,21 @@ class Saver:
         return replace(segment, path=folder / segment.path.name)
 
     def rows(self, first: int, columns: Mapping[str, Array], shard: int = 0) -> None:
-        """Queues new rows of a replay shard for writing, from row number `first` on."""
+        """Queues new replay rows (stored env steps) for writing; does nothing if there are none.
+
+        `first` is the number of the first row, within the part of replay called `shard`.
+        """
         piece = UnsavedRows(shard, first, first + len(columns["end"]), columns)
         if piece.last > first:
             self.saved_rows[shard] = piece.last
             self._jobs.put(lambda: self._write_segments(piece))
 
     def rewind(self, shard: int, row: int) -> None:
-        """Queues the deletion of a replay shard's segments that reach beyond row number `row`.
+        """Queues the deletion of saved rows of a replay shard that reach beyond row number `row`.
 
-        Called when the shard of a crashed cluster host is restored from a checkpoint that ends at
-        `row`: the next rows inserted there get the numbers of the lost rows.
+        Rows are stored env steps; a shard is the part of replay on one cluster host. Called when
+        the shard of a crashed host is restored from a checkpoint that ends at `row`: the next rows
+        inserted there get the numbers of the lost rows.
         """
         self.saved_rows[shard] = row
         self._jobs.put(lambda: self._forget(shard, row))
@@ -93,8 +104,9 @@ class Saver:
     ) -> None:
         """Queues a checkpoint for writing, with hard links to the replay segments on disk.
 
-        `oldest` is the oldest row number in the replay of each shard; segments that contain only
-        older rows are deleted. The thread calls `done` with the checkpoint folder once written.
+        A segment is a file of replay rows (stored env steps). `oldest` is the oldest row number in
+        each shard (part) of replay; segments that contain only older rows are deleted. The thread
+        calls `done` with the checkpoint folder once it is written.
         """
         self._jobs.put(lambda: self._write_checkpoint(content, oldest, done))
 
@@ -136,7 +148,10 @@ class Saver:
                 )
 
     def _write_segments(self, piece: UnsavedRows) -> None:
-        """Writes rows to segment files: first those whose earlier write failed, then `piece`."""
+        """Writes replay rows (stored env steps) to segment files.
+
+        First those whose earlier write failed, then `piece`.
+        """
         self._unwritten.append(piece)
         while self._unwritten:
             self._segments.append(self._segment(self._unwritten[0]))
@@ -180,7 +195,10 @@ class Saver:
             self._segments.remove(segment)
 
     def _drop(self, oldest: Sequence[int]) -> None:
-        """Deletes segments whose rows are all older than `oldest`, the oldest row of each shard."""
+        """Deletes segment files whose rows (stored env steps) have all left replay.
+
+        `oldest` is the number of the oldest row in each shard (part) of replay.
+        """
         self._unwritten = [p for p in self._unwritten if p.last > oldest[p.shard]]
         for segment in [s for s in self._segments if s.last <= oldest[s.shard]]:
             segment.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Command line: `main` finds and runs the subcommand; other modules have one subcommand each.
+"""Command line: `main` runs a subcommand of `rookery`; each other module is one subcommand.
 
-`tied_command` runs any subcommand, and ends it when the parent process ends.
+The exception is `tied_command`, which runs any subcommand and ends it when the parent process ends.
 """

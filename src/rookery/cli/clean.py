@@ -1,4 +1,7 @@
-"""Remove files that crashed or killed runs have left; files of running runs are kept."""
+"""Remove files that crashed or killed runs have left; files of running runs are kept.
+
+These are half-written checkpoints in run folders, and replay buffers in shared memory.
+"""
 
 import argparse
 from pathlib import Path
@@ -10,14 +13,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only list the files that would be removed (default: remove them)",
+        help="list the files that would be removed, and remove nothing (default: remove them)",
     )
     parser.add_argument(
         "--runs",
         type=Path,
         default=Path("runs"),
         metavar="DIR",
-        help="folder that contains the run folders (default runs)",
+        help="folder that contains the folders of training runs (default runs)",
     )
     arguments.add_json(parser)
 

@@ -1,4 +1,7 @@
-"""Compare groups of runs by score, spread and speed, with confidence intervals."""
+"""Compare groups of training runs, with bootstrap confidence intervals.
+
+Reports final and best scores, their spread over runs, and the env steps to reach a threshold score.
+"""
 
 import argparse
 import math
@@ -17,8 +20,8 @@ if TYPE_CHECKING:
 FEWEST, MOST = 100, 100_000  # bootstrap samples
 EXAMPLES = """\
 RUN is a run folder, or a folder with runs one or two levels down. Runs are grouped by their tag
-(`rookery train --tag`), or by their scenario if they have none. Unfinished runs count up to their
-last step and are flagged.
+(`rookery train --tag`), or by their scenario (named training configuration) if they have none.
+Unfinished runs count up to their last step and are flagged.
 
 examples:
   rookery compare runs
@@ -30,7 +33,11 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "run", nargs="+", type=Path, metavar="RUN", help="run folders, or folders that contain them"
+        "run",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folders of training runs, or their parents",
     )
     parser.add_argument(
         "--tag",
@@ -42,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline",
         metavar="TAG",
-        help="tag of the group that the others are compared with (default: the first)",
+        help="tag of the group that the other groups are compared with (default: the first group)",
     )
     parser.add_argument(
         "--threshold",
@@ -51,35 +58,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=threshold,
         metavar="[ENV=]SCORE",
         help="score for which to report how many env steps each run took to reach it; ENV=SCORE "
-        "sets it for one environment (default: eval.target of each run)",
+        "sets it for one environment (default: the target score of each run, eval.target)",
     )
     parser.add_argument(
         "--metric",
         default="eval/mean_reward",
         metavar="NAME",
-        help="compared metric: eval/mean_reward or rollout/ep_rew_mean (default eval/mean_reward)",
+        help="score to compare: eval/mean_reward (evaluation episodes) or rollout/ep_rew_mean "
+        "(training episodes) (default eval/mean_reward)",
     )
     parser.add_argument(
         "--reps",
         type=arguments.count,
         default=2_000,
         metavar="N",
-        help="number of bootstrap samples (default 2000)",
+        help="number of bootstrap samples for the confidence intervals (default 2000)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the bootstrap (default 0)"
+        "--seed", type=int, default=0, metavar="S", help="seed of the bootstrap samples (default 0)"
     )
     parser.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
-        help="HTML page to write, with learning curves (default: none)",
+        help="HTML page to write, with tables and learning curves (default: none)",
     )
     arguments.add_json(parser)
 
 
 def threshold(text: str) -> tuple[str, float]:
-    """Parses `475` or `CartPole-v1=475`; returns the environment (or an empty string) and score."""
+    """Parses a threshold score, `475` or `CartPole-v1=475`; returns environment and score.
+
+    The environment is an empty string if none is given.
+    """
     env, _, number = text.rpartition("=")
     try:
         value = float(number)
@@ -156,7 +167,7 @@ def _show(found: "Comparison", html: Path | None) -> None:
 
 
 def _table(section: "Section") -> None:
-    """Prints a comparison table, with borders on a terminal and as plain text elsewhere."""
+    """Prints a table of the comparison, with borders on a terminal, as plain text elsewhere."""
     if not sys.stdout.isatty():
         output.say(section.title, *output.table(section.rows), "")
         return

@@ -30,7 +30,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # extra → modules it installs
 
 
 class Status(StrEnum):
-    """Result of a check of this machine: good, a warning, or an optional feature is missing."""
+    """Result of one check of this machine: good, a warning, or an optional feature is missing."""
 
     OK = "ok"
     WARN = "warn"
@@ -39,7 +39,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: a property of this machine (such as memory), its status, a hint."""
+    """One line of the report of `rookery doctor`: a property of the machine, its status, a hint."""
 
     name: str
     value: str
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def recommended(cores: int, has_gpu: bool) -> tuple[int, int]:
-    """Returns the number of actors and the batch size that are recommended for a machine.
+    """Returns the recommended number of actor processes and the batch size for a machine.
 
     The learner and the evaluation process get one core each, the actors the other cores.
     """
@@ -77,7 +77,10 @@ def recommended(cores: int, has_gpu: bool) -> tuple[int, int]:
 
 
 def scenarios(cores: int, gpus: int) -> dict[str, str]:
-    """Returns commands that train scenarios suitable for a machine, by scenario, best first."""
+    """Returns `rookery train` commands that suit a machine, by scenario name, best first.
+
+    A scenario is a named training configuration.
+    """
     found, runs = {}, min(gpus, cores // 8)  # seven actors and a learner for each GPU
     if cores >= 48:
         found["cartpole-48core"] = "rookery train cartpole-48core"
@@ -91,14 +94,14 @@ def scenarios(cores: int, gpus: int) -> dict[str, str]:
 
 
 def enough(name: str, space: machine.Space, *, least: int, hint: str) -> Finding:
-    """Reports free memory or disk space, as a warning if fewer than `least` bytes are free."""
+    """Returns a report line on free memory or disk space; warns below `least` free bytes."""
     value = f"{output.size(space.free)} free of {output.size(space.total)}"
     short = space.free < least
     return Finding(name, value, Status.WARN if short else Status.OK, hint if short else "")
 
 
 def descriptors(soft: int, hard: int) -> Finding:
-    """Reports the limits of open files, as a warning if the soft one is too low for many actors."""
+    """Returns a report line on the limit of open files; warns if it is too low for many actors."""
     least = 4096
     if soft >= least or soft < 0:  # -1: unlimited
         return Finding("open files", str(soft))
@@ -155,7 +158,7 @@ def _files() -> Iterator[Finding]:
 
 
 def _gpus() -> list[machine.Gpu] | None:
-    """Returns the GPUs, or None if torch cannot be imported."""
+    """Returns the GPUs that torch can use, or None if torch cannot be imported."""
     try:
         return machine.gpus()
     except Exception:  # a broken torch is a finding, not an error of this verb

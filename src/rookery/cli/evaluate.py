@@ -1,4 +1,4 @@
-"""Play episodes with a trained agent and report the score."""
+"""Play episodes with a trained agent and report the mean return."""
 
 import argparse
 from pathlib import Path
@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.count,
         default=100,
         metavar="N",
-        help="number of episodes (default 100)",
+        help="number of evaluation episodes (default 100)",
     )
     arguments.add_checkpoint(parser)
     parser.add_argument(
         "--stochastic",
         action="store_true",
-        help="explore as at the end of training (default: act greedily)",
+        help="explore as at the end of training, instead of greedy actions (default: greedy)",
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="seed of the episodes (default 0)"
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(answer: dict[str, Any]) -> list[str]:
-    """Returns the result of an evaluation as two lines of text."""
+    """Returns the result of an evaluation as two lines of text: mean return, lowest, highest."""
     returns, share = answer["returns"], answer.get("success_rate")
     success = "" if share is None else f", {share:.0%} succeeded"
     return [

@@ -1,4 +1,7 @@
-"""Write a trained agent's policy to one file, and check that the file acts as the agent does."""
+"""Write a trained agent's policy to one safetensors or ONNX file, and check that file.
+
+The file is kept only if its policy chooses the same actions as the agent.
+"""
 
 import argparse
 from pathlib import Path
@@ -18,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     arguments.add_run(parser)
     parser.add_argument(
-        "--out", metavar="FILE", help="file to write (default RUN/policy.safetensors)"
+        "--out", metavar="FILE", help="policy file to write (default RUN/policy.safetensors)"
     )
     parser.add_argument(
-        "--format", choices=FORMATS, help="format of the file (default: by the ending of --out)"
+        "--format", choices=FORMATS, help="format of the file (default: by the extension of --out)"
     )
     arguments.add_checkpoint(parser)
     arguments.add_json(parser)
@@ -42,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(answer: dict[str, Any]) -> list[str]:
-    """Returns two lines of text: the file, and how its actions compare with the run's policy."""
+    """Returns two lines of text: the exported file, and the check of its actions."""
     ties = f", except for {answer['ties']} ties" if answer["ties"] else ""
     return [
         f"{answer['file']}: {output.size(answer['bytes'])} of {answer['format']}",

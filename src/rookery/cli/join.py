@@ -1,4 +1,17 @@
-"""Train as a client of a parameter server that `rookery serve` has started."""
+"""Train as a client of a parameter server that `rookery serve` has started (federated learning).
+
+The client downloads the network's parameters from the server, trains in its own environment and
+sends updates. The server combines the updates of several clients into the next version of the
+parameters. It also tells its clients the scenario (named training configuration) and the kind of
+update:
+
+  gradients  the client sends the gradient of each batch; the server takes the optimizer step
+  federated  in each round the client trains for a number of env steps, then sends the change of
+             its weights, and waits for the next version of the parameters
+
+Observations stay on this host. A server with differential privacy clips the updates, adds noise,
+and ends the training when its privacy budget (epsilon) is used up.
+"""
 
 import argparse
 from pathlib import Path
@@ -14,15 +27,14 @@ examples:
   rookery join http://localhost:8888 --client carol --key-file carol.key --env-kwargs gravity=3.7
   rookery join http://localhost:8888 --client dave --key-file dave.key --compress fp16 --rounds 50
 
-The server names the scenario and the kind of update: gradients, or the weight changes of a round of
-training. Observations stay on this host. While the server is unreachable, its clients wait.
+While the server cannot be reached, the client waits and tries again, up to --patience seconds.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "url", metavar="URL", help="URL of the server, as `rookery serve` prints it"
+        "url", metavar="URL", help="URL of the parameter server, as `rookery serve` prints it"
     )
     _add_identity(parser.add_argument_group("identity"))
     _add_settings(parser.add_argument_group("what to train"))
@@ -40,12 +52,14 @@ def _add_identity(group: argparse._ArgumentGroup) -> None:
         "--key-file",
         required=True,
         metavar="FILE",
-        help="file with this client's key, mode 0600 (required)",
+        help="file with this client's secret key, which `rookery serve --add-client` wrote; mode "
+        "0600 (required)",
     )
     group.add_argument(
         "--ca",
         metavar="FILE",
-        help="CA certificate that signed the server's certificate, PEM (default: the system's)",
+        help="PEM file with the CA certificate that signed the server's certificate "
+        "(default: the system's)",
     )
 
 
@@ -53,14 +67,15 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--scenario",
         metavar="SCENARIO",
-        help="packaged scenario or YAML file of this client (default: the server's)",
+        help="scenario (named training configuration) or YAML file of this client; must have the "
+        "server's network (default: the server's)",
     )
     group.add_argument(
         "--env-kwargs",
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="arguments of this client's environment (default: the scenario's)",
+        help="keyword arguments of this client's environment (default: the scenario's)",
     )
     group.add_argument(
         "--set",
@@ -68,10 +83,10 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="setting of this client to change; repeatable (default: none)",
+        help="setting to change for this client only; repeatable (default: none)",
     )
     group.add_argument(
-        "--seed", type=int, metavar="N", help="seed of this client (default: from its name)"
+        "--seed", type=int, metavar="N", help="seed of this client (default: derived from its name)"
     )
 
 
@@ -80,7 +95,7 @@ def _add_rest(group: argparse._ArgumentGroup) -> None:
         "--steps",
         type=arguments.count,
         metavar="N",
-        help="stop after this many env steps (default: no limit)",
+        help="stop after this many env steps of this client (default: no limit)",
     )
     group.add_argument(
         "--rounds",
@@ -93,14 +108,15 @@ def _add_rest(group: argparse._ArgumentGroup) -> None:
         "--compress",
         choices=list(CODECS),
         default="none",
-        help="compression of the updates that this client sends (default none)",
+        help="compression of the updates that this client sends: fp16 (half precision), topk (only "
+        "the largest entries, see --keep) or none (default none)",
     )
     group.add_argument(
         "--keep",
         type=arguments.between(1e-6, 1),
         default=0.01,
         metavar="R",
-        help="fraction of an update's entries that topk compression sends (default 0.01)",
+        help="fraction of an update's entries that --compress topk sends (default 0.01)",
     )
     group.add_argument(
         "--patience",
@@ -110,7 +126,9 @@ def _add_rest(group: argparse._ArgumentGroup) -> None:
         help="seconds to wait for an unreachable server before failing (default 120)",
     )
     arguments.add_json(group)
-    group.add_argument("--quiet", action="store_true", help="hide progress (default: show it)")
+    group.add_argument(
+        "--quiet", action="store_true", help="hide the progress of this client (default: show it)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -149,7 +167,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_key(path: Path) -> str:
-    """Reads a client's key from a file; raises `ConfigError` if other users can read the file."""
+    """Reads a secret key or token, one word, from a file.
+
+    Raises `ConfigError` if the file cannot be read, holds no key, or other users can read it.
+    """
     try:
         mode = path.stat().st_mode
         key = path.read_text().strip()

@@ -1,4 +1,8 @@
-"""Rate the snapshots of a self-play run by Elo in a tournament; the random player has 0 Elo."""
+"""Rate the weight snapshots of a self-play run by Elo, in a tournament of all pairs.
+
+A snapshot is a copy of the agent's weights that training stored as an opponent. A random player,
+which has 0 Elo, and the game's scripted player, if it has one, also take part.
+"""
 
 import argparse
 from collections.abc import Mapping
@@ -25,19 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=even,
         default=100,
         metavar="N",
-        help="number of games of each pair of players; each of the two is the first player "
-        "in half of them (default 100)",
+        help="number of games of each pair of players, an even number; each of the two is the "
+        "first player in half of them (default 100)",
     )
     parser.add_argument(
         "--snapshots",
         type=arguments.count,
         default=12,
         metavar="N",
-        help="maximum number of snapshots to rate, evenly spaced and including the newest "
-        "(default 12)",
+        help="maximum number of weight snapshots to rate, evenly spaced over the training and "
+        "including the newest (default 12)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the games (default 0)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="seed of all random numbers in the games (default 0)",
     )
     parser.add_argument(
         "--out",
@@ -77,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(answer: Mapping[str, Any]) -> list[str]:
-    """Returns the ranking and the pay-off matrix of the players as lines of text."""
+    """Returns a tournament's ranking and pay-off matrix (points of each pair) as lines of text."""
     from rookery.selfplay.ladder_chart import remarks
 
     players, circles = answer["players"], answer["cycles"]
@@ -96,7 +104,7 @@ def summary(answer: Mapping[str, Any]) -> list[str]:
 
 
 def ranking(players: list[dict[str, Any]]) -> list[str]:
-    """Returns the ranking of the players as lines of text, the strongest first."""
+    """Returns the ranking of a tournament's players as lines of text, the strongest first."""
     known = [name for name in BASELINES if any(p["name"] == name for p in players)]
     head = ["place", "name", "Elo", "learner steps", *(f"vs {name}" for name in known), "games"]
     rows = [
@@ -114,7 +122,10 @@ def ranking(players: list[dict[str, Any]]) -> list[str]:
 
 
 def matrix(answer: Mapping[str, Any]) -> list[str]:
-    """Returns the pay-off matrix as lines of text; players are numbered by rank."""
+    """Returns the pay-off matrix as lines of text: points of each player against each other.
+
+    Players are numbered by rank.
+    """
     players = answer["players"]
     width = max(len(player["name"]) for player in players)
     head = " " * (width + 6) + "".join(f"{player['place']:>5}" for player in players)
@@ -126,7 +137,7 @@ def matrix(answer: Mapping[str, Any]) -> list[str]:
 
 
 def even(text: str) -> int:
-    """Parses an even number above 0."""
+    """Parses a command-line value that must be an even number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) == 0 or int(text) % 2:
         raise argparse.ArgumentTypeError(
             f"needs an even number above 0, half for each seat, got {text!r}"

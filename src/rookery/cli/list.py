@@ -1,4 +1,7 @@
-"""List scenarios and algorithms, or every setting with its type, default and meaning."""
+"""List scenarios and algorithms, or every setting with its type, default and meaning.
+
+A scenario is a named training configuration: `rookery train SCENARIO`.
+"""
 
 import argparse
 import json
@@ -10,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--settings",
         action="store_true",
-        help="list every setting for --set (default: scenarios and algorithms)",
+        help="list every setting that --set can change (default: list scenarios and algorithms)",
     )
     arguments.add_json(parser)
 

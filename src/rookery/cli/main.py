@@ -1,4 +1,4 @@
-"""Entry point of the command `rookery`: runs a subcommand, and returns an exit code.
+"""Entry point of the command `rookery`: runs a subcommand (verb), and returns its exit code.
 
 Only the requested subcommand is imported, and its large dependencies only when it runs, so that
 `--help` is fast.
@@ -14,26 +14,24 @@ from rookery.errors import ConfigError, EnvError, RookeryError
 from rookery.plugins import Verb
 
 VERBS: dict[str, Verb] = {
-    "train": Verb("rookery.cli.train", "train an agent, or resume a run"),
+    "train": Verb("rookery.cli.train", "train an agent, or resume a stopped run"),
     "share": Verb("rookery.cli.share", "train several runs that share their replay buffers"),
-    "serve": Verb("rookery.cli.serve", "start a parameter server for distributed clients"),
+    "serve": Verb("rookery.cli.serve", "start a parameter server for federated learning"),
     "join": Verb("rookery.cli.join", "train as a client of a parameter server"),
     "evaluate": Verb(
-        "rookery.cli.evaluate", "play episodes with a trained agent and report the score"
+        "rookery.cli.evaluate", "play episodes with a trained agent and report the return"
     ),
     "record": Verb("rookery.cli.record", "record episodes of a trained agent as GIF or video"),
     "export": Verb(
         "rookery.cli.export", "write a trained agent's policy to one file, and check it"
     ),
-    "timeline": Verb("rookery.cli.timeline", "draw a chart of the activity of a run's processes"),
+    "timeline": Verb("rookery.cli.timeline", "draw a chart of the work of a run's processes"),
     "compare": Verb("rookery.cli.compare", "compare groups of runs, with confidence intervals"),
-    "ladder": Verb(
-        "rookery.cli.ladder", "rate the snapshots of a self-play run against each other"
-    ),
+    "ladder": Verb("rookery.cli.ladder", "rate the weight snapshots of a self-play run by Elo"),
     "play": Verb("rookery.cli.play", "play against a trained agent in the terminal"),
     "list": Verb("rookery.cli.list", "show scenarios, algorithms and settings"),
     "doctor": Verb("rookery.cli.doctor", "check this machine: versions, CPUs, memory, GPUs"),
-    "clean": Verb("rookery.cli.clean", "remove files that dead runs have left"),
+    "clean": Verb("rookery.cli.clean", "remove files that crashed or killed runs have left"),
 }
 INTERRUPTED = 130  # 128 + SIGINT, the shells' convention
 

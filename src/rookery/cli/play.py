@@ -1,4 +1,4 @@
-"""Play against a trained agent in the terminal."""
+"""Play a game against a trained agent in the terminal."""
 
 import argparse
 import re
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class PlayerLeft(Exception):
-    """Raised when the person quits the game or closes the terminal."""
+    """Raised when the human player quits the game or closes the terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,17 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seat",
         choices=list(SEATS),
         default="random",
-        help="your seat in the game: first player, second player or random (default random)",
+        help="your player in the game: first, second, or random in each game (default random)",
     )
     parser.add_argument(
         "--against",
         type=opponent,
         default="best",
         metavar="WHO",
-        help="opponent: best, latest, vN (a snapshot), random or scripted (default best)",
+        help="opponent: best or latest (checkpoints of the run), vN (the run's weight snapshot of "
+        "version N), random, or scripted (the game's rule-based player) (default best)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of all random numbers (default 0)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="seed of all random numbers of the games (default 0)",
     )
 
 
@@ -76,7 +81,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _games(game: "HumanGame", who: str, seat: int | None, ended: list[str]) -> int:
-    """Plays games until the person wants no more; appends each result to `ended`; returns 0."""
+    """Plays games with the human player until they decline another one; returns exit code 0.
+
+    Appends the result of each game to `ended`.
+    """
     again = True
     while again:
         game.begin(seat)
@@ -97,14 +105,14 @@ def _game(game: "HumanGame", who: str) -> None:
 
 
 def _choice(game: "HumanGame") -> int:
-    """Shows the position and asks for an allowed action until one is given."""
+    """Shows the position and asks the human player until they give an allowed action."""
     choices = {str(action): action for action in game.choices}
     _say("", game.picture(), f"you may play: {', '.join(choices)}")
     return _asked("your move: ", choices)
 
 
 def _asked(prompt: str, answers: Mapping[str, T]) -> T:
-    """Prompts the person until a key of `answers` is typed; returns the value of that key."""
+    """Prompts the human player until they type a key of `answers`; returns its value."""
     while True:
         given = _line(prompt).strip().lower()
         if given in answers:
@@ -118,7 +126,7 @@ def _asked(prompt: str, answers: Mapping[str, T]) -> T:
 
 
 def _say(*lines: str) -> None:
-    """Prints lines; raises `PlayerLeft` if the output is closed."""
+    """Prints lines for the human player; raises `PlayerLeft` if the output is closed."""
     try:
         print(*lines, sep="\n", flush=True)
     except BrokenPipeError:
@@ -133,12 +141,12 @@ def _line(prompt: str) -> str:
 
 
 def result_text(lead: float) -> str:
-    """Returns the result of a game in words; `lead` is the margin over the best opponent."""
+    """Returns a game's result in words; `lead` is the player's score minus the best opponent's."""
     return "you won" if lead > 0 else "you lost" if lead < 0 else "a draw"
 
 
 def farewell(ended: list[str]) -> str:
-    """Returns the last line of text: games won, drawn and lost."""
+    """Returns the line printed at the end: numbers of games won, drawn and lost."""
     if not ended:
         return "bye"
     won, drawn = ended.count("you won"), ended.count("a draw")
@@ -146,7 +154,10 @@ def farewell(ended: list[str]) -> str:
 
 
 def opponent(text: str) -> str:
-    """Parses the name of an opponent: best, latest, random, scripted, or a snapshot's (v400)."""
+    """Parses the command-line name of an opponent.
+
+    It is best, latest, random, scripted, or v and the version of a weight snapshot (v400).
+    """
     if text in ("best", "latest", "random", "scripted"):
         return text
     if match := re.fullmatch(r"v(\d{1,12})", text):

@@ -20,34 +20,40 @@ SLOWEST, FASTEST = 0.1, 1_000.0  # frames per second
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     arguments.add_run(parser)
-    parser.add_argument("--out", metavar="FILE", help="output file (default RUN/episode.gif)")
     parser.add_argument(
-        "--format", choices=FORMATS, help="format of the file (default: by the ending of --out)"
+        "--out", metavar="FILE", help="video file to write (default RUN/episode.gif)"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, help="format of the file (default: by the extension of --out)"
     )
     parser.add_argument(
         "--episodes",
         type=arguments.count,
         default=1,
         metavar="N",
-        help="number of episodes (default 1)",
+        help="number of episodes to record (default 1)",
     )
     arguments.add_checkpoint(parser)
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the first episode (default 0)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="seed S of the first episode; the others have S + 1, ... (default 0)",
     )
     parser.add_argument(
         "--fps",
         type=arguments.between(SLOWEST, FASTEST),
         metavar="F",
-        help="frames per second (default: the environment's own)",
+        help="frames per second of the video (default: the environment's own)",
     )
     parser.add_argument(
         "--max-steps",
         type=arguments.count,
         default=1_000,
         metavar="N",
-        help="maximum frames per episode, all held in memory; longer episodes are cut "
-        "(default 1000)",
+        help="maximum number of env steps per episode; longer episodes are cut, since all frames "
+        "are held in memory (default 1000)",
     )
     arguments.add_json(parser)
 
@@ -79,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def target(run_dir: str, out: str | None, format: str | None) -> tuple[Path, str]:
-    """Returns the file to write and its format, gif or mp4."""
+    """Returns the video file to write and its format, gif or mp4, from --out and --format."""
     return arguments.target(Path(run_dir) / "episode", out, format, FORMATS)
 
 

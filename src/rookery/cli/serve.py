@@ -1,4 +1,20 @@
-"""Start a parameter server, whose clients train the network of a scenario together."""
+"""Start a parameter server: several clients train one network together (federated learning).
+
+The server holds the parameters of the network of a scenario (a named training configuration, see
+`rookery list`). It runs until --rounds, the privacy budget or a signal ends it.
+
+  client  a `rookery join` process, usually on another host: it downloads the parameters, trains in
+          its own environment and sends updates; its observations stay on its host
+  update  what a client sends: the gradient of one batch (--mode gradients), or the change of the
+          weights in --round-steps env steps of local training (--mode federated)
+  round   one synchronous step of the server: it collects one update from each of several clients,
+          combines them (--aggregation) and publishes the next version of the parameters; federated
+          mode always has rounds, gradients mode only with --quorum, --deadline or a robust
+          --aggregation, otherwise the server applies gradients as they arrive
+  budget  with differential privacy, the limit --target-epsilon for epsilon, a bound on what the
+          published parameters reveal about one client's participation; every round increases
+          epsilon, and the server stops before a round that would exceed the budget
+"""
 
 import argparse
 import contextlib
@@ -32,9 +48,9 @@ PRIVATE = ("delta", "noise", "clip", "sample_rate", "clients")  # required by --
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     _add_what(parser.add_argument_group("what to train"))
-    _add_where(parser.add_argument_group("network and clients"))
-    _add_how(parser.add_argument_group("aggregation of updates"))
-    _add_federated(parser.add_argument_group("federated rounds"))
+    _add_where(parser.add_argument_group("HTTP server and clients"))
+    _add_how(parser.add_argument_group("updates and their aggregation"))
+    _add_federated(parser.add_argument_group("federated mode"))
     _add_privacy(parser.add_argument_group("differential privacy (all of these flags, or none)"))
     _add_rest(parser.add_argument_group("when to stop, and where results go"))
 
@@ -43,7 +59,8 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--scenario",
         metavar="SCENARIO",
-        help="packaged scenario or YAML file (default: that of the server in --run-dir)",
+        help="scenario (named training configuration, see `rookery list`) or YAML file with "
+        "settings (default: that of the earlier server in --run-dir)",
     )
     group.add_argument(
         "--set",
@@ -51,13 +68,14 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="setting of the scenario to change; repeatable (default: none)",
+        help="setting of the scenario to change, such as learner.lr=0.001; repeatable "
+        "(default: none)",
     )
     group.add_argument(
         "--seed",
         type=int,
         metavar="N",
-        help="seed of the initial parameters (default: the scenario's)",
+        help="seed of the network's initial parameters (default: the scenario's)",
     )
 
 
@@ -66,36 +84,42 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
         "--bind",
         default="localhost:8888",
         metavar="HOST:PORT",
-        help="address to listen on (default localhost:8888)",
+        help="address on which the server listens for clients (default localhost:8888)",
     )
     group.add_argument(
-        "--tls-cert", metavar="FILE", help="TLS certificate of the server, PEM (default: no TLS)"
+        "--tls-cert",
+        metavar="FILE",
+        help="TLS certificate of the server, a PEM file (default: no TLS)",
     )
     group.add_argument(
         "--tls-key",
         metavar="FILE",
-        help="private key of the server's TLS certificate, PEM (default: no TLS)",
+        help="private key of the server's TLS certificate, a PEM file (default: no TLS)",
     )
     group.add_argument(
-        "--keys", metavar="FILE", help="file with the keys of clients (default RUN_DIR/keys.json)"
+        "--keys",
+        metavar="FILE",
+        help="file with the secret keys of all clients (default RUN_DIR/keys.json)",
     )
     group.add_argument(
         "--add-client",
         metavar="NAME",
-        help="make a key for a client, print how it joins, and exit (default: serve)",
+        help="make a secret key for a client, print the command with which it joins, and exit "
+        "(default: start the server)",
     )
     group.add_argument(
         "--pardon",
         action="append",
         default=[],
         metavar="NAME",
-        help="end the quarantine of a client that sent NaN; repeatable (default: none)",
+        help="end the quarantine of a client, whose updates are refused because several in a row "
+        "had NaN or infinity; repeatable (default: none)",
     )
     group.add_argument(
         "--status-token-file",
         metavar="FILE",
-        help="file with the token that HTTP requests for /status and /metrics must have (default: "
-        "no token; only requests from this host are answered)",
+        help="file with the token that HTTP requests for /status and /metrics of the server must "
+        "have (default: no token; only requests from this host are answered)",
     )
 
 
@@ -104,50 +128,56 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         "--mode",
         choices=("gradients", "federated"),
         default="gradients",
-        help="updates that clients send: gradients, or weight changes of a federated round of "
-        "training (default gradients)",
+        help="updates that clients send: gradients (one per batch), or federated (the change of "
+        "the weights in a round of local training) (default gradients)",
     )
     group.add_argument(
         "--aggregation",
         choices=AGGREGATIONS,
-        help="rule that combines the clients' updates (default: average; in federated mode: "
-        "federated, a weighted average)",
+        help="rule that combines the updates of several clients: average, sum, weighted, federated "
+        "(like weighted: an average weighted by the env steps of each client in the round), or a "
+        "robust rule, which tolerates malicious clients: median, trimmed_mean, krum (default: "
+        "average; in federated mode without differential privacy: federated)",
     )
     group.add_argument(
         "--every",
         type=arguments.count,
         default=1,
         metavar="N",
-        help="number of gradients combined into one update, if the server does not work in "
-        "synchronous rounds (default 1)",
+        help="number of gradients that the server combines for one change of the parameters, in "
+        "gradients mode without rounds (default 1)",
     )
     group.add_argument(
         "--quorum",
         type=arguments.count,
         metavar="N",
-        help="number of clients whose updates end a synchronous round; with --target-epsilon, "
-        "number of clients that must have joined before rounds begin (default: all that have "
-        "joined; with --target-epsilon half of --clients)",
+        help="number of clients whose updates end a round before its deadline; with "
+        "--target-epsilon, number of clients that must have joined before rounds begin (default: "
+        "all that have joined; with --target-epsilon half of --clients)",
     )
     group.add_argument(
         "--deadline",
         type=arguments.between(0.01, 1e6),
         metavar="S",
-        help="maximum seconds from the first update of a synchronous round to the round's end "
-        "(default 30)",
+        help="maximum seconds from the first update of a round to the end of the round, which then "
+        "uses the updates that have arrived, or is skipped if they are too few (default 30)",
     )
     group.add_argument(
         "--staleness",
         choices=("drop", "discount", "keep"),
         default="discount",
-        help="treatment of gradients computed with older parameters (default discount)",
+        help="treatment of a gradient that was computed with an older version of the parameters, "
+        "in gradients mode without rounds: drop (ignore it if it is more than 16 versions old), "
+        "discount (the same, and divide it by 1 + its age in versions) or keep (use it unchanged) "
+        "(default discount)",
     )
     group.add_argument(
         "--byzantine",
         type=int,
         default=0,
         metavar="F",
-        help="number of Byzantine clients that the aggregation must tolerate (default 0)",
+        help="number of Byzantine (faulty or malicious) clients that a robust --aggregation must "
+        "tolerate; a round then needs at least 2F + 1 clients, with krum 2F + 3 (default 0)",
     )
 
 
@@ -156,30 +186,44 @@ def _add_federated(group: argparse._ArgumentGroup) -> None:
         "--server-rule",
         choices=("fedavg", "fedprox", "fedadam"),
         default="fedavg",
-        help="rule by which the server applies the updates of a federated round (default fedavg)",
+        help="rule by which the server applies the combined weight change of a federated round: "
+        "fedavg (adds it), fedprox (adds it; clients train with a proximal term that keeps them "
+        "near the server's parameters) or fedadam (takes an Adam step) (default fedavg)",
     )
     group.add_argument(
         "--mu",
         type=arguments.between(0, 1e6),
         metavar="M",
-        help="strength of fedprox's proximal term (default 0.01)",
+        help="coefficient of the proximal term of --server-rule fedprox (default 0.01)",
     )
     group.add_argument(
         "--round-steps",
         type=arguments.count,
         default=2_000,
         metavar="N",
-        help="env steps that a client trains in a federated round (default 2000)",
+        help="env steps that each client trains in a federated round before it sends its update "
+        "(default 2000)",
     )
 
 
 def _add_privacy(group: argparse._ArgumentGroup) -> None:
     flags = {
-        "--target-epsilon": ("E", "privacy budget epsilon; serving ends before it is exceeded"),
-        "--delta": ("D", "privacy parameter delta, below 1 / clients"),
-        "--noise": ("Z", "standard deviation of the noise, in units of --clip"),
-        "--clip": ("C", "maximum norm of an update"),
-        "--sample-rate": ("Q", "probability that a client takes part in a round"),
+        "--target-epsilon": (
+            "E",
+            "privacy budget: largest epsilon that all rounds together may reach; the server stops "
+            "before a round that would exceed it",
+        ),
+        "--delta": ("D", "delta of (epsilon, delta)-differential privacy, below 1 / --clients"),
+        "--noise": (
+            "Z",
+            "noise multiplier: the Gaussian noise that the server adds to the sum of the updates "
+            "of a round has standard deviation Z x --clip",
+        ),
+        "--clip": (
+            "C",
+            "maximum L2 norm of a client's update; larger updates are scaled down to it",
+        ),
+        "--sample-rate": ("Q", "probability with which each client takes part in a round"),
     }
     for flag, (metavar, about) in flags.items():
         group.add_argument(flag, type=float, metavar=metavar, help=f"{about} (default: no privacy)")
@@ -187,7 +231,8 @@ def _add_privacy(group: argparse._ArgumentGroup) -> None:
         "--clients",
         type=int,
         metavar="N",
-        help="total number of clients, for the privacy budget (default: no privacy)",
+        help="number of clients for which the privacy budget is computed; no more can join "
+        "(default: no privacy)",
     )
 
 
@@ -198,14 +243,18 @@ def _add_rest(group: argparse._ArgumentGroup) -> None:
         type=arguments.count,
         dest="until",
         metavar="N",
-        help="stop when the parameters have been updated this many times, including updates "
-        "before a restart (default: no limit)",
+        help="stop at this version of the parameters: one version per round, or per change without "
+        "rounds, counted over restarts of the server (default: no limit)",
     )
     group.add_argument(
-        "--run-dir", metavar="DIR", help="run folder of the server (default runs/SCENARIO-server)"
+        "--run-dir",
+        metavar="DIR",
+        help="folder of the server's files (default runs/SCENARIO-server)",
     )
     arguments.add_json(group)
-    group.add_argument("--quiet", action="store_true", help="hide progress (default: show it)")
+    group.add_argument(
+        "--quiet", action="store_true", help="hide the progress of the server (default: show it)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -229,7 +278,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> "Config":
-    """Returns the settings of --scenario or, without it, of the earlier server in --run-dir."""
+    """Returns the settings of --scenario or, without it, of the earlier server in --run-dir.
+
+    Raises `ConfigError` if there is neither.
+    """
     from rookery.config.load import RUN_FILE, load, load_run
 
     changes: dict[str, Any] = {} if args.seed is None else {"run.seed": args.seed}
@@ -244,7 +296,7 @@ def _config(args: argparse.Namespace) -> "Config":
 
 
 def plan_of(args: argparse.Namespace, config: "Config") -> "Plan":
-    """Checks the command's arguments, and returns the configuration of the server."""
+    """Checks the arguments of `rookery serve`; returns the settings of the parameter server."""
     from rookery.server.advertised_settings import Sharing, refuse
     from rookery.server.run_server import Plan
 
@@ -277,7 +329,7 @@ def plan_of(args: argparse.Namespace, config: "Config") -> "Plan":
 
 
 def address(bind: str) -> tuple[str, int]:
-    """Parses the address HOST:PORT."""
+    """Parses the address HOST:PORT on which a server listens; returns host and port."""
     host, colon, port = bind.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65_535:
         raise ConfigError(
@@ -323,7 +375,7 @@ def _token(given: str | None) -> str | None:
 
 
 def add_client(plan: "Plan", client: str, *, json: bool) -> int:
-    """Makes a client's secret key, and prints the command with which the client joins.
+    """Makes the secret key of a parameter server's client; prints the command by which it joins.
 
     Writes the key to the server's key file, and to a file to copy to the client. Returns the exit
     code 0.

@@ -1,4 +1,8 @@
-"""Train several runs in parallel that share their replay buffers."""
+"""Train several runs in parallel that share their replay buffers.
+
+Each run samples a part of its batches from the replay buffers of the other runs. The runs have the
+same environment; their seeds, algorithms and settings may differ.
+"""
 
 import argparse
 import contextlib
@@ -46,8 +50,8 @@ SHORT = 500  # episodes below which sharing hardly helps
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
-    _add_runs(parser.add_argument_group("which runs"))
-    _add_sharing(parser.add_argument_group("what they share"))
+    _add_runs(parser.add_argument_group("runs to start"))
+    _add_sharing(parser.add_argument_group("sharing of replay buffers"))
     _add_output(parser.add_argument_group("where results go"))
     arguments.accept_underscores(parser)
 
@@ -57,19 +61,22 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     either.add_argument(
         "--scenario",
         metavar="SCENARIO",
-        help="scenario of all runs, a name or a YAML file; this or --scenarios is required",
+        help="scenario (named training configuration, see `rookery list`) or YAML file of all "
+        "runs; this or --scenarios is required",
     )
     either.add_argument(
         "--scenarios",
         nargs="+",
         metavar="SCENARIO",
-        help="scenarios to run in parallel; this or --scenario is required",
+        help="scenarios (named training configurations) or YAML files to train in parallel; this "
+        "or --scenario is required",
     )
     group.add_argument(
         "--n-parallel",
         type=arguments.count,
         metavar="N",
-        help="number of runs of each scenario (default 4; with --scenarios 1)",
+        help="number of runs of each scenario, with different seeds (default 4, or 1 with "
+        "--scenarios)",
     )
     group.add_argument(
         "--base-seed",
@@ -83,7 +90,8 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         type=int,
         metavar="I",
-        help="GPUs assigned to the runs round-robin (default: the scenario's device)",
+        help="numbers of the GPUs for the runs' learners, assigned round-robin "
+        "(default: the scenario's device)",
     )
     group.add_argument(
         "--set",
@@ -91,7 +99,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="setting to change in all runs; repeatable (default: none)",
+        help="setting to change in all runs, such as learner.lr=0.001; repeatable (default: none)",
     )
 
 
@@ -99,39 +107,41 @@ def _add_sharing(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--strategy",
         metavar="WORD",
-        help="strategy that chooses the replay buffers to sample: self_heavy, uniform, weighted, "
-        "newest or local_only (default self_heavy)",
+        help="replay buffers from which the shared part of a batch is sampled: self_heavy (those "
+        "of the other runs, equally), uniform (all, the run's own included), weighted (all, by "
+        "size), newest (the newest fifth of each) or local_only (no sharing) (default self_heavy)",
     )
     group.add_argument(
         "--cross-sample-ratio",
         type=float,
         metavar="R",
-        help="fraction of each batch sampled from shared replay buffers, 0 to 1 (default 0.2)",
+        help="fraction of each batch, 0 to 1, that is sampled from shared replay buffers by "
+        "--strategy (default 0.2)",
     )
     group.add_argument(
         "--buffer-size",
         type=arguments.count,
         metavar="ROWS",
-        help="replay capacity of each run, in transitions (default: the scenario's)",
+        help="capacity of each run's replay buffer, in transitions (default: the scenario's)",
     )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--run-dir", metavar="DIR", help="parent of the run folders (default runs/share-<time>)"
+        "--run-dir", metavar="DIR", help="parent of all run folders (default runs/share-<time>)"
     )
     either = group.add_mutually_exclusive_group()
     either.add_argument(
         "--wandb",
         action="store_true",
         default=None,  # keeps the scenario's setting
-        help="log to Weights & Biases (default: the scenario's)",
+        help="log metrics of all runs to Weights & Biases (default: the scenario's)",
     )
     either.add_argument(
         "--no-wandb",
         action="store_false",
         dest="wandb",
-        help="do not log to Weights & Biases (default: the scenario's)",
+        help="do not log metrics to Weights & Biases (default: the scenario's)",
     )
     arguments.add_json(group)
     group.add_argument(
@@ -142,7 +152,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         nargs=argparse.REMAINDER,
         default=[],
         metavar="...",
-        help="arguments for every `rookery train`, up to the end of the line (default: none)",
+        help="arguments for the `rookery train` of every run, up to the end of the line "
+        "(default: none)",
     )
 
 
@@ -160,7 +171,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace, parent: Path, pool: Path) -> "tuple[list[Job], list[Config]]":
-    """Checks the command's arguments; returns the runs to start and their settings."""
+    """Checks the arguments of `rookery share`; returns the runs to start and their settings.
+
+    `parent` is the parent of the run folders. Through the folder `pool` the runs share replay.
+    """
     _refuse_contradictions(args)
     jobs, configs = [], []
     for index, scenario in enumerate(_scenarios(args)):
@@ -220,7 +234,7 @@ def _words(args: argparse.Namespace, gpu: int | None) -> list[str]:
 
 
 def _config(words: Sequence[str]) -> "Config":
-    """Returns the settings of a run that `rookery train` starts with these arguments."""
+    """Returns the settings of the run that `rookery train` starts with the arguments `words`."""
     parser = arguments.Parser(prog="rookery train", description=None)
     train.add_arguments(parser)
     (config,) = train.plan(arguments.parse(parser, list(words)))
@@ -228,14 +242,14 @@ def _config(words: Sequence[str]) -> "Config":
 
 
 def is_on_policy(config: "Config") -> bool:
-    """Returns whether a run trains an on-policy algorithm of SB3, such as PPO."""
+    """Returns whether a run trains an on-policy algorithm of Stable-Baselines3, such as PPO."""
     from rookery.config.schema import SB3_OFF_POLICY
 
     return config.backend == "sb3" and config.sb3.algorithm not in SB3_OFF_POLICY
 
 
 def warnings(jobs: "Sequence[Job]", configs: "Sequence[Config]") -> Iterator[str]:
-    """Yields warnings: runs that sharing cannot help, too few CPUs, too few episodes."""
+    """Yields warnings as text: runs that cannot share replay, too few CPUs, too few episodes."""
     from rookery.runtime import machine
 
     for job, config in zip(jobs, configs, strict=True):
@@ -258,7 +272,7 @@ def warnings(jobs: "Sequence[Job]", configs: "Sequence[Config]") -> Iterator[str
 
 
 def _most_episodes(config: "Config") -> int:
-    """Returns the most episodes that a run's limits allow; each takes at least one env step."""
+    """Returns the highest number of episodes that a run's limits allow, at one step per episode."""
     return min(config.run.env_steps, config.run.episodes or config.run.env_steps)
 
 
@@ -293,7 +307,8 @@ def _run(args: argparse.Namespace, jobs: "list[Job]", configs: "list[Config]", p
 def _pooled(jobs: "list[Job]", configs: "list[Config]", pool: Path) -> Iterator[None]:
     """Context in which the pool exists, the folder through which runs share replay buffers.
 
-    The pool is removed at the end. If no run shares replay or plays in a league, no pool is made.
+    The pool is removed at the end. It is not made if no run shares replay and none plays in a
+    league (self-play against the other runs).
     """
     if not any(job.shares for job in jobs):
         yield
@@ -311,7 +326,7 @@ def _pooled(jobs: "list[Job]", configs: "list[Config]", pool: Path) -> Iterator[
 
 
 def _report(launcher: "RunLauncher", board: "Board") -> None:
-    """Updates the table of runs, and prints the last log lines of runs that have failed."""
+    """Updates the displayed table of runs; prints the last log lines of each newly failed run."""
     from rookery.sharing.launcher import SHOWN, tail
 
     for run in launcher.poll():
@@ -336,7 +351,7 @@ def _conclude(args: argparse.Namespace, launcher: "RunLauncher") -> None:
 
 
 def entry(launched: "LaunchedRun") -> dict[str, Any]:
-    """Returns a run's entry in the JSON output: its arguments, exit code and result."""
+    """Returns one run's entry in the JSON output of `rookery share`: arguments and result."""
     job = launched.job
     return {
         "name": job.name,

@@ -1,11 +1,11 @@
-"""A command of `rookery` that ends when its parent process does.
+"""Runs a subcommand of `rookery` that ends when its parent process ends.
 
     python -m rookery.cli.tied_command train sac ...
 
-Its standard input is a pipe that only its parent holds open. When the parent ends in any way, the
-pipe closes and the command ends as after SIGTERM: it saves a checkpoint and stops sharing its
-replay buffer. The kernel's parent-death signal cannot be used: it is sent for each of the parent's
-threads, and a second SIGTERM ends a run without saving.
+The standard input of this process is a pipe that only the parent process holds open. When the
+parent ends in any way, the pipe closes and the subcommand ends as after SIGTERM: a training run
+saves a checkpoint and stops sharing its replay buffer. The kernel's parent-death signal cannot be
+used: it is sent for each of the parent's threads, and a second SIGTERM ends a run without saving.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Draw a chart of the activity of a run's processes over time."""
+"""Draw a chart of what each process of a run (actors, learner, evaluation) did over time."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 RUN/timeline.html opens in a browser. RUN/trace.json opens in https://ui.perfetto.dev, which shows
-every span; the file does not leave your machine.
+every recorded activity; the file does not leave your machine.
 
 examples:
   rookery timeline runs/a
@@ -24,19 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     arguments.add_run(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="chart to write, HTML (default RUN/timeline.html)"
+        "--out", type=Path, metavar="FILE", help="HTML chart to write (default RUN/timeline.html)"
     )
     parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
-        help="trace to write, for Perfetto (default RUN/trace.json)",
+        help="trace file to write, for the viewer Perfetto (default RUN/trace.json)",
     )
     parser.add_argument(
         "--flow",
         type=Path,
         metavar="FILE",
-        help="diagram of processes and data rates to write, SVG (default: none)",
+        help="SVG diagram to write, of processes and the data rates between them (default: none)",
     )
     parser.add_argument(
         "--from",
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="S",
         help="start of the drawn time, in seconds since the run's first recorded activity "
-        "(default 0 with --to, without it the busiest three seconds)",
+        "(default: 0 if --to is given, otherwise the start of the busiest three seconds)",
     )
     parser.add_argument(
         "--to",
@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="S",
         help="end of the drawn time, in seconds since the run's first recorded activity "
-        "(default: the run's end with --from, without it the busiest three seconds)",
+        "(default: the run's end if --from is given, otherwise the end of the busiest three "
+        "seconds)",
     )
     arguments.add_json(parser)
 
@@ -96,7 +97,7 @@ def _draw(args: argparse.Namespace, folder: Path, history: "History") -> dict[st
 
 
 def _window(args: argparse.Namespace, history: "History") -> tuple[float, float]:
-    """Returns start and end of the time interval to draw, in seconds since the first activity.
+    """Returns start and end of the time to draw, in seconds since the run's first activity.
 
     Raises `ConfigError` if the interval is empty or outside the run.
     """

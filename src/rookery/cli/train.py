@@ -1,4 +1,9 @@
-"""Train an agent, or resume a run that was stopped."""
+"""Train an agent with a scenario (a named training configuration), or resume a stopped run.
+
+A run has actors, which play environments and fill a replay buffer, a learner, which trains the
+network on batches from it, and an evaluation process, which measures the score. All files of the
+run are in its run folder.
+"""
 
 import argparse
 from pathlib import Path
@@ -76,8 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SCENARIO",
-        help="packaged scenario or YAML file; with --resume, the run folder (default: none; "
-        "--env is then required)",
+        help="scenario, a named training configuration that `rookery list` shows, or a YAML file "
+        "with settings; with --resume, the run folder (default: none; --env is then required)",
     )
     _add_settings(parser.add_argument_group("what to train"))
     _add_stops(parser.add_argument_group("when to stop, whichever comes first"))
@@ -92,31 +97,37 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         default=[],
         dest="overrides",
         metavar="KEY=VALUE",
-        help="setting to change, such as replay.batch_size=64; repeatable (default: none)",
+        help="setting to change, such as replay.batch_size=64; `rookery list --settings` shows "
+        "all; repeatable (default: none)",
     )
     group.add_argument(
         "--env",
         metavar="ID",
-        help="environment: Gymnasium id, module:Id or module:Class (default: the scenario's)",
+        help="environment: Gymnasium id, module:Id (imports the module first) or module:Class "
+        "(default: the scenario's)",
     )
     group.add_argument(
         "--mode",
         metavar="MODE",
         help="training loop: single (one process plays and learns), sync (actors and learner take "
-        "turns), async (actors and learner run in parallel), device (environments, replay and "
-        "learner on one device) (default: the scenario's)",
+        "turns), async (actors and learner run in parallel), device (environments, replay buffer "
+        "and learner on one device, usually a GPU) (default: the scenario's)",
     )
     _add_actors(group)
     _add_learner(group)
     either = group.add_mutually_exclusive_group()
     either.add_argument(
-        "--seed", type=int, metavar="N", help="seed of all random numbers (default: the scenario's)"
+        "--seed",
+        type=int,
+        metavar="N",
+        help="seed of all random numbers of the run (default: the scenario's)",
     )
     either.add_argument(
         "--seeds",
         type=arguments.seeds,
         metavar="N-M",
-        help="seeds of several runs in sequence, such as 0-4 or 0,2,5 (default: one run)",
+        help="seeds of several runs, trained one after another, such as 0-4 or 0,2,5 "
+        "(default: one run)",
     )
 
 
@@ -125,47 +136,53 @@ def _add_actors(group: argparse._ArgumentGroup) -> None:
         "--actors",
         type=int,
         metavar="N",
-        help="number of actors, in sync and async mode (default: the scenario's)",
+        help="number of actors, which play environments, in sync and async mode "
+        "(default: the scenario's)",
     )
     group.add_argument(
         "--envs-per-actor",
         type=int,
         metavar="E",
-        help="environments that each actor steps together (default: the scenario's)",
+        help="number of environments that each actor steps as a vector (default: the scenario's)",
     )
     group.add_argument(
         "--engine",
         metavar="ENGINE",
-        help="engine that runs the actors: auto, inline, processes or ray (default auto)",
+        help="where the actors run: inline (in the learner's process), processes (one process per "
+        "actor), ray (on the hosts of a Ray cluster), or auto (inline in single and device mode, "
+        "otherwise processes) (default: the scenario's, usually auto)",
     )
     group.add_argument(
         "--address",
         metavar="HOST:PORT",
-        help="address of a Ray cluster, or auto to find it (default: start a local one)",
+        help="address of the Ray cluster for --engine ray, or auto to find a running one "
+        "(default: start Ray on this host)",
     )
     group.add_argument(
         "--learner-resources",
         type=arguments.amounts,
         metavar="GPU=1,...",
-        help="Ray resources that the learner's host must have (default: this host is used)",
+        help="Ray resources that a host of the cluster must have to run the learner there, such as "
+        "GPU=1 (default: the learner runs on this host)",
     )
     group.add_argument(
         "--shards",
         type=int,
         metavar="N",
-        help="number of shards of the replay buffer (default 1; with --engine ray one per host)",
+        help="number of shards, parts into which the replay buffer is split (default 1; with "
+        "--engine ray one per host)",
     )
     group.add_argument(
         "--actor-devices",
         type=arguments.words,
         metavar="CUDA:0,CUDA:1",
-        help="GPUs assigned to the actors round-robin (default: CPU)",
+        help="GPUs on which the actors compute actions, assigned round-robin (default: the CPU)",
     )
     group.add_argument(
         "--inference",
         metavar="WHERE",
-        help="where actions are computed: local (in each actor) or central (in one inference "
-        "server) (default local)",
+        help="where the network computes actions: local (in each actor process) or central (in one "
+        "inference server process for all actors) (default local)",
     )
 
 
@@ -173,13 +190,13 @@ def _add_learner(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device",
         metavar="DEVICE",
-        help="device of the learner: auto, cpu or cuda:N (default auto)",
+        help="device of the learner: cpu, cuda:N, or auto (a GPU if there is one) (default auto)",
     )
     group.add_argument(
         "--learners",
         type=int,
         metavar="N",
-        help="number of data-parallel learners, one GPU each (default 1)",
+        help="number of data-parallel learners, which split each batch; one GPU each (default 1)",
     )
 
 
@@ -188,7 +205,8 @@ def _add_stops(group: argparse._ArgumentGroup) -> None:
         "--env-steps",
         type=int,
         metavar="N",
-        help="stop after this many environment steps (default: the scenario's)",
+        help="stop after this many env steps, summed over all environments "
+        "(default: the scenario's)",
     )
     group.add_argument(
         "--episodes",
@@ -206,7 +224,8 @@ def _add_stops(group: argparse._ArgumentGroup) -> None:
         "--target",
         type=float,
         metavar="S",
-        help="stop when the mean evaluation return reaches this (default: the scenario's)",
+        help="stop when the mean return of an evaluation reaches this target score "
+        "(default: the scenario's)",
     )
 
 
@@ -219,13 +238,14 @@ def _add_resume(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--exact",
         action="store_true",
-        help="with --resume, continue bit for bit as if never stopped, from the newest "
-        "checkpoint that allows it (default: from the newest checkpoint)",
+        help="with --resume, continue from the newest checkpoint that gives bit for bit the same "
+        "result as a run that never stopped (default: from the newest checkpoint of any kind)",
     )
     group.add_argument(
         "--init-from",
         metavar="RUN",
-        help="start a new run with the weights of another run (default: random weights)",
+        help="start a new run with the best weights of the run in folder RUN (default: random "
+        "weights)",
     )
 
 
@@ -233,24 +253,27 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--run-dir",
         metavar="DIR",
-        help="run folder; with --seeds, the parent of the run folders (default: new below runs/)",
+        help="run folder; with --seeds, the parent of the run folders (default: new, in runs/)",
     )
     group.add_argument(
         "--tag",
         metavar="WORD",
-        help="word in the run folder's name and in experiment trackers (default: none)",
+        help="word in the run folder's name and in experiment trackers, by which `rookery compare` "
+        "groups runs (default: none)",
     )
     group.add_argument(
         "--wandb",
         action="store_true",
         default=None,  # keeps the scenario's setting
-        help="log to Weights & Biases (default: the scenario's)",
+        help="log metrics to Weights & Biases (default: the scenario's)",
     )
     group.add_argument(
         "--print-config", action="store_true", help="print all settings and exit (default: train)"
     )
     arguments.add_json(group)
-    group.add_argument("--quiet", action="store_true", help="hide the live view (default: show it)")
+    group.add_argument(
+        "--quiet", action="store_true", help="hide the live display of progress (default: show it)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -286,7 +309,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace) -> list["Config"]:
-    """Checks the command's arguments; returns the settings of every requested run."""
+    """Checks the arguments of `rookery train`; returns the settings of every requested run."""
     from rookery.config.load import load, load_run
 
     _refuse_contradictions(args)
@@ -304,7 +327,7 @@ def plan(args: argparse.Namespace) -> list["Config"]:
 
 
 def summary(answer: dict[str, Any], config: "Config") -> list[str]:
-    """Returns lines of text: a run's result, and commands to try next."""
+    """Returns lines of text for the end of a run: its result, and commands to try next."""
     run_dir, score = answer["run_dir"], answer["best_score"]
     scored = "never evaluated" if score is None else f"best score {score:.2f}"
     verdict = VERDICTS[answer["reason"]]

@@ -1,13 +1,13 @@
-"""All actors of a run on the hosts of a cluster, as seen by the learner.
+"""The learner's control of all actors of a run on a Ray cluster.
 
-Each host has one host worker process, which runs a part of the actors and a shard of replay
-(`host_worker.py`). The learner sends control messages to host workers only; they supervise their
-actors.
+The hosts run host workers: processes that each run a part of the actors and hold a shard (part) of
+the replay buffer (`host_worker.py`). The learner sends control messages to host workers only; they
+supervise their actors.
 
 A host worker counts as lost when Ray reports that it or its host is gone, or after it has not
 answered for `cluster.lost_s`. A new worker is then started on another host, or on the same host
-once it is back. Its replay shard is restored from the last checkpoint; newer rows are counted as
-lost. Late answers of the old worker are ignored.
+once it is back. Its replay shard is restored from the last checkpoint; rows (env steps) stored
+since then are counted as lost. Late answers of the old worker are ignored.
 """
 
 import contextlib
@@ -65,9 +65,10 @@ HostProcess: TypeAlias = RemoteHandle[HostOrder, HostAnswer]
 
 
 def embark(config: Config, spec: EnvSpec, weights: Mapping[str, Array]) -> tuple[Cluster, Config]:
-    """Starts or joins a Ray cluster; returns it, and the settings with the final `actor.num`.
+    """Starts or joins a run's Ray cluster; returns it, and the settings with the final `actor.num`.
 
-    If `cluster.actors_per_node` is set, `actor.num` becomes that times the number of hosts.
+    If `cluster.actors_per_node` is set, `actor.num` (the number of actors) becomes that times the
+    number of hosts with CPUs.
     """
     weight = sum(array.nbytes for array in weights.values())
     batches = BATCHES * config.replay.batch_size * 2 * row_bytes(schema_of(spec)) * spec.frame_stack
@@ -82,7 +83,11 @@ def embark(config: Config, spec: EnvSpec, weights: Mapping[str, Array]) -> tuple
 
 
 class ClusterActors:
-    """All actors of a run on a cluster: starts, messages and restarts the host workers."""
+    """All actors of a run on a Ray cluster, as the learner controls them.
+
+    It starts, messages and restarts the host workers: processes on the cluster's hosts, each of
+    which runs a part of the actors and holds a shard (part) of the replay buffer.
+    """
 
     def __init__(
         self,
@@ -98,10 +103,10 @@ class ClusterActors:
         progress: Iterable[Sequence[object]] = (),
         recall: Callable[[int], RestoreShard | None] | None = None,
     ):
-        """Starts the host workers, one per replay shard.
+        """Starts the host workers: processes on the cluster's hosts, one per replay shard.
 
-        `recall(i)` returns replay shard i as the newest checkpoint holds it (None if there is
-        none); it is called to restore the shard of a lost host worker.
+        `recall(i)` returns replay shard i (part i of the replay buffer) as the newest checkpoint
+        holds it, None if there is none. It is called to restore the shard of a lost host worker.
         """
         self.config, self.spec, self.cluster = config, spec, cluster
         self._factory, self._identity = factory, identity
@@ -159,7 +164,8 @@ class ClusterActors:
     def _place(self, handle: HostHandle, nodes: Sequence[RayNode]) -> None:
         """Starts a host worker on the host among `nodes` that has the fewest host workers.
 
-        The host on which the last worker stopped answering is chosen only if there is no other.
+        If the previous worker of this handle stopped answering, its host is chosen only if there is
+        no other.
         """
         load = Counter(other.placement.node for other in self.handles if other.host is not None)
         avoid = handle.placement.avoid
@@ -169,10 +175,10 @@ class ClusterActors:
         self._start(handle)
 
     def _start(self, handle: HostHandle) -> None:
-        """Starts a host worker on the host it was assigned to.
+        """Starts the host worker of a handle on the host that was chosen for it.
 
-        A restarted worker gets its saved replay shard, and the control message that the lost worker
-        had not answered.
+        If it replaces a lost worker, it gets that worker's replay shard from the newest checkpoint,
+        and the control message that the learner still waits for.
         """
         setup = HostSetup(
             config=self.config,
@@ -205,10 +211,10 @@ class ClusterActors:
             handle.send(handle.order)
 
     def _share(self, handle: HostHandle, node: RayNode, nodes: int) -> float:
-        """Returns how many CPUs to reserve in Ray for a host worker.
+        """Returns how many CPUs Ray is to reserve for a host worker.
 
-        It is one per actor, but no more than are free, and no more than an equal share of the
-        host's CPUs if the run has more host workers than hosts.
+        The number is one per actor, but no more than are free, and no more than an equal share of
+        the host's CPUs if the run has more host workers than hosts.
         """
         crowd = -(-len(self.handles) // nodes)
         placed = [other.placement for other in self.handles if other.host is not None]
@@ -217,7 +223,7 @@ class ClusterActors:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Always empty: resource use of processes on other hosts is not measured."""
+        """Ids of the processes whose resource use is logged: none, since all are on other hosts."""
         return {}
 
     def asynchronous(self) -> "ClusterActors":
@@ -230,7 +236,11 @@ class ClusterActors:
         return [found[number] for number in sorted(found)]
 
     def metrics(self) -> dict[str, float]:
-        """Returns metrics for the log: hosts that answer, restarts, rows inserted, rows lost."""
+        """Returns metrics for the log, by name: answering hosts, restarts of host workers, rows.
+
+        A row is one env step stored in replay. The metrics count the rows inserted by all hosts,
+        and the rows lost with hosts.
+        """
         present = [handle for handle in self.handles if not handle.absent]
         return {
             "cluster/hosts": float(len(present)),
@@ -246,7 +256,11 @@ class ClusterActors:
 
     @property
     def complete(self) -> bool:
-        """Whether every host of the run has a worker that answers (none is `absent`)."""
+        """Whether every host worker of the run answers.
+
+        False while a host worker is lost, still starting, or silent for more than
+        `cluster.absent_s`.
+        """
         return not any(handle.absent for handle in self.handles)
 
     # In sync mode.
@@ -254,9 +268,10 @@ class ClusterActors:
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
     ) -> Iterator[list[ActorReport]]:
-        """Makes every actor play, and yields their reports (see `ActorGroup.collect`).
+        """Makes every actor play `env_steps` steps, or `episodes` whole episodes; yields reports.
 
-        The host workers insert the rows into their replay shards.
+        Used in sync mode. Yields one list, once all actors have played; their host workers have
+        stored the env steps in replay by then.
         """
         orders = {b.place: PlayOnHost(env_steps, episodes, _of(b, epsilons)) for b in self.handles}
         answers = self.ask(orders).values()
@@ -287,9 +302,10 @@ class ClusterActors:
         self.ask({handle.place: CutHostEpisodes() for handle in self.handles})
 
     def ask(self, orders: Mapping[int, HostOrder]) -> dict[int, HostAnswer]:
-        """Sends control messages by host number; waits for all answers, returned by host number.
+        """Sends control messages to host workers, waits for all answers, and returns them.
 
-        A host worker that is lost meanwhile is restarted and gets its message again.
+        Messages and answers are dicts by the number of the host worker. A host worker that is lost
+        meanwhile is restarted and gets its message again.
         """
         asked = [self.handles[place] for place in orders]
         for handle in asked:
@@ -300,7 +316,7 @@ class ClusterActors:
         return {handle.place: handle.reply for handle in asked if handle.reply is not None}
 
     def settle(self) -> None:
-        """Waits until all hosts have answered all control messages."""
+        """Waits until all host workers have answered all control messages."""
         while any(handle.owes for handle in self.handles):
             self.wait_a_little()
 
@@ -315,8 +331,8 @@ class ClusterActors:
     def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
         """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
 
-        Each host gets this with its next `SetTerms` message. `room` is the number of rows that the
-        rate limiter (samples per insert) accepts now.
+        Each host worker gets this with its next `SetTerms` message. `room` is the number of env
+        steps that the rate limiter (samples per insert) accepts now; None means no limit.
         """
         self._allowed = go, list(epsilons)
         self._room = room
@@ -325,8 +341,9 @@ class ClusterActors:
     def _tend(self, every_s: float = TEND_S) -> None:
         """Sends a `SetTerms` message (play or pause, epsilons, allowance) to each host that is due.
 
-        A host that has answered the previous message gets the next one `every_s` after it, or at
-        once if it has used more than half of its allowance (the env steps it may play).
+        The allowance is the number of env steps that a host's actors may play. A host that has
+        answered the previous message gets the next one after `every_s` seconds, or at once if it
+        has used more than half of its allowance.
         """
         now = time.monotonic()
         go, epsilons = self._allowed
@@ -338,11 +355,11 @@ class ClusterActors:
                 handle.send(SetTerms(go, _of(handle, epsilons), self._allowance(handle)))
 
     def _allowance(self, handle: HostHandle) -> int:
-        """Returns how many env steps a host may play until the next message from the learner.
+        """Returns how many env steps a host's actors may play until the learner's next message.
 
-        It is the host's equal share of the steps that the rate limiter accepts now and, as a
-        forecast, of twice those newly accepted since the last `SetTerms` message. Without a rate
-        limiter it is about 64 chunks per actor (`actor.chunk` steps each).
+        It is the host's equal share of the steps that the rate limiter (samples per insert) accepts
+        now and, as a forecast, of twice those newly accepted since the last `SetTerms` message.
+        Without a rate limiter it is about 64 chunks per actor (`actor.chunk` steps each).
         """
         actor = self.config.actor
         if self._room is None:
@@ -353,9 +370,9 @@ class ClusterActors:
         return max(share, actor.chunk if room else 0)
 
     def wait(self, timeout_s: float, rows: int = 1) -> None:
-        """Waits up to `timeout_s` until hosts report at least `rows` new env steps.
+        """Waits up to `timeout_s` seconds until hosts report at least `rows` new env steps.
 
-        The learner asks the hosts less and less often while they have too few, since each request
+        While there are fewer, the learner asks the hosts less and less often, since each request
         costs CPU time on both sides.
         """
         deadline, every_s = time.monotonic() + timeout_s, self._pace_s
@@ -370,15 +387,15 @@ class ClusterActors:
 
     @property
     def _pace_s(self) -> float:
-        """Shortest interval, in seconds, of messages to a host while the learner waits for rows."""
+        """Shortest interval in seconds of messages to a host while the learner waits for steps."""
         if not self.acknowledged_rows:
             return START_LOOK_S
         return TEND_S if self._room is None else HUNGRY_S
 
     def hold_open(self) -> None:
-        """Lets actors play a little even if the rate limiter pauses them, so that replay gets rows.
+        """Lets actors play a little even if the rate limiter (samples per insert) pauses them.
 
-        Replay calls it while no shard has rows to sample.
+        The learner's replay calls it while no host has stored env steps that can be sampled.
         """
         epsilons = self._allowed[1]
         self._allowed, self._room = (True, epsilons), None
@@ -401,7 +418,7 @@ class ClusterActors:
     # In both.
 
     def spread(self, version: int, weights: Mapping[str, Array]) -> None:
-        """Sends new weights to all hosts through Ray's object store.
+        """Sends new network weights to all hosts through Ray's object store.
 
         In async mode a host that is still loading earlier weights gets the newest once it is done.
         """
@@ -454,7 +471,7 @@ class ClusterActors:
         return handle.placement.cpus > 0 and host.node is None and waited_s > ROOM_S
 
     def _share_cpus(self, handle: HostHandle, host: HostProcess) -> None:
-        """Restarts a host worker without reserved CPUs, so that Ray can start it on a full host."""
+        """Restarts a host worker without reserved CPUs, so that Ray can start it on a busy host."""
         handle.empty(self._next_tag())
         host.stop(0.0)
         cpus, handle.placement.cpus = handle.placement.cpus, 0.0
@@ -477,10 +494,12 @@ class ClusterActors:
         return None
 
     def _lose(self, handle: HostHandle, host: HostProcess, trouble: str) -> None:
-        """Kills a lost host worker, reads its replay shard from a checkpoint, and counts lost rows.
+        """Kills a host worker that counts as lost, and prepares its restart.
 
-        Raises LostError after too many losses in a row, and ConfigError if the worker never worked
-        and a restart would fail in the same way.
+        Reads its replay shard (its part of the replay buffer) from the newest checkpoint, and
+        counts the rows (env steps) stored since then as lost. Raises LostError after too many
+        losses in a row, and ConfigError if the worker never worked and a restart would fail in the
+        same way.
         """
         failure, where, extent = handle.watch.failure, handle.where, handle.acknowledged
         placement = handle.placement
@@ -504,9 +523,9 @@ class ClusterActors:
         )
 
     def _fill(self) -> None:
-        """Restarts lost host workers.
+        """Restarts lost host workers (each runs the actors of one host) once a host is available.
 
-        With `cluster.actors_per_node` it also starts workers on hosts that joined the cluster.
+        With `cluster.actors_per_node`, also starts workers on hosts that have joined the cluster.
         """
         now = time.monotonic()
         empty = [b for b in self.handles if b.host is None and b.watch.due]
@@ -559,7 +578,10 @@ class ClusterActors:
         self._warnings.append(f"{node.name} ({node.address}) joined with {more} actors")
 
     def close(self) -> None:
-        """Ends all host workers: they may close their environments, and are killed after 3 s."""
+        """Ends all host workers and the connection to the Ray cluster.
+
+        Host workers get 3 s to close their environments, and are killed then.
+        """
         deadline = time.monotonic() + CLOSE_S
         there = [(handle, handle.host) for handle in self.handles if handle.host is not None]
         with contextlib.ExitStack() as stack:
@@ -571,7 +593,7 @@ class ClusterActors:
                     host.send(CloseRole())  # all at once: no host waits for another
 
     def _tidy(self) -> None:
-        """Deletes the files that killed host workers left in the folder of shared replay.
+        """Deletes the files of shared replay that killed host workers left in `sharing.pool`.
 
         Does nothing if the run does not share its replay with other runs.
         """

@@ -1,9 +1,10 @@
-"""The learner's handle of one cluster host. It stays the same when the host worker is restarted.
+"""The learner's handle of one host worker: the process with a cluster host's actors and replay.
 
-The learner sends control messages; answers arrive in the same order, and `hear` processes them
-without blocking. A host that has not answered for `cluster.absent_s` counts as absent: the learner
-does not sample from it, and completes batches without its rows, until it answers again. In sync
-mode the learner waits for every host instead.
+The handle stays the same when the host worker is restarted. The learner sends control messages;
+answers arrive in the same order, and `hear` processes them without blocking. A host that has not
+answered for `cluster.absent_s` counts as absent: the learner does not sample from it, and completes
+batches without its rows (stored env steps), until it answers again. In sync mode the learner waits
+for every host instead.
 
 A `HostHandle` holds: the host that the worker was started on (`Placement`), the sampling requests
 to its replay shard (`ShardRequests`), the env steps its actors may play in async mode (`Pacing`),
@@ -87,8 +88,9 @@ class Pacing:
     def new_room(self, made: int) -> int:
         """Returns how many env steps the rate limiter has newly accepted since the last call.
 
-        `made` is the total that it has accepted: the steps that all hosts have reported since the
-        run began, plus those that it accepts now. The first call returns 0.
+        `made` is the total that the limiter (samples per insert) has accepted: the steps that all
+        hosts have reported since the run began, plus those that it accepts now. The first call
+        returns 0.
         """
         before, self._made = self._made, made
         return 0 if before is None else max(0, made - before)
@@ -104,7 +106,10 @@ class Pacing:
 
 
 class ShardRequests:
-    """Sampling requests of the learner to one host's replay shard, and the answers received."""
+    """The learner's sampling requests to one host's replay shard, and the answers received.
+
+    A replay shard is the part of the run's replay buffer that one host holds.
+    """
 
     def __init__(self) -> None:
         self.unsent: list[tuple[Floats, float]] = []
@@ -114,10 +119,10 @@ class ShardRequests:
         self.waived: set[int] = set()  # whose answers are not needed any more
 
     def ask(self, places: Floats, spread: float) -> int:
-        """Adds a request for rows at random positions, not sent yet; returns the request's number.
+        """Queues a request to sample rows at random positions; returns the request's number.
 
-        `places` are positions in [0, spread); `spread` is the shard's number of rows, or the sum of
-        its priorities.
+        The positions `places` are in [0, spread). `spread` is the number of rows (stored env steps)
+        in the host's replay shard, or the sum of their priorities.
         """
         self.unsent.append((places, spread))
         self.asked += 1
@@ -134,7 +139,10 @@ class ShardRequests:
                 self.answers[number] = rows
 
     def clear(self) -> None:
-        """Drops all requests and answers, since the host worker was lost; numbering continues."""
+        """Drops all sampling requests and answers, since the host worker was lost.
+
+        New requests get the following numbers.
+        """
         self.unsent = []
         for waited in (self.open, self.waived, self.answers):
             waited.clear()
@@ -142,10 +150,10 @@ class ShardRequests:
 
 @dataclass
 class HostHandle:
-    """The learner's handle of one cluster host, for its actors and for its replay shard.
+    """The learner's handle of one host worker: the process with a host's actors and replay shard.
 
-    It implements `Shard`, through which replay samples. The numbers of its actors stay the same
-    when its host worker is restarted.
+    It implements `Shard`, the interface for sampling from a part of the replay buffer. The numbers
+    of its actors stay the same when the host worker is restarted.
     """
 
     place: int
@@ -181,7 +189,7 @@ class HostHandle:
 
     @property
     def absent(self) -> bool:
-        """Whether the host has no worker, or its worker has not answered for `cluster.absent_s`."""
+        """Whether the host worker is lost, still starting, or silent for `cluster.absent_s`."""
         return self.host is None or not self.up or self.host.silence_s > self.absent_s
 
     @property
@@ -195,9 +203,10 @@ class HostHandle:
         return (self.host is None or not self.up) if self.patient else self.absent
 
     def insert(self) -> Inserted:
-        """Inserts nothing, since the host worker inserts rows into its shard by itself.
+        """Returns how many rows the host worker has inserted into replay since the last call.
 
-        Returns how many rows it has reported as inserted since the last call.
+        A row is one stored env step. The host worker inserts rows into its part of replay by itself
+        and reports their number, so this method inserts none.
         """
         self.inserted, self.arrived = self.arrived, []
         parts = [report.inserted for report in self.inserted]
@@ -205,14 +214,17 @@ class HostHandle:
 
     @property
     def observed(self) -> list[Observed]:
-        """Observations and rewards of the last inserted rows, for normalization statistics."""
+        """Observations and returns of the rows that the last `insert` counted.
+
+        They update the statistics that normalize observations and rewards.
+        """
         return [report.observed for report in self.inserted if report.observed is not None]
 
     def ask(self, places: Floats, spread: float) -> int:
         return self.requests.ask(places, spread)
 
     def post(self) -> None:
-        """Sends all new sampling requests in one control message."""
+        """Sends all queued sampling requests to the host worker in one control message."""
         if self.requests.unsent:
             self.send(LookUpRows(tuple(self.requests.unsent)))
             self.requests.unsent = []
@@ -255,9 +267,9 @@ class HostHandle:
 
     @property
     def lending(self) -> int | None:
-        """Number of rows of other runs that the learner has requested and the host still owes it.
+        """Number of other runs' replay rows that the learner has requested and the host still owes.
 
-        None if the host has answered all such requests (`AskPeers`).
+        None if the host worker has answered all such requests (`AskPeers`).
         """
         asked = [order.rows for order in self._expected if isinstance(order, AskPeers)]
         return sum(asked) if asked else None
@@ -278,7 +290,7 @@ class HostHandle:
 
     @property
     def uncounted(self) -> int:
-        """Env steps that the host has reported and `insert` has not counted yet."""
+        """Env steps that the host worker has reported and `insert` has not counted yet."""
         return sum(report.inserted.steps for report in self.arrived)
 
     def hear(self) -> None:
@@ -329,7 +341,7 @@ class HostHandle:
 
 
 def shifted(report: ActorReport, by_s: float) -> ActorReport:
-    """Returns an actor report with the times of its trace moved by `by_s`.
+    """Returns an actor's report with the times of its trace (timed spans) moved by `by_s` seconds.
 
     It converts the clock of a host to that of the learner.
     """

@@ -1,8 +1,9 @@
-"""The host worker: the process on one cluster host that runs its actors and its replay shard.
+"""The host worker: the process on one cluster host that runs actors and holds a replay shard.
 
-Actors are processes of this host and write rows into its shared memory, as they do without a
-cluster. The host worker inserts their rows into its replay shard, supervises the actors, and
-handles the learner's control messages. The learner's handle of it is a `HostHandle`.
+A replay shard is the host's part of the run's replay buffer; a row is one stored env step. Actors
+are processes of this host and write rows into its shared memory, as they do without a cluster. The
+host worker inserts their rows into its replay shard, supervises the actors, and handles the
+learner's control messages. The learner's handle of it is a `HostHandle`.
 
 In sync mode each control message lets the actors play a given number of steps or episodes. In async
 mode they play continuously, and the learner's `SetTerms` messages limit how many env steps they may
@@ -63,7 +64,7 @@ NAP_S = 0.005  # where there was nothing to insert
 
 @dataclass
 class Arrivals:
-    """Rows inserted and actor reports received since the last report to the learner."""
+    """Env steps that a host worker has inserted, and actor reports, since its last own report."""
 
     count: int = 0
     steps: int = 0
@@ -187,9 +188,9 @@ class HostWorker:
         return self._report()
 
     def work(self) -> None:
-        """Inserts new rows into the shard; every 20 ms it also reads actor reports.
+        """Inserts the actors' new env steps into the replay shard; reads actor reports every 20 ms.
 
-        Called repeatedly in async mode.
+        The engine calls it repeatedly in async mode.
         """
         arrived = self._insert()
         self._allow()
@@ -219,7 +220,10 @@ class HostWorker:
         return report
 
     def _allow(self) -> None:
-        """Lets actors play, or pauses them once the allowance of the last `SetTerms` is used up."""
+        """Lets actors play or pauses them, as the learner's last `SetTerms` message says.
+
+        Also pauses them once they have played the env steps that the message allows.
+        """
         go = self._terms.go and self._reported + self._arrivals.steps < self._terms.allowance
         if self._terms.epsilons:
             self.actors.allow(go, list(self._terms.epsilons))

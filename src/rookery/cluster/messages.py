@@ -21,7 +21,7 @@ class PoolIdentity(NamedTuple):
 
 
 class HostSetup(NamedTuple):
-    """Arguments from which a host worker is built."""
+    """Constructor arguments of a host worker, which runs the actors of one cluster host."""
 
     config: Config
     spec: EnvSpec
@@ -37,9 +37,10 @@ class HostSetup(NamedTuple):
 
 
 class ShardStatus(NamedTuple):
-    """State of a host's replay shard that the learner needs for sampling.
+    """State of a host's replay shard (its part of replay) that the learner needs for sampling.
 
-    `spread` is the shard's sampling mass: its number of rows, or the sum of its priorities.
+    `spread` is the shard's sampling mass: its number of rows (stored env steps), or the sum of
+    their priorities.
     """
 
     spread: float
@@ -54,8 +55,8 @@ class ShardStatus(NamedTuple):
 class PlayOnHost(NamedTuple):
     """Control message in sync mode: let every actor of the host play; return a report.
 
-    Each actor plays `env_steps` steps, or `episodes` episodes if given. The host worker inserts the
-    rows into its replay shard.
+    Each actor plays `env_steps` steps, or `episodes` episodes if given. The host worker stores the
+    steps in its part of the replay buffer.
     """
 
     env_steps: int
@@ -64,7 +65,7 @@ class PlayOnHost(NamedTuple):
 
 
 class StartFreePlay(NamedTuple):
-    """Control message: all actors of the host play continuously from now on (async mode)."""
+    """Control message: let all actors of the host play continuously from now on (async mode)."""
 
 
 class SetTerms(NamedTuple):
@@ -81,23 +82,28 @@ class SetTerms(NamedTuple):
 
 
 class PublishWeights(NamedTuple):
-    """Control message: publish these weights to the actors of the host."""
+    """Control message: give new network weights to the actors of the host.
+
+    `payload` holds the weights by name; the engine fills it from Ray's object store.
+    """
 
     version: int
     payload: Arrays | None = None  # filled in by the engine
 
 
 class LookUpRows(NamedTuple):
-    """Control message: return the replay shard's rows at the learner's random positions.
+    """Control message: return sampled rows (stored env steps) of the host's replay shard.
 
-    It contains one request for each of several batches.
+    It contains one request for each of several batches: random positions that the learner has
+    drawn, and the shard's sampling mass (number of rows, or sum of priorities) for which it drew
+    them.
     """
 
     questions: tuple[tuple[Floats, float], ...]  # places, and the spread they were drawn for
 
 
 class UpdatePriorities(NamedTuple):
-    """Control message: update the priorities of rows from their new TD errors."""
+    """Control message: update the priorities of the host's replay rows from their new TD errors."""
 
     rows: Rows
     td_error: Array
@@ -124,7 +130,8 @@ class CutHostEpisodes(NamedTuple):
 class SaveShard(NamedTuple):
     """Control message: return the replay shard's state for a checkpoint, with its unsaved rows.
 
-    Rows are numbered in the order of insertion; unsaved are those from number `saved` on.
+    Rows (stored env steps) are numbered in the order of insertion; unsaved are those from number
+    `saved` on.
     """
 
     saved: int
@@ -133,14 +140,14 @@ class SaveShard(NamedTuple):
 class CopyRows(NamedTuple):
     """Control message: return copies of the replay shard's rows from number `saved` on.
 
-    Rows are numbered in the order of insertion.
+    Rows (stored env steps) are numbered in the order of insertion.
     """
 
     saved: int
 
 
 class RestoreShard(NamedTuple):
-    """Control message: restore the host's replay shard from a checkpoint."""
+    """Control message: restore the host's replay shard (its part of replay) from a checkpoint."""
 
     numbers: JsonObject
     arrays: Arrays
@@ -148,14 +155,14 @@ class RestoreShard(NamedTuple):
 
     @property
     def committed(self) -> int:
-        """Number of rows inserted into the shard before it was saved."""
+        """Number of rows (env steps) inserted into the replay shard before it was saved."""
         committed = self.numbers["committed"]
         assert isinstance(committed, int), "a number of rows"
         return committed
 
 
 class AdoptRows(NamedTuple):
-    """Control message: insert these rows of a checkpoint into the host's replay shard.
+    """Control message: insert rows (env steps) from a checkpoint into the host's replay shard.
 
     Used if the checkpoint has another number of shards than the run, instead of `RestoreShard`.
     """
@@ -173,7 +180,7 @@ class RestoreActors(NamedTuple):
 
 
 class HostReport(NamedTuple):
-    """Report of a host worker: actor reports, and rows inserted since the last report.
+    """Report of a host worker: its actors' reports, and env steps inserted since the last report.
 
     It answers `PlayOnHost`, `SetTerms` and `CutHostEpisodes`.
     """
@@ -189,7 +196,7 @@ class HostReport(NamedTuple):
 
 
 class RowsFound(NamedTuple):
-    """Answer to `LookUpRows`: the sampled rows of each batch."""
+    """Answer to `LookUpRows`: sampled rows (stored env steps) for each requested batch."""
 
     answers: tuple[FoundRows, ...]
     status: ShardStatus
@@ -206,7 +213,7 @@ class PeersAnswer(NamedTuple):
 
 
 class HostDone(NamedTuple):
-    """Answer to control messages that return no data."""
+    """Answer of a host worker to a control message that returns no data: done."""
 
     status: ShardStatus
 

@@ -25,9 +25,9 @@ class ReplayPeersBuilder(Protocol):
     """
 
     def local(self, config: Config, spec: EnvSpec, run_id: str) -> LocalPeers:
-        """Adds a run with replay on this host to the pool of runs that share replay.
+        """Adds a run whose replay is on this host to the pool of runs that share replay.
 
-        Returns the object through which the run samples from the others.
+        Returns the object through which the run samples from the other runs' replay buffers.
         """
 
     def on_host(
@@ -35,18 +35,19 @@ class ReplayPeersBuilder(Protocol):
     ) -> HostPeers:
         """Adds the replay shard of one cluster host to the pool of runs that share replay.
 
-        Returns the object with which the host worker shares the shard's rows with other runs, and
-        samples from their rows on this host.
+        The shard is the part of the run's replay buffer on that host. Returns the object with which
+        the host worker shares the shard's rows with other runs, and samples from their rows on this
+        host.
         """
 
     def on_cluster(self, group: "ClusterActors", rng: np.random.Generator) -> ReplayPeers:
-        """Returns the object through which the learner samples from other runs on its hosts.
+        """Returns the object through which a cluster run's learner samples from other runs' replay.
 
-        These are the hosts of the learner's cluster; `on_host` was called on each.
+        The samples are read on the hosts of the learner's cluster, where `on_host` was called.
         """
 
     def clear(self, config: Config) -> None:
-        """Deletes shared replay files that killed processes have left in the pool's folder."""
+        """Deletes shared replay files that killed processes left in the folder `sharing.pool`."""
 
 
 def peers_builder(config: Config) -> ReplayPeersBuilder:

@@ -1,10 +1,11 @@
-"""A run's replay on the hosts of a cluster: batches are sampled from the shards of all hosts.
+"""Replay buffer of a cluster run: the learner samples batches from the shards of all hosts.
 
-In sync mode the learner requests a batch when it needs it, so that a run is reproducible from its
-seed. In async mode it requests batches in advance, several per message, so that it does not wait
-for the network; priorities are then a few batches old. If runs sample from each other's replay
-buffers (`sharing/cluster_sharing.py`), a training batch also contains rows of other runs, and a
-batch requested in advance is then larger than needed: a random part of it is used.
+A shard is the part of the replay buffer on one host; a row is one stored env step. In sync mode the
+learner requests a batch when it needs it, so that a run is reproducible from its seed. In async
+mode it requests batches in advance, several per message, so that it does not wait for the network;
+priorities are then a few batches old. If runs sample from each other's replay buffers
+(`sharing/cluster_sharing.py`), a training batch also contains rows of other runs, and a batch
+requested in advance is then larger than needed: a random part of it is used.
 """
 
 from collections import deque
@@ -50,7 +51,7 @@ AHEAD = 2  # such messages on their way, at least
 
 
 class RemoteReplay:
-    """Replay buffer whose shards are on the hosts of a cluster; used by the learner."""
+    """Replay buffer whose shards (parts) are on the hosts of a cluster; used by the learner."""
 
     def __init__(self, group: ClusterActors, rng: np.random.Generator):
         self.group = group
@@ -60,14 +61,15 @@ class RemoteReplay:
         self._errors: list[tuple[Rows, Array]] = []  # not sent yet
 
     def insert(self) -> Inserted:
-        """Inserts nothing, since host workers insert rows into their shards by themselves.
+        """Returns how many rows the host workers have inserted into replay since the last call.
 
-        Returns how many rows they have reported as inserted since the last call.
+        A row is one stored env step. Host workers insert rows into their parts of replay by
+        themselves and report the number, so this method inserts none.
         """
         return together([handle.insert() for handle in self.group.handles])
 
     def fetch(self) -> list[RowBlock]:
-        """Returns copies of the rows that the last call of `insert` counted.
+        """Returns copies of the rows (stored env steps) that the last call of `insert` counted.
 
         Rows of a host that was lost since then are missing.
         """
@@ -92,7 +94,11 @@ class RemoteReplay:
         return taken if taken is not None else self.sample(batch, beta=beta)
 
     def _draw(self, batch: int, beta: float) -> ArrayBatch | None:
-        """Returns a sampled batch; None if none of its rows could be read."""
+        """Returns a sampled batch; None if no host returned rows for it.
+
+        In async mode takes the oldest batch that was requested in advance; otherwise requests one
+        now.
+        """
         if self.group.config.run.mode is not Mode.ASYNC:
             self.group.settle()  # the spread of each shard must be known exactly
             return drawn(self.deck, self.group.handles, batch, beta)
@@ -101,10 +107,11 @@ class RemoteReplay:
         return self._some(taken, batch) if taken.rows.size else None
 
     def _some(self, taken: ArrayBatch, batch: int) -> ArrayBatch:
-        """Returns `batch` random rows of a sampled batch that has more; otherwise all of its rows.
+        """Returns `batch` random samples of a batch that has more; otherwise the whole batch.
 
-        Dropping the last rows would bias the batch: prioritized rows are in the order of their
-        strata.
+        Dropping the last samples would bias the batch: prioritized samples are in the order of
+        their strata (intervals of the summed priorities). Importance weights are scaled to a
+        maximum of 1.
         """
         if taken.rows.size <= batch:
             return taken
@@ -116,7 +123,7 @@ class RemoteReplay:
         return any(handle.spread > 0 for handle in self.group.handles)
 
     def _wait_for_rows(self) -> None:
-        """Lets actors play until at least one shard can be sampled."""
+        """Lets actors play until at least one host has stored env steps that can be sampled."""
         while not self._drawable:
             self.group.hold_open()
 
@@ -130,7 +137,10 @@ class RemoteReplay:
                 handle.post()
 
     def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
-        """Sends new TD errors to the shards, in async mode only with the next sampling requests."""
+        """Sends the new TD errors of sampled rows to the hosts that store the rows.
+
+        In async mode they are sent with the next sampling requests.
+        """
         self._errors.append((rows, np.asarray(td_error)))
         if self.group.config.run.mode is not Mode.ASYNC:
             self._send_errors()
@@ -151,7 +161,7 @@ class RemoteReplay:
         return sum(handle.status.fill for handle in handles) / len(handles)
 
     def observed(self, inserted: Inserted) -> Observed:
-        """Returns observations and rewards of the rows inserted last, for normalization."""
+        """Returns observations and returns of the rows inserted last, for running normalization."""
         parts = [part for handle in self.group.handles for part in handle.observed]
         return seen(parts) if parts else Observed({}, np.empty(0, dtype=np.float32))
 
@@ -176,9 +186,10 @@ class RemoteReplay:
         return combined([s for s in states if isinstance(s, ReplayState)], self.deck.rng)
 
     def resume(self, saved: SavedReplay) -> None:
-        """Restores replay from a checkpoint.
+        """Restores the replay buffer from a checkpoint.
 
-        If the number of shards has changed, the rows are redistributed over the shards.
+        If the number of shards (parts on hosts) has changed, the stored env steps are
+        redistributed.
         """
         self.deck.rng = rng_of(saved.numbers)
         states, places = apart(saved.numbers, saved.arrays), len(self.group.handles)
@@ -194,7 +205,7 @@ class RemoteReplay:
             self.group.ask({place: AdoptRows(part) for place, part in parts.items()})
 
     def close(self) -> None:
-        """Does nothing: the host workers close their shards."""
+        """Does nothing: the host workers close their parts of the replay buffer."""
 
 
 class ClusterWeightStore(WeightStore):

@@ -2,8 +2,9 @@
 
     ended = send_away(config, options, launch)  # on the host of `rookery train`
 
-The run is the same as if it were started on that host: it joins the cluster from there, and its
-run folder is there. The starting host prints its output, returns its result, and forwards Ctrl+C.
+The run is the same as if it were started on that host: it joins the cluster from there, and its run
+folder is there. The host of `rookery train` prints the run's output, returns the run's result, and
+forwards Ctrl+C to it.
 """
 
 import contextlib
@@ -46,7 +47,7 @@ class RunOptions(NamedTuple):
 
 
 class RemoteRunSetup(NamedTuple):
-    """Arguments from which a `RemoteRun` is built."""
+    """Constructor arguments of `RemoteRun`, the worker that trains on another cluster host."""
 
     config: Config
     options: RunOptions
@@ -54,13 +55,13 @@ class RemoteRunSetup(NamedTuple):
 
 
 class PollRun(NamedTuple):
-    """Control message: return the run's new output; forward `signal` to it if not 0."""
+    """Control message: return a remote run's new output; send it the signal `signal` if not 0."""
 
     signal: int = 0
 
 
 class RunOutput(NamedTuple):
-    """Answer to `PollRun`: new output, and the run's result once it has ended."""
+    """Answer to `PollRun`: a remote run's new console output, and its result once it has ended."""
 
     text: str
     ended: "RunEnded | None"
@@ -75,7 +76,7 @@ class RunEnded(NamedTuple):
 
 
 class RemoteRun:
-    """Worker on the learner's host: runs training in a child process and buffers its output."""
+    """Worker on the learner's cluster host: trains in a child process and buffers its output."""
 
     self_driven = False
 
@@ -102,7 +103,7 @@ class RemoteRun:
         return RunOutput(text.decode(errors="replace"), ended)
 
     def work(self) -> None:
-        """Does nothing: this worker only reacts to control messages."""
+        """Does nothing: a remote run's worker only reacts to control messages."""
 
     def close(self) -> None:
         self._child.stop(GRACE_S)
@@ -110,7 +111,7 @@ class RemoteRun:
 
 
 def run_here(connection: "Connection[object, object]", given: tuple[int, RemoteRunSetup]) -> None:
-    """Main function of the child process: runs the training, then sends its result (`RunEnded`)."""
+    """Main function of a remote run's child process: trains, then sends the result (`RunEnded`)."""
     output, setup = given
     signal.signal(signal.SIGINT, signal.default_int_handler)  # passed on by the role
     for stream in (1, 2):
@@ -137,9 +138,10 @@ def _ended(run: Callable[[], tuple[JsonObject, int]]) -> RunEnded:
 
 
 def send_away(config: Config, options: RunOptions, launch: str) -> RunEnded:
-    """Runs the training on a host with `cluster.learner_resources`; returns the run's result.
+    """Runs the training on a cluster host that has `cluster.learner_resources`; returns its result.
 
-    `launch` names the function (module:function) that the other host calls to train.
+    `launch` names the function (module:function) that the other host calls to train. Raises
+    ConfigError if no host has these resources, and LostError if the host is lost.
     """
     with Interrupts() as interrupts:
         cluster = Cluster.open(config.cluster, cpus=1, store_bytes=0)

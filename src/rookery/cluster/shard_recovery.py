@@ -1,4 +1,4 @@
-"""Recovery of a lost host's replay shard from the newest checkpoint."""
+"""Recovery of a lost host's replay shard (its part of replay) from the newest checkpoint."""
 
 import contextlib
 from collections.abc import Callable
@@ -21,14 +21,15 @@ Recall: TypeAlias = Callable[[int], RestoreShard | None]  # by the place of a ho
 def recall_of(config: Config, saver: Saver | None) -> Recall | None:
     """Returns a function that reads a lost host's replay shard from the newest checkpoint.
 
-    The function takes the host's number. Returns None if checkpoints contain no shards: in runs
-    without a saver, and for on-policy algorithms, whose rollouts are stored by the learner.
+    The function takes the host's number. Returns None if checkpoints contain no replay shards: in
+    runs without a checkpoint saver, and for on-policy algorithms, whose rollouts are stored by the
+    learner.
     """
     return None if saver is None or config.algo.on_policy else ShardRecovery(saver).recall
 
 
 class ShardRecovery:
-    """Reads replay shards of lost hosts from the newest checkpoint of the run."""
+    """Reads replay shards (parts of replay) of lost hosts from the run's newest checkpoint."""
 
     def __init__(self, saver: Saver):
         self._saver = saver
@@ -36,8 +37,8 @@ class ShardRecovery:
     def recall(self, place: int) -> RestoreShard | None:
         """Returns the saved replay shard of host number `place`; None if no checkpoint has it.
 
-        The saver then deletes the shard's rows that it saved after that checkpoint: the restored
-        shard gives their row numbers to new rows.
+        The checkpoint saver then deletes the shard's rows (env steps) that it saved after that
+        checkpoint: the restored shard gives their row numbers to new rows.
         """
         with contextlib.suppress(StalledError):  # else one that is being written would come later
             self._saver.flush(FLUSH_S)

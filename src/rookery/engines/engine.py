@@ -34,7 +34,7 @@ class RoleFailed(NamedTuple):
 
 
 class CloseRole(NamedTuple):
-    """Control message: the worker closes its resources and ends."""
+    """Control message: a worker object, such as an actor, closes its resources and ends."""
 
 
 class EngineRole(Protocol[Order, Answer]):
@@ -47,7 +47,7 @@ class EngineRole(Protocol[Order, Answer]):
     self_driven: bool  # does it work without an order?
 
     def do(self, order: Order) -> Answer:
-        """Handles one control message; returns the answer."""
+        """Handles one control message from the parent process; returns the answer."""
 
     def work(self) -> Answer | None:
         """Does a short piece of work without a control message, e.g. some environment steps.
@@ -75,13 +75,13 @@ class RoleHandle(Protocol[Order, Answer]):
 
     @property
     def in_process(self) -> bool:
-        """True for the inline engine: the worker runs in the caller's process.
+        """Whether the worker object runs in the caller's process, as with the inline engine.
 
         Such a worker runs only while the caller is in `receive`.
         """
 
     def send(self, message: Order | CloseRole) -> None:
-        """Sends a control message. Never blocks."""
+        """Sends a control message to the worker object. Never blocks."""
 
     def receive(self, timeout_s: float = 0.0) -> Answer | RoleFailed | None:
         """Returns the worker's next message; None if no message comes within `timeout_s`."""

@@ -14,7 +14,10 @@ from rookery.engines.engine import EngineRole, describe
 
 
 class Inline:
-    """Handle of a worker object in this process. After an error the worker is not called again."""
+    """Handle of a worker object, such as an actor, that runs in the caller's process.
+
+    After an error the worker is not called again.
+    """
 
     def __init__(self, role: EngineRole[object, object], name: str):
         self.role, self.name = role, name
@@ -33,6 +36,8 @@ class Inline:
         """Lets the worker handle the oldest control message and returns its answer.
 
         If no message is queued and the worker is self-driven, calls its `work` once instead.
+        Returns `RoleFailed` if the worker raises; None if there is nothing to do or it has failed
+        before.
         """
         if not self.alive or not (self._orders or self.role.self_driven):
             return None
@@ -51,7 +56,10 @@ class Inline:
 
 
 def start(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> Inline:
-    """Builds the worker object in this process. Errors of its constructor are raised here."""
+    """Starts a worker object, such as an actor, in this process: the engine `inline`.
+
+    Errors of the worker's constructor are raised here.
+    """
     try:
         return Inline(plugins.load(target)(setup), name)
     except BaseException:  # the descriptors have no other owner

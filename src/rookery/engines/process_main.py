@@ -1,4 +1,4 @@
-"""Main function of a worker process: passes control messages to the worker object."""
+"""Main function of a worker process: passes control messages to an actor or other worker object."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class RoleSpec(NamedTuple):
-    """Describes the worker object that a worker process builds and runs: `target(setup)`."""
+    """Describes the worker object, e.g. an actor, that a worker process builds: `target(setup)`."""
 
     target: str  # module:builder
     setup: object
@@ -28,8 +28,8 @@ class RoleSpec(NamedTuple):
 def serve(connection: "Connection[object, object]", spec: RoleSpec) -> None:
     """Builds a worker object and runs it until it is told to close, fails, or the parent is gone.
 
-    Only errors of the connection mean that the parent process is gone. An EOFError that the worker
-    itself raises is reported as its failure.
+    Only errors of the connection mean that the parent process is gone. If the worker itself raises
+    an EOFError, this is reported to the parent as the worker's failure.
     """
     role: EngineRole[object, object] = _try(connection, partial(_build, spec))
     try:

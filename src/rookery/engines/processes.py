@@ -122,7 +122,7 @@ class Child:
 
 
 def start(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> Child:
-    """Starts a worker object in a process of its own: the engine `processes`."""
+    """Starts a worker object, such as an actor, in a process of its own: the engine `processes`."""
     from rookery.engines.process_main import RoleSpec
 
     try:

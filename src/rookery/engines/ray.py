@@ -87,9 +87,10 @@ class NodeEntry(TypedDict):
 
 
 class RayRoleServer(RoleServer):
-    """Ray actor that runs one worker object (see `RoleServer`).
+    """Ray actor that runs one worker object, e.g. the host worker of a cluster host.
 
-    `hello` returns the host and process in which it runs.
+    It executes the control messages that it is sent (see `RoleServer`); `hello` returns the host
+    and process in which it runs.
     """
 
     def hello(self) -> HostInfo:
@@ -100,7 +101,10 @@ class RayRoleServer(RoleServer):
 
 
 class _Wire:
-    """Connection to a `RayRoleServer`: makes remote calls, awaits them, classifies their errors."""
+    """Connection to a `RayRoleServer`, the Ray actor that runs a worker object on a cluster host.
+
+    It makes remote calls, waits for their results, and classifies their errors.
+    """
 
     def __init__(self, actor: object):
         self._actor = actor
@@ -152,7 +156,7 @@ class _Wire:
 class Cluster:
     """Connection to a Ray cluster, started by this process or joined; one per process.
 
-    Get it with `open`, end it with `close`.
+    It starts worker objects on the cluster's hosts. Get it with `open`, end it with `close`.
     """
 
     def __init__(self, session: "_Session", *, started: bool):
@@ -169,8 +173,9 @@ class Cluster:
     def open(cls, config: ClusterConfig, *, cpus: int, store_bytes: int) -> "Cluster":
         """Starts Ray on this machine, or joins the cluster at `config.address`.
 
-        Raises ConfigError within JOIN_S if the cluster cannot be joined. Changes Ray's environment
-        variables until `close`; signal handlers stay as they are.
+        Raises ConfigError if the cluster cannot be joined within about 15 s, and LostError if Ray
+        does not start. Changes Ray's environment variables until `close`; signal handlers stay as
+        they are.
         """
         environ = _Environ()
         _need_ray()
@@ -253,9 +258,9 @@ class Cluster:
         ) from cause
 
     def wait(self, hosts: Sequence[RemoteHandle[Never, object]], timeout_s: float) -> None:
-        """Waits until a remote call to one of these workers is answered, at most `timeout_s`.
+        """Waits until a remote call to one of the given workers is answered, at most `timeout_s`.
 
-        The handle's `receive` then processes the answer.
+        The `receive` method of the worker's handle then returns the answer.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -306,8 +311,11 @@ def _strategy(node: str | None) -> object:
 class RayParameterServer:
     """Client of a parameter server that the user has started as a Ray actor.
 
-    server = RayParameterServer(ray.remote(ParameterServer).remote(arrays))
-    loop = MainLoop(environment, replay_buffer, agent, server)
+    Raises StalledError if the server does not answer within `patience_s`, and LostError if the Ray
+    actor is gone.
+
+        server = RayParameterServer(ray.remote(ParameterServer).remote(arrays))
+        loop = MainLoop(environment, replay_buffer, agent, server)
     """
 
     def __init__(self, actor: object, *, patience_s: float = 60.0):

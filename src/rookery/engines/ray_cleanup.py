@@ -34,7 +34,10 @@ _AND_STAY = "sweep, and stay"
 
 
 class RayCleanup:
-    """The temporary folder of a Ray instance, and the child process that deletes it."""
+    """Temporary folder of a Ray instance, and the child process that cleans up after the instance.
+
+    The child process kills what is left of Ray and deletes the folder.
+    """
 
     def __init__(self) -> None:
         _sweep_old()
@@ -78,7 +81,10 @@ class RayCleanup:
 
 
 def outlive(connection: "Connection[object, object]", folder: str) -> None:
-    """Main function of the clean-up process: cleans up on a message or when its parent ends."""
+    """Main function of the process that cleans up after a Ray instance and its starting process.
+
+    When it is sent a message or its parent ends, it kills Ray's processes and deletes Ray's folder.
+    """
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)
@@ -99,10 +105,10 @@ def _word(connection: "Connection[object, object]") -> object:
 
 
 def _sweep(folder: str) -> None:
-    """Kills the processes of a Ray instance and deletes its folder, repeatedly for up to END_S.
+    """Kills the processes of a Ray instance and deletes its folder, repeatedly for up to 10 s.
 
     Ray may still be starting processes, so this function ends early only if it has found neither a
-    process nor the folder for QUIET_S.
+    process nor the folder for 0.2 s.
     """
     now = time.monotonic()
     deadline, found = now + END_S, now

@@ -1,9 +1,9 @@
-"""Remote calls to worker objects (roles) on other hosts.
+"""Remote calls to worker objects (roles), such as host workers, on other hosts.
 
 A `RoleServer` on the other host runs the worker; a `RemoteHandle` in this process sends it control
 messages. A call that fails in transit is sent again with the same number. Every control message
 carries the random id of the sender (client), the number of the worker among those that the sender
-has started (incarnation), and its own number (sequence), so that the server executes each message
+has started (incarnation), and its own number (sequence). So the `RoleServer` executes each message
 exactly once and in order.
 """
 
@@ -45,7 +45,7 @@ class HostInfo(NamedTuple):
 
 
 class SharedObject(NamedTuple):
-    """Reference to a value in Ray's object store, such as weights sent to many hosts."""
+    """Reference to a value in Ray's object store, such as network weights sent to many hosts."""
 
     ref: object
 
@@ -177,7 +177,7 @@ class RoleServer:
                 self._role.close()
 
     def _work(self) -> None:
-        """Thread that calls the worker's `work` repeatedly.
+        """Main function of the thread that calls the worker's `work` while it is self-driven.
 
         It never ends, since child processes die with the thread that spawned them.
         """
@@ -245,7 +245,7 @@ class CallVerdict(Enum):
 
 
 class _Call:
-    """A remote call that has not been answered yet."""
+    """A remote call to the server of a worker object that has not been answered yet."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
 
     @property
     def waiting(self) -> int:
-        """Number of control messages without an answer."""
+        """Number of control messages that the worker on the other host has not answered yet."""
         return sum(call.method == "do" for call in self._calls)
 
     @property
@@ -313,10 +313,10 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
         return self._calls[0].ref if self._calls else None
 
     def send(self, order: OrderT | CloseRole, payload: SharedObject | None = None) -> None:
-        """Sends a control message; does nothing if the worker is dead.
+        """Sends a control message to the worker object; does nothing if the worker is dead.
 
         With a `payload`, the message's field `payload` is filled on the other host with the value
-        from the object store.
+        from Ray's object store.
         """
         if self.alive:
             self._submit(_Call("do", self._sent, order, payload))

@@ -1,8 +1,9 @@
 """Environments: how they are found, made, checked, vectorized and stepped.
 
-`lookup` (from an id, class or function to a constructor), `make` (a vector of environments),
-`spaces` (how observations and actions are stored), `vector` (stepping, autoreset), `step_checks`
-and `env_fault` (errors of an environment), `env_state` (saved state), `action_masks`, `goals`,
-`frame_stack`, `action_repeat`, `space_json`; `turn_based/` (games), `toy/` (environments
-with a known optimum).
+Modules: `lookup` (from an id, class or function to a constructor), `make` (makes a vector of
+environments), `spaces` (the form in which replay stores observations and actions), `vector`
+(stepping and autoreset), `step_checks` and `env_fault` (errors in an environment's code),
+`env_state` (saved environment states), `action_masks`, `goals` (rewards for hindsight relabelling),
+`frame_stack`, `action_repeat`, `space_json` (spaces as JSON), `turn_based/` (multi-player games),
+`toy/` (toy environments with a known optimum).
 """

@@ -25,7 +25,7 @@ EMPTY = (
 
 
 def newest(obs: Obs, spec: EnvSpec) -> Array:
-    """Returns the action masks [E, n] of E stored observations.
+    """Returns the action masks [E, n] in a batch of E observations, for n discrete actions.
 
     If an observation is a stack of frames, its mask is that of the newest frame.
     """
@@ -34,16 +34,19 @@ def newest(obs: Obs, spec: EnvSpec) -> Array:
 
 
 def refuse_empty(obs: Obs, spec: EnvSpec) -> None:
-    """Raises `EnvError` if the action mask of one of E observations allows no action."""
+    """Raises `EnvError` if an action mask in a batch of observations allows no action.
+
+    Does nothing if the environment has no action masks.
+    """
     if spec.masked and not newest(obs, spec).any(1).all():
         raise EnvError(f"{spec.name}: {EMPTY}")
 
 
 def refuse_forbidden(obs: Obs, action: Array, spec: EnvSpec, idle: Bools) -> None:
-    """Raises an error if one of E actions is forbidden by its observation's action mask.
+    """Raises an error if an action of one of E environments is forbidden by its action mask.
 
-    Environments that are True in `idle` ignore their action and are not checked. A mask that allows
-    no action raises `Fault`, an error of the environment. Any other forbidden action raises
+    Environments that are True in `idle` [E] ignore their action and are not checked. A mask that
+    allows no action raises `Fault`, an error of the environment. Any other forbidden action raises
     `ProtocolError`, an error of the policy, such as a user's own algorithm that ignores masks.
     """
     mask = newest(obs, spec)

@@ -8,7 +8,10 @@ from rookery.errors import ConfigError
 
 
 class ActionRepeat(gym.Wrapper[Any, Any, Any, Any]):
-    """Repeats each action `steps` times, or until the episode ends, and sums the rewards."""
+    """Wrapper that repeats each action `steps` times, or until the episode ends.
+
+    The reward is the sum of the rewards of the repeated steps.
+    """
 
     def __init__(self, env: gym.Env[Any, Any], steps: int):
         if steps < 1:

@@ -1,7 +1,8 @@
 """`Fault`: the error for an exception or an invalid return value of an environment.
 
-Code that calls an environment, or checks what it returns, raises a `Fault`. `Envs`, which knows the
-environment's name and counts its steps, converts the `Fault` to an `EnvError` that names both.
+Code that calls an environment, or checks what it returns, raises a `Fault`. The class `Envs`, the
+vector of environments, catches it and raises an `EnvError` that also names the environment and the
+number of its step.
 """
 
 import traceback
@@ -30,7 +31,7 @@ ADVICE = (
 class Fault(EnvError):
     """Error of an environment that raised an exception or returned an invalid value.
 
-    `index` is the environment's index in its vector, or None if it is not known.
+    `index` is the environment's index in the vector of environments, or None if it is not known.
     """
 
     def __init__(self, what: str, index: int | None = None) -> None:

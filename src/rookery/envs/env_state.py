@@ -6,13 +6,13 @@ An environment, or a wrapper, supports this by defining
     def restore_state(self, state: dict) -> None:
 
 for its own variables, without its random generator `np_random`, which this module saves. Gymnasium
-classes in the table `MEMORY`, which lists the attributes that hold their state, need no such
-methods. If any other environment has no such methods, or its `export_state` returns None, the
-vector cannot be saved: `export` then returns None.
+classes in the dict `MEMORY`, which lists the attributes that hold their state, need no such
+methods. If any other environment has no such methods, or its `export_state` returns None, its
+vector of environments cannot be saved: `export` then returns None.
 
 Progress that is kept across episodes, such as the level of a curriculum, can be exported
-separately. A restarted actor, or a resumed run without exact state, restores this progress and
-begins new episodes:
+separately. A restarted actor process, or a resumed run without exact state, restores this progress
+and begins new episodes:
 
     def export_progress(self) -> dict | None:    # JSON; None: no progress to save
     def restore_progress(self, state: dict) -> None:     # before a reset
@@ -71,7 +71,7 @@ MEMORY: dict[type, tuple[str, ...]] = {
 
 
 def export(vector: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] | None:
-    """Returns the state of every environment and wrapper of a vector.
+    """Returns the exact state, as JSON, of every environment and wrapper of a vector environment.
 
     Returns None if one of them cannot be saved.
     """
@@ -86,7 +86,10 @@ def export(vector: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] | None:
 
 
 def restore(vector: VectorEnv[Any, Any, Any], saved: list[dict[str, Any]]) -> None:
-    """Restores a state from `export`; `vector` must have the same environments and wrappers."""
+    """Restores the state of a vector environment that `export` returned.
+
+    Raises `CheckpointError` if `vector` has other environments or wrappers than the saved one.
+    """
     layers = list(_layers(vector))
     given, here = [one["class"] for one in saved], [type(one).__name__ for one in layers]
     if given != here:
@@ -99,7 +102,7 @@ def restore(vector: VectorEnv[Any, Any, Any], saved: list[dict[str, Any]]) -> No
 
 
 def with_progress(vector: VectorEnv[Any, Any, Any]) -> list[Layer]:
-    """Returns the environments and wrappers of a vector that can save their progress.
+    """Returns the environments and wrappers of a vector environment that can save their progress.
 
     These define `export_progress` and `restore_progress`. Progress is state that is kept across
     episodes, such as the level of a curriculum.
@@ -133,9 +136,10 @@ def unpack(value: Any) -> Any:
 
 
 def exported(layer: Layer, call: str) -> Any:
-    """Returns the result of an environment's or wrapper's export method, named by `call`.
+    """Calls an environment's or wrapper's export method and returns its result.
 
-    Raises `Fault` if the method raises, or its result is not JSON.
+    `call` is the method's name, such as "export_state". Raises `Fault` if the method raises, or its
+    result is not JSON.
     """
     try:
         own = getattr(layer, call)()
@@ -171,7 +175,7 @@ def _has(layer: Layer, *methods: str) -> bool:
 
 
 def _rng(layer: Layer) -> np.random.Generator | None:
-    """Returns the random generator of an environment; None for wrappers and vectors."""
+    """Returns the random generator of an environment; None for wrappers and `SyncVectorEnv`s."""
     if isinstance(layer, gym.Wrapper | SyncVectorEnv):
         return None
     rng = layer.np_random

@@ -1,4 +1,4 @@
-"""Frame stacks and recurrent states: the inputs of a policy for each environment."""
+"""The policy's inputs in each environment: observations, frame stacks and recurrent states."""
 
 import copy
 
@@ -12,7 +12,7 @@ class PolicyInputs:
     """The policy's inputs in E environments: observations or frame stacks, and recurrent states.
 
     Frames are stacked oldest first. At the start of an episode the whole stack is filled with the
-    first frame, as in sampled batches, and the recurrent state is 0.
+    first frame, as in batches sampled from replay, and the recurrent state is 0.
     """
 
     def __init__(self, spec: EnvSpec, obs: Obs, memory: int = 0):
@@ -26,17 +26,18 @@ class PolicyInputs:
             }
 
     def seen(self) -> Obs:
-        """Returns the observations to act on now, [E, *shape], with frames stacked along axis 1.
+        """Returns the observations that the policy acts on next, one for each of E environments.
 
-        Without frame stacking they are the environments' latest observations.
+        Arrays are [E, *shape], with frames stacked along axis 1. Without frame stacking they are
+        the environments' latest observations.
         """
         return self.spec.pack(self.stacks) if self.stacks else self.obs
 
     def final(self, final_obs: Obs, who: Rows) -> Obs:
         """Returns final observations, stacked with the frames before them, as the policy sees them.
 
-        `who` are the indices of the environments whose episodes have ended. Must be called before
-        `push` is called with the same step.
+        `final_obs` are the observations of all environments, `who` the indices of those whose
+        episodes have ended. Must be called before `push` is called with the same step.
         """
         leaves = {name: leaf[who] for name, leaf in self.spec.unpack(final_obs).items()}
         for name, stack in self.stacks.items():
@@ -45,9 +46,9 @@ class PolicyInputs:
         return self.spec.pack(leaves)  # type: ignore[no-any-return]
 
     def after(self, steps: Steps) -> "PolicyInputs":
-        """Returns a copy of these inputs to which `push` has applied `steps`; leaves these as is.
+        """Returns a copy of the policy inputs, updated with `steps`, the results of an env step.
 
-        The recurrent state in the copy is not updated.
+        The original is not changed. The recurrent state in the copy is not updated.
         """
         ahead = copy.copy(self)
         ahead.stacks = {name: stack.copy() for name, stack in self.stacks.items()}
@@ -55,7 +56,7 @@ class PolicyInputs:
         return ahead
 
     def push(self, steps: Steps, memory: Floats | None = None) -> None:
-        """Updates the inputs after a step of all environments.
+        """Updates the policy inputs after a step of all environments.
 
         `steps` has the new observations, `memory` the recurrent state that the policy returned.
         """
@@ -77,8 +78,9 @@ class PolicyInputs:
     def _kept(self, memory: Floats, rested: Bools | None) -> Floats:
         """Returns the recurrent state of each environment after a step.
 
-        It is the state in `memory`, which the policy returned. In games, environment slots that are
-        True in `rested`, whose player was not to move, keep their previous state.
+        It is the state in `memory`, which the policy returned. In multi-player games, each
+        environment of the vector is one player; players that were not to move (True in `rested`)
+        keep their previous state.
         """
         if rested is None:
             return memory

@@ -25,10 +25,13 @@ CLOSE = 1e-4  # absolute and relative tolerance of that test
 
 
 class Goals:
-    """Computes the rewards of relabelled goals with the `compute_reward` of an environment."""
+    """Computes rewards for relabelled goals (hindsight experience replay).
+
+    It calls the `compute_reward` of a goal environment that it makes for this purpose.
+    """
 
     def __init__(self, config: EnvConfig, given: Given | None = None):
-        """Makes an environment and tests its `compute_reward` on random steps.
+        """Makes a goal environment and tests its `compute_reward` on random steps.
 
         Raises `ConfigError` if the environment has no goals, or the test fails.
         """
@@ -45,7 +48,11 @@ class Goals:
             raise
 
     def rewards(self, achieved: Array, desired: Array) -> Floats:
-        """Returns [B] rewards, scaled and clipped, for B pairs of achieved and desired goals."""
+        """Returns [B] rewards for B pairs of achieved and desired goals.
+
+        They are scaled and clipped by `env.reward_scale` and `env.reward_clip`. Raises `EnvError`
+        if `compute_reward` fails.
+        """
         given = self._raw(self._achieved.decode(achieved), self._desired.decode(desired))
         return learned_reward(given, self.config)
 

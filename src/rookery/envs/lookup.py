@@ -1,13 +1,13 @@
 """Lookup of environments: from a name, a class or a function to a constructor.
 
-A name is one of these, tried in this order:
+A name is one of these; the first two are tried in this order:
 
     module:Thing        a class or function in an importable module
     module:Id-v0        a Gymnasium id that importing the module registers
     Id-v0               a Gymnasium id
-    ludo                a game of a plugin
+    ludo                a multi-player game that a plugin registers
 
-A class or function may also make a PettingZoo environment, which is a game.
+A class or function may also make a PettingZoo environment, which is a multi-player game.
 """
 
 import difflib
@@ -50,7 +50,11 @@ class EnvEntry(NamedTuple):
 
 
 def find(config: EnvConfig, given: Given | None = None, *, render: bool = False) -> EnvEntry:
-    """Looks up the environment `given`, or `config.id`, and returns its constructors."""
+    """Looks up an environment and returns its constructors.
+
+    `given` is an id, a class, a function or an instance; None means `config.id`. Raises
+    `ConfigError` if there is no such environment.
+    """
     for module in config.imports:
         _import(module, "env.imports")
     wrap = _wrapping(config.wrappers)
@@ -74,7 +78,7 @@ def find(config: EnvConfig, given: Given | None = None, *, render: bool = False)
 
 
 def name_of(given: Given) -> str:
-    """Returns the name under which a run's settings store the environment `given`.
+    """Returns the name of the environment `given` in a run's saved settings (`env.id`).
 
     A string is returned unchanged, a class or function as `module:name`, an instance as its id.
     """
@@ -122,7 +126,8 @@ def _import(module: str, setting: str) -> Any:
 def _thing(path: str) -> Callable[..., Env] | None:
     """Imports the class or function whose `path` is `module:name`.
 
-    Returns None if `path` has no colon, or the module has no class or function of that name.
+    Returns None if `path` has no colon, or the module has no class or function of that name. Raises
+    `ConfigError` if the module cannot be imported.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -156,7 +161,7 @@ def _own_game(name: str, game: Callable[..., Games], config: EnvConfig) -> EnvEn
 
 
 def _refuse_for_games(name: str, config: EnvConfig) -> None:
-    """Raises `ConfigError` if a game is configured with `wrappers` or `max_episode_steps`.
+    """Raises `ConfigError` if a multi-player game has `env.wrappers` or `env.max_episode_steps`.
 
     Both settings only work with Gymnasium environments.
     """
@@ -202,7 +207,7 @@ def _unknown(env_id: str, plain: str) -> ConfigError:
 def _nearest(plain: str) -> str | None:
     """Returns the registered Gymnasium id most similar to `plain`, or None if none is similar.
 
-    It is the id of the newest version.
+    If an environment has several versions, it is the id of the newest one.
     """
     by_name: dict[str, str] = {}
     for spec in sorted(gym.registry.values(), key=lambda spec: spec.version or 0):
@@ -247,9 +252,10 @@ def _creator(entry_point: Any) -> Any:
 
 
 def _takes(spec: registration.EnvSpec, kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether the spec has a `vector_entry_point` whose signature accepts all arguments.
+    """Returns whether a Gymnasium spec's `vector_entry_point` accepts all arguments.
 
-    The arguments are the spec's own kwargs, `kwargs`, and the spec's `max_episode_steps` if set.
+    Returns False if it has none. The arguments are the spec's own kwargs, `kwargs`, and the spec's
+    `max_episode_steps` if set.
     """
     if spec.vector_entry_point is None:
         return False
@@ -327,7 +333,10 @@ def _refuse_non_envs(name: str, env: Any) -> None:
 
 
 def _wrapping(given: Iterable[Any]) -> Wrap:
-    """Returns a function that wraps an environment with these wrappers, the first one innermost."""
+    """Returns a function that applies the wrappers of `env.wrappers` to an environment.
+
+    The first wrapper is the innermost.
+    """
     parts = [_wrapper(one) for one in given]
 
     def wrap(env: Env) -> Env:

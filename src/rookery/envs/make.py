@@ -1,4 +1,4 @@
-"""Construction and checking of environments, from the `env` section of the settings."""
+"""Construction and checking of environments, as the `env` section of the settings says."""
 
 import re
 import warnings
@@ -42,10 +42,10 @@ def make(
 
     Uses the environment's native vector (its own batched implementation) if it has a suitable one.
     Without one, single environments are stepped in a `SyncVectorEnv`, and PettingZoo environments
-    in a `Tables`, the vector environment of games.
+    in a `Tables`, the vector environment of multi-player games.
 
-    `factory` (an id, a class, a function) replaces `config.id`. With `render`, the environments
-    are made with the render mode rgb_array if they support it.
+    `factory` (an id, a class, a function) replaces `config.id`. With `render`, the environments are
+    made with the render mode rgb_array if they support it.
     """
     entry = find(config, factory, render=render)
     vector = _native(entry, num) or _synchronous(entry, num)
@@ -59,7 +59,8 @@ def make(
 def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
     """Makes a single, unvectorized environment, for example to call its `compute_reward`.
 
-    Raises `ConfigError` for games and for environments that only have a native vector.
+    Raises `ConfigError` for multi-player games, and for environments that exist only as a native
+    vector (a batched implementation of their own).
     """
     entry = find(config, factory)
     if entry.one is None:
@@ -81,8 +82,8 @@ def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
     """Runs gymnasium's checker on a temporary environment and returns its warnings.
 
     Raises `EnvError` if the checker fails and `ConfigError` for unsupported spaces. A PettingZoo
-    environment is checked with a few random steps instead. An environment that has only a native
-    vector is not checked.
+    environment is checked with a few random steps instead. For an environment that exists only as a
+    native vector (a batched implementation of its own), nothing is checked.
     """
     entry = find(config, factory)
     if entry.one is None:  # a native vector only, for which there is no checker
@@ -100,9 +101,9 @@ def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
 
 
 def _try_game(envs: Envs) -> list[str]:
-    """Plays a game with random actions; raises `EnvError` if the game fails.
+    """Tests a multi-player game with random actions; raises `EnvError` if the game fails.
 
-    Always returns an empty list, where `check` returns warnings.
+    Always returns an empty list, since there are no warnings for games. Closes `envs`.
     """
     rng, codec = np.random.default_rng(0), envs.codec
     try:
@@ -116,11 +117,11 @@ def _try_game(envs: Envs) -> list[str]:
 
 
 def _native(entry: EnvEntry, num: int) -> Vector | None:
-    """Makes the environment's native vector, or returns None if it cannot be used.
+    """Makes an environment's native vector: its own batched implementation.
 
-    It cannot be used if its autoreset mode is unknown, or if its spaces differ from those of the
-    single environment (the vector of ale_py stacks small grey frames). If there is no single
-    environment, the native vector is always used.
+    Returns None if there is none, or it cannot be used. It cannot be used if its autoreset mode is
+    unknown, or if its spaces differ from those of the single environment (the vector of ale_py
+    stacks small grey frames). If there is no single environment, the native vector is always used.
     """
     if entry.many is None:
         return None

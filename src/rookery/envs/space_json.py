@@ -18,7 +18,7 @@ Outline: TypeAlias = dict[str, Any]  # JSON, without infinities
 
 
 class _Kind(NamedTuple):
-    """Functions that convert one class of spaces to JSON and back."""
+    """Functions that convert one class of Gymnasium spaces to JSON (`outline`) and back."""
 
     cls: type[Space]
     outline: Callable[[Any], Outline]
@@ -26,7 +26,7 @@ class _Kind(NamedTuple):
 
 
 def outline(space: Space) -> Outline:
-    """Converts a space that `SpaceCodec` supports to JSON."""
+    """Converts a Gymnasium space to JSON; it must be one that `SpaceCodec` supports."""
     for name, kind in KINDS.items():
         if isinstance(space, kind.cls):
             return {"space": name, **kind.outline(space)}
@@ -34,7 +34,10 @@ def outline(space: Space) -> Outline:
 
 
 def restore(given: Mapping[str, Any]) -> Space:
-    """Converts JSON from `outline` back to a space; raises `CheckpointError` for other JSON."""
+    """Converts JSON from `outline` back to a Gymnasium space.
+
+    Raises `CheckpointError` for any other JSON.
+    """
     try:
         return KINDS[given["space"]].restore(given)
     except CheckpointError:

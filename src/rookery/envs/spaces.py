@@ -1,6 +1,7 @@
 """Conversion of observations and actions to the form in which replay stores them.
 
-These observation spaces, and below these action spaces, are supported:
+An observation is stored as one array, or several arrays for a Dict; each is called a leaf and has a
+`LeafKind` (VECTOR, IMAGE, ...). Supported observation spaces, for n actions and k components:
 
 | space | stored as |
 |---|---|
@@ -14,7 +15,7 @@ These observation spaces, and below these action spaces, are supported:
 | Dict of these, nested or not | one leaf for each, names joined with "/" |
 | entry `action_mask` of a Dict, with n Discrete actions | MASK int8 [n], 1: allowed |
 
-If actions are not Discrete, `action_mask` is stored like any other entry.
+If actions are not Discrete, `action_mask` is stored like any other entry. Supported action spaces:
 
 | action space | stored as |
 |---|---|
@@ -60,7 +61,7 @@ WRAP = "change it with a wrapper in env.wrappers"
 
 
 class Codes(spaces.Box):
-    """A Box of integers that are codes, not quantities, and are stored without conversion.
+    """Observation space: a Box of integers that are codes, not quantities, stored unconverted.
 
     For example, each bit of an integer has its own meaning, or an algorithm compares and counts the
     integers. Any other Box of integers is stored as float32 or as an image.
@@ -70,7 +71,10 @@ class Codes(spaces.Box):
 def spec_of(
     name: str, observation_space: Space, action_space: Space, frame_stack: int = 1
 ) -> EnvSpec:
-    """Returns the `EnvSpec` of an environment; raises `ConfigError` for unsupported spaces."""
+    """Returns the `EnvSpec` of an environment: its spaces in the form that replay stores.
+
+    Raises `ConfigError` for unsupported spaces.
+    """
     codec = SpaceCodec(observation_space, action_space)
     return EnvSpec(name, codec.leaves, codec.action, frame_stack)
 
@@ -108,7 +112,10 @@ class SpaceCodec:
         return {part.leaf.name: part.encode(_get(obs, part.path), num) for part in self._parts}
 
     def encode_one(self, obs: Any) -> Obs:
-        """Converts one observation to the form that replay stores, with a leading axis of 1."""
+        """Converts one observation to the form that replay stores, with a leading axis of size 1.
+
+        Raises `Fault` for a wrong shape, dtype or value.
+        """
         if self._single is not None:
             return self._single.encode(np.asarray(obs)[None], 1)
         return {
@@ -117,7 +124,7 @@ class SpaceCodec:
         }
 
     def decode(self, obs: Obs) -> Any:
-        """Converts E stored observations to the environment's form, [E, ...].
+        """Converts a batch of observations as replay stores them to the environment's form.
 
         If the observation space is a Dict, returns a dict of batches, nested like the space.
         """
@@ -135,7 +142,7 @@ class SpaceCodec:
         return found
 
     def check(self, obs: Any) -> None:
-        """Raises `Fault` if one environment's observation does not fit its space.
+        """Raises `Fault` if an observation of one environment does not fit the observation space.
 
         Checks only the shape and the kind of dtype (float or integer), which is cheap enough for
         every step. `encode` also checks the values.
@@ -157,7 +164,7 @@ class SpaceCodec:
 
 @dataclass(frozen=True)
 class _Part:
-    """One array of an observation, with the functions that convert and check it."""
+    """One array (leaf) of an observation, with the functions that convert and check it."""
 
     leaf: Leaf
     path: Path  # keys that lead to it in nested dicts
@@ -225,7 +232,10 @@ def _brief(value: Any) -> str:
 
 
 def _parts(space: Space, path: Path = ()) -> Iterator[_Part]:
-    """Yields one `_Part` for each array of an observation space; flattens nested Dicts."""
+    """Yields a `_Part`, which converts one array, for each array of an observation space.
+
+    Nested Dicts are flattened. Raises `ConfigError` for unsupported spaces.
+    """
     if isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
             yield from _parts(child, (*path, str(key)))
@@ -333,10 +343,10 @@ def _image(space: spaces.Box, path: Path) -> _Part:
 
 
 def channel_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the permutation of an image's axes to [C, H, W]; guesses which axis is C.
+    """Returns the permutation of an image's axes to [C, H, W], guessing the channel axis C.
 
     C is the last axis if its size is 1, 3 or 4, else the first axis if its size is 1, 3 or 4. If
-    neither is, C is the smaller of the two.
+    neither is, C is the smaller of the two, or the first if they are equal.
     """
     if shape[-1] in CHANNELS:
         return HWC
@@ -394,10 +404,11 @@ def _is_bit(stored: Array) -> Array:
 
 
 def _with_mask(parts: tuple[_Part, ...], space: Space, action: ActionSpec) -> tuple[_Part, ...]:
-    """Returns `parts` with the part of the entry `action_mask` replaced by one for masks.
+    """Returns `parts`, in which the entry `action_mask` is converted as an action mask.
 
-    `parts` convert the arrays of an observation. Without that entry, or if actions are not
-    Discrete, `parts` is returned unchanged.
+    Each of `parts` converts one array of an observation. If observations have no such entry, or
+    actions are not Discrete, `parts` is returned unchanged. Raises `ConfigError` for a wrong mask,
+    or if the mask is the only entry.
     """
     found = space.spaces.get(MASK) if isinstance(space, spaces.Dict) else None
     if found is None or not action.discrete:
@@ -446,7 +457,7 @@ LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
 
 
 class _ActionCodec(NamedTuple):
-    """Functions that convert B actions of one action space, and its `ActionSpec`.
+    """Functions that convert batches of actions of one action space, and its `ActionSpec`.
 
     `encode` converts from the environment's form to that of replay, `decode` back.
     """
@@ -486,7 +497,10 @@ def _binary_actions(space: spaces.MultiBinary) -> _ActionCodec:
 
 
 def _several_actions(space: Space, nvec: Array, start: Array) -> _ActionCodec:
-    """Returns the codec of MultiDiscrete or MultiBinary actions, stored as [B, k] integers."""
+    """Returns the codec of MultiDiscrete or MultiBinary actions.
+
+    A batch of B actions with k components each is stored as [B, k] integers.
+    """
     shape, start = nvec.shape, start.astype(np.int64)
     if not nvec.size:
         raise ConfigError(f"the action space is {space}; it is empty; widen it")
@@ -537,9 +551,9 @@ ACTION_CODECS: dict[type[Space], Callable[[Any], _ActionCodec]] = {
 def _refuse_odd_actions(
     action: Array, shape: tuple[int, ...], kinds: str, low: Any, high: Any
 ) -> None:
-    """Raises `ConfigError` if one of B actions is outside the environment's action space.
+    """Raises `ConfigError` if an action of a batch is outside the environment's action space.
 
-    Also raises if their shape or dtype does not fit.
+    Also raises if the batch's shape or dtype does not fit.
     """
     fits = action.dtype.kind in kinds and action.shape[1:] == shape and action.ndim > 0
     if fits and ((action >= low) & (action <= high)).all():

@@ -87,7 +87,7 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class BoxingGuard(Guard):
-    """A `Guard` for an environment of a vector that also keeps its `info` separate.
+    """Wrapper that checks an environment as `Guard` does, and protects `info` from being merged.
 
     Gymnasium's vectors merge the info dicts of all environments into arrays, and fail or round
     values if types differ. This wrapper puts `info` into a mapping proxy, which is no dict and

@@ -1,15 +1,15 @@
-"""A vector of environments with checked observations and actions in the form of replay.
+"""A vector of environments, with observations and actions in the form that replay stores.
 
     envs = Envs(vector, "CartPole-v1")
     obs = envs.reset(seed=3)
     steps = envs.step(action)      # steps.real: which environments completed a transition
     obs = steps.obs                # to act on next
 
-In a game with several players, an environment slot acts only when its player is to move;
-`steps.due` says which slots act next (`turn_based/tables.py`).
+In a multi-player game, each environment of the vector stands for one player and acts only when that
+player is to move; `steps.due` says which environments act next (`turn_based/tables.py`).
 
-All returned values have the shapes and dtypes of the spec and are finite. If an environment returns
-anything else, an `EnvError` names the environment, its step and the value.
+All returned values have the shapes and dtypes of the `EnvSpec` and are finite. If an environment
+returns anything else, an `EnvError` names the environment, its step and the value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ Info: TypeAlias = dict[str, Any]  # what users' environments tell, as Gymnasium 
 
 
 class Steps(NamedTuple):
-    """The results of one step of E environments. Callers may keep the arrays, not change them."""
+    """The results of one step of E environments; callers may keep the arrays, not change them."""
 
     obs: Obs  # [E] to act on next; after an episode's end the next one's first, if known
     reward: Floats  # [E] float32, raw; see `learned_reward`
@@ -57,7 +57,7 @@ class Steps(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What the Gymnasium vector's `step` returned, checked and converted to replay's form."""
+    """What `step` of a Gymnasium vector returned, checked and converted to the stored form."""
 
     obs: Obs
     reward: Floats
@@ -67,7 +67,10 @@ class _Answer(NamedTuple):
 
 
 class Envs:
-    """A vector of environments with one interface for all autoreset modes and for games."""
+    """A vector of environments with the same interface for all kinds of Gymnasium vectors.
+
+    It hides differences of autoreset modes, and runs multi-player games as a vector, too.
+    """
 
     def __init__(self, vector: Vector, name: str, frame_stack: int = 1) -> None:
         self._vector, self.name = vector, name
@@ -90,9 +93,10 @@ class Envs:
             self.tables.changed = self._size
 
     def _size(self) -> None:
-        """Sets the number of environment slots E to that of the vector, and allocates [E] arrays.
+        """Sets the number of environments to that of the vector, and allocates arrays for them.
 
-        Called again when opponents are set in games (`Tables.invite`), which may change E.
+        Called again when the opponents of a multi-player game are set (`Tables.invite`), which may
+        change the number.
         """
         self.num = self._vector.num_envs
         self._all, self._none = _constant(self.num, True), _constant(self.num, False)
@@ -101,7 +105,11 @@ class Envs:
 
     @property
     def due(self) -> Bools:
-        """[E] which environment slots must act now; in games, those whose player is to move."""
+        """Boolean array [E]: which of the E environments must act now.
+
+        All of them, except in multi-player games, in which each environment stands for a player:
+        there, those whose player is to move.
+        """
         return self._all if self.tables is None else self.tables.due
 
     def reset(self, seed: int) -> Obs:
@@ -120,7 +128,7 @@ class Envs:
         return obs
 
     def step(self, action: Array) -> Steps:
-        """Steps all environments with actions [E, *shape], in the form that replay stores.
+        """Steps all E environments with actions [E, *shape], in the form that replay stores.
 
         Raises `EnvError` if an environment fails or returns invalid values.
         """
@@ -136,7 +144,10 @@ class Envs:
         return steps
 
     def _check_masks(self, action: Array) -> None:
-        """Raises an error for a forbidden action of an environment slot that acts in this step."""
+        """Raises an error if an action is forbidden by the action mask of its environment.
+
+        Environments that ignore their action in this step are not checked.
+        """
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else ~self.due
         if self._obs is None:
             return
@@ -146,10 +157,10 @@ class Envs:
             raise self._error(fault, "step") from None
 
     def finished_info(self, steps: Steps, index: int, keys: tuple[str, ...]) -> dict[str, float]:
-        """Returns numbers from the info of the episode that just ended in environment `index`.
+        """Returns numbers from the `info` of the episode that just ended in environment `index`.
 
-        A key "a/b" reads nested dicts. `INFO_KEYS` (in games `GAME_INFO_KEYS`) are always read.
-        Entries that are missing or not numbers are left out.
+        A key "a/b" reads nested dicts. Besides `keys`, those in `INFO_KEYS` (in multi-player games
+        `GAME_INFO_KEYS`) are always read. Entries that are missing or not numbers are left out.
         """
         info: Any = steps.info
         always: tuple[str, ...] = INFO_KEYS
@@ -163,7 +174,10 @@ class Envs:
         return {key: number for key, number in found.items() if number is not None}
 
     def export_state(self) -> dict[str, Any] | None:
-        """Returns the exact state of all environments as JSON, or None if one cannot be saved."""
+        """Returns the exact state of all environments as JSON.
+
+        Returns None before the first reset, or if one of the environments cannot be saved.
+        """
         if self._obs is None:
             return None
         try:
@@ -182,7 +196,10 @@ class Envs:
         }
 
     def restore_state(self, state: dict[str, Any]) -> Obs:
-        """Restores a state from `export_state`; returns the observations to act on."""
+        """Restores a state that `export_state` returned; returns the observations to act on.
+
+        Raises `CheckpointError` if it was saved by another version, or for other environments.
+        """
         if state.get("version") != STATE_VERSION:
             raise CheckpointError(
                 f"the saved environments have format {state.get('version')}, this version reads "
@@ -311,9 +328,10 @@ class Envs:
         return Steps(*answer[:4], answer.obs, real, answer.info, self._all)
 
     def _lanes(self, answer: _Answer) -> Steps:
-        """Converts what a vector of games returned from `step` to `Steps`.
+        """Converts what a vector of multi-player games returned from `step` to `Steps`.
 
-        Only environment slots (lanes) with a complete transition are `real`.
+        Each environment (lane) of such a vector stands for one player. It is `real` if the player's
+        transition is complete: the player is to move again, or the game has ended for it.
         """
         info, final_obs = answer.info, answer.obs
         self._ended = answer.terminated | answer.truncated
@@ -360,7 +378,7 @@ def _constant(num: int, value: bool) -> Bools:
 
 
 def learned_reward(reward: Array, env: EnvConfig) -> Array:
-    """Returns rewards as they are stored and learned from: scaled, then clipped."""
+    """Returns rewards scaled by `env.reward_scale`, then clipped, as replay stores them."""
     if env.reward_scale != 1.0:
         reward = reward * np.float32(env.reward_scale)
     if env.reward_clip is not None:
@@ -399,9 +417,10 @@ def _at(batch: Any, index: int) -> Any:
 
 
 def _entry(info: Any, index: int, key: str) -> Any:
-    """Returns the entry `key` of one environment from a vector's info; None if it is missing.
+    """Returns one environment's entry `key` of a vector's `info`; None if it is missing.
 
-    Reads three layouts of an info: a dict of arrays, a list of dicts, and that of `BoxingGuard`.
+    Reads three layouts of `info`: a dict of arrays, a list with a dict for each environment, and a
+    dict whose entry "each" is such a list, which the wrapper `BoxingGuard` causes.
     """
     if isinstance(info, Mapping) and BOX in info:
         return _nested(info[BOX][index], key)

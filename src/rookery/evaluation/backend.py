@@ -46,7 +46,10 @@ class Backend(Protocol):
         """Returns a context manager for a run; on exit its processes and files are closed."""
 
     def evaluation_policy(self, config: Config, envs: Envs, factory: Factory | None) -> Any:
-        """Builds the policy that evaluations use; its weights are loaded later, from snapshots."""
+        """Builds the policy that evaluations use.
+
+        Its weights are loaded later, before each evaluation.
+        """
 
     def how_to_open(self, config: Config, run_dir: Path) -> str:
         """Returns a sentence for error messages that says how to open a model of this backend."""

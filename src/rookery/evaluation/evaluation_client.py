@@ -1,12 +1,13 @@
-"""The training process's client of the evaluation process. It never blocks training.
+"""The training process's client of the evaluation process; sending never blocks training.
 
     client.write(event)           # to every log writer (sink)
     client.submit(snapshot)       # to be evaluated, in order, none skipped
     for result in client.poll(): ...
 
-If the evaluation process dies, hangs or does not start, the client yields a warning, restarts the
-process, and sends unfinished work again. A snapshot that crashes the process repeatedly is skipped.
-After several such snapshots in a row, evaluation ends and training continues.
+A snapshot is a copy of the learner's weights. If the evaluation process dies, hangs or does not
+start, the client yields a warning, restarts the process, and sends unfinished work again. A
+snapshot that crashes the process repeatedly is skipped. After several such snapshots in a row,
+evaluation ends and training continues.
 """
 
 import contextlib
@@ -34,7 +35,10 @@ CLOSE_S = 20.0  # for sinks to flush
 
 
 class EvaluationClient:
-    """Starts the evaluation process, sends it snapshots and log events, and restarts it."""
+    """Client of the evaluation process: sends it weight snapshots and log events.
+
+    It starts the evaluation process, and restarts it after a failure.
+    """
 
     def __init__(self, setup: EvaluationSetup):
         self._setup = setup
@@ -81,7 +85,10 @@ class EvaluationClient:
         self._send(message)
 
     def submit(self, snapshot: EvaluationSnapshot) -> None:
-        """Queues a snapshot of the weights for evaluation."""
+        """Queues a snapshot of the weights for evaluation.
+
+        Does nothing once evaluation has ended after too many failures.
+        """
         if self._given_up or self._lost > self._restarts.max_restarts:
             return  # a warning was given before
         if not self.pending:
@@ -92,7 +99,7 @@ class EvaluationClient:
     def poll(
         self, timeout_s: float = 0.0
     ) -> Iterator[tuple[EvaluationSnapshot, SnapshotEvaluated] | Warned]:
-        """Yields finished evaluations, in the order of their snapshots, and warnings.
+        """Yields finished evaluations, in the order of submission, and warnings.
 
         It also restarts the evaluation process if it died or hangs.
         """
@@ -119,9 +126,9 @@ class EvaluationClient:
                 self.unconfirmed.popleft()
 
     def close(self) -> None:
-        """Waits until all events are written, then ends the evaluation process.
+        """Waits until all events are written to the logs, then ends the evaluation process.
 
-        A process that dies meanwhile is restarted once.
+        It waits at most about 20 s. A process that dies meanwhile is restarted once.
         """
         deadline = time.monotonic() + CLOSE_S
         self.pending.clear()
@@ -138,7 +145,10 @@ class EvaluationClient:
             self._child = None
 
     def _close_sinks(self, deadline: float) -> bool:
-        """Asks the evaluation process to close its sinks; returns False if it died or timed out."""
+        """Asks the evaluation process to close its sinks (log writers).
+
+        Returns False if the process died or did not confirm before the deadline.
+        """
         self._send(CloseProcess())
         while self._child and self._child.alive and time.monotonic() < deadline:
             message = self._child.receive(0.1)
@@ -186,7 +196,7 @@ class EvaluationClient:
     def _count_failure(self, problem: str) -> Iterator[Warned]:
         """Counts a failure of the evaluation process and schedules its restart; yields warnings.
 
-        After too many failures in a row, `_give_up` skips snapshots or ends evaluation.
+        After too many failures in a row, `_give_up` skips weight snapshots or ends evaluation.
         """
         self._restarts.count()
         self._starts = True
@@ -195,10 +205,11 @@ class EvaluationClient:
             yield from self._give_up()
 
     def _give_up(self) -> Iterator[Warned]:
-        """Yields warnings and skips snapshots, after the process has failed too often in a row.
+        """Skips weight snapshots that cannot be evaluated; yields warnings.
 
-        Skips the oldest queued snapshot; after too many skips in a row, all queued snapshots. With
-        no snapshot queued, the evaluation process is not restarted any more.
+        Called after too many failures of the evaluation process in a row. Skips the oldest queued
+        snapshot; after too many skips in a row, all queued snapshots. With no snapshot queued, the
+        evaluation process is not restarted any more.
         """
         most = self._restarts.max_restarts
         if not self.pending:

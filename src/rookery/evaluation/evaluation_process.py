@@ -75,7 +75,10 @@ class SnapshotEvaluated(NamedTuple):
 
 
 class EvaluationBegun(NamedTuple):
-    """Message from the evaluation to the training process: a snapshot's evaluation has begun."""
+    """Message from the evaluation to the training process: an evaluation has begun.
+
+    `env_steps` is the training step at which the evaluated weights were copied.
+    """
 
     env_steps: int
 
@@ -141,7 +144,7 @@ class _EvaluationProcess:
         self._seats = 1  # players of a game
 
     def listen(self) -> None:
-        """Receives messages until `CloseProcess`: writes events to all sinks and queues snapshots.
+        """Receives messages until `CloseProcess`: logs events, and queues weights to evaluate.
 
         It runs in a thread of its own, beside the evaluations.
         """
@@ -178,7 +181,7 @@ class _EvaluationProcess:
         return jsonl.line(event) in whole_lines.read(Path(self._setup.run_dir) / jsonl.NAME)
 
     def work(self) -> None:
-        """Evaluates queued snapshots in order, in the main thread; never returns."""
+        """Evaluates queued weight snapshots in order, in the main thread; never returns."""
         evaluator: Any = None
         while (snapshot := self._tasks.get()) is not None:
             self._evaluating = True
@@ -248,7 +251,7 @@ class _EvaluationProcess:
         )
 
     def _figures(self, snapshot: EvaluationSnapshot) -> dict[str, float]:
-        """Returns further metrics of a snapshot, such as its Elo rating in a game.
+        """Returns further metrics of a weight snapshot, such as its Elo rating in a game.
 
         Empty for runs without opponents, and for games that cannot be rated.
         """
@@ -293,7 +296,10 @@ class _EvaluationProcess:
 
 
 def build_policy(config: Config, envs: Any, factory: Any) -> Any:
-    """Builds the policy that evaluations use; its weights are loaded later, from snapshots."""
+    """Builds the policy that evaluations use.
+
+    Its weights are loaded later, before each evaluation.
+    """
     if (backend := backend_of(config)) is not None:
         return backend.evaluation_policy(config, envs, factory)
     from rookery.algorithms import build_algorithm

@@ -53,7 +53,8 @@ class Evaluator:
 
         An action is random with probability `epsilon`, otherwise greedy. With `noise`, or if the
         algorithm sets `evaluate_stochastic`, the policy samples actions or adds its exploration
-        noise instead of acting greedily.
+        noise instead of acting greedily. Raises StalledError if the episodes take longer than
+        `timeout_s` seconds.
         """
         noise = noise or self.algorithm.evaluate_stochastic
         deadline = time.monotonic() + timeout_s
@@ -82,7 +83,7 @@ class Evaluator:
 
 
 def with_opponents(config: Config, envs: Envs, algorithm: Algorithm) -> Envs:
-    """Assigns opponents to the other players of evaluation games; returns `envs`.
+    """Lets self-play opponents act for the other players of evaluation games; returns `envs`.
 
     Does nothing in runs without opponents.
     """

@@ -7,7 +7,7 @@ The header of the file has an entry `rookery` with JSON text:
 | `format`, `rookery` | version of this layout, version of Rookery that wrote the file |
 | `config` | all settings |
 | `observation_space`, `action_space` | spaces, as `envs/space_json.py` writes them |
-| `spec` | stored form of observations and actions |
+| `spec` | shapes and types of observations and actions as networks and replay use them |
 | `sha256` | checksum of the arrays |
 """
 
@@ -39,7 +39,10 @@ AGAIN = "give a file that `rookery export` wrote, or export it again"
 
 
 class PolicyBundle(NamedTuple):
-    """Content of a policy file; a policy built from it needs no run folder and no environment."""
+    """Content of an exported policy file: weights, settings and spaces.
+
+    A policy built from it needs no run folder and no environment.
+    """
 
     config: Config
     codec: SpaceCodec
@@ -48,7 +51,7 @@ class PolicyBundle(NamedTuple):
 
 
 def write(path: Path, policy: PolicyBundle) -> None:
-    """Writes a policy bundle to a file."""
+    """Writes a policy bundle (weights, settings and spaces) to a safetensors file."""
     about = {
         "format": FORMAT,
         "rookery": __version__,

@@ -1,4 +1,4 @@
-"""Export of a run's policy to a file, which is kept only if it acts as the run's policy does."""
+"""Export of a trained policy to a file, which is kept only if it acts as the run's policy does."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ class ActingPolicy(Protocol):
 
 
 class Format(NamedTuple):
-    """A file format: functions to write a policy and to read it back."""
+    """File format of exported policies: functions to write a policy and to read it back."""
 
     require: Callable[[], None]  # raises ConfigError if packages are missing
     write: Callable[[Path, PolicyBundle, Algorithm], None]
@@ -75,7 +75,7 @@ def export(
     """Exports the policy of a run's checkpoint to the file `out`.
 
     The file is written under a temporary name, and renamed if its actions equal those of the run's
-    policy. Returns the result as a dict for JSON.
+    policy; otherwise `CheckpointError` is raised. Returns the result as a dict for JSON.
     """
     FORMATS[format].require()
     output_path.prepare(out, "an exported policy")

@@ -6,7 +6,8 @@
 | the same with a frame stack | [B, frames, *shape], the oldest first |
 | `memory` of recurrent policies | [B, M]; zeros at the start of an episode |
 
-A mask (`action_mask`) is an input like the others; a mask that allows no action is ignored.
+B is the batch size, M the size of the recurrent state. A mask (`action_mask`) is an input like the
+others; a mask that allows no action is ignored.
 
 Outputs are `action`, [B, *shape] for the environment, and `memory_out` for the next step.
 """
@@ -85,7 +86,7 @@ def _rename_clashes(traced: Any, inputs: list[str]) -> None:
 
 
 def input_names(spec: EnvSpec, memory: int) -> list[str]:
-    """Returns the names of the graph's inputs, in order.
+    """Returns the names of an exported ONNX graph's inputs, in order.
 
     Raises `ConfigError` if an observation has the name of an output or of the recurrent state.
     """
@@ -101,7 +102,7 @@ def input_names(spec: EnvSpec, memory: int) -> list[str]:
 
 
 class OnnxPolicy(nn.Module):
-    """Torch module to export: from the environment's observations to its greedy actions."""
+    """Torch module for export to ONNX: maps an environment's observations to greedy actions."""
 
     def __init__(self, algorithm: Algorithm, codec: SpaceCodec, spec: EnvSpec):
         super().__init__()
@@ -121,7 +122,7 @@ class OnnxPolicy(nn.Module):
         return self._decode(action) if memory is None else (self._decode(action), memory)
 
     def _encoded(self, leaf: Leaf, x: Tensor) -> Tensor:
-        """Converts one array of the observations to network input; stacks frames along axis 1."""
+        """Converts one observation array to network input; joins stacked frames along axis 1."""
         encode = self._encoders[leaf.name]
         if self._spec.frame_stack == 1:
             return encode(x)
@@ -213,7 +214,7 @@ def _decoder(space: Space) -> Callable[[Tensor], Tensor]:
 
 
 class OnnxSession:
-    """An ONNX graph that acts on single observations, like `rookery.Policy`."""
+    """An exported ONNX policy that acts on single observations, like `rookery.Policy`."""
 
     def __init__(self, path: Path, codec: SpaceCodec, spec: EnvSpec):
         import onnxruntime
@@ -235,7 +236,10 @@ class OnnxSession:
         self._memory = widths[MEMORY] if len(widths) > len(spec.obs) else 0
 
     def act(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the action for one observation, and the state for the next call."""
+        """Returns the action for one observation, and the state for the next call.
+
+        The state holds stacked frames and the recurrent state; None begins an episode.
+        """
         frames, memory = state or (None, np.zeros((1, self._memory), np.float32))
         given = {name: _frame(obs, part) for name, part in self._parts.items()}
         if self._spec.frame_stack > 1:

@@ -20,7 +20,10 @@ from rookery.types import EnvSpec, LeafKind
 
 
 class BoardNetwork(nn.Module):
-    """Convolutional network from boards [B, height, width, planes] to [B, outputs]."""
+    """Convolutional network for board games: from B boards to outputs [B, outputs].
+
+    The boards are [B, height, width, planes], such as one plane per player.
+    """
 
     def __init__(
         self,
@@ -53,9 +56,9 @@ class BoardNetwork(nn.Module):
 
 
 def _board(spec: EnvSpec) -> tuple[str, tuple[int, ...]]:
-    """Returns the name and shape [height, width, planes] of the observation's board.
+    """Returns the name and shape [height, width, planes] of the board in a game's observation.
 
-    Raises `ConfigError` unless it is the only array besides the action mask.
+    Raises `ConfigError` unless the board is the only array besides the action mask.
     """
     seen = [leaf for leaf in spec.obs if leaf.kind is not LeafKind.MASK]
     if len(seen) != 1 or len(seen[0].shape) != 3 or seen[0].kind is not LeafKind.VECTOR:

@@ -19,9 +19,9 @@ class LineGame(Turns):
     """`num` parallel games in which the first player with `length` stones in a line wins.
 
     With `drops` an action is a column, in which the stone falls down; without, it is a cell.
-    Observations are int8 [R, C, 2]: the player's own stones, then the other's. Seat (player) 0
-    begins. The winner gets reward 1, the loser -1; a full board without a line is a draw with
-    reward 0.
+    Observations are int8 [rows, columns, 2]: the player's own stones, then the other's. Player
+    (seat) 0 begins. The winner gets reward 1, the loser -1; a full board without a line is a draw
+    with reward 0.
     """
 
     def __init__(self, num: int, *, size: tuple[int, int], length: int, drops: bool) -> None:
@@ -44,13 +44,19 @@ class LineGame(Turns):
 
 
 def bits(size: tuple[int, int]) -> Rows:
-    """Returns the bit number of each cell in a bit set of stones, for the cells row by row."""
+    """Returns the bit number of each cell of a board, row by row.
+
+    It is the cell's bit in the integer that stores all stones of a player.
+    """
     row, column = np.divmod(np.arange(size[0] * size[1]), size[1])
     return rows(column * (size[0] + 1) + size[0] - 1 - row)
 
 
 def words(seen: npt.NDArray[np.int8]) -> Rows:
-    """Converts observations [K, R, C, 2] to bit sets of stones [K, 2]: own, then the other's."""
+    """Converts K observations [K, rows, columns, 2] to bit sets of stones [K, 2].
+
+    The first is the player's own stones, the second the opponent's.
+    """
     size = seen.shape[1], seen.shape[2]
     flat = seen.reshape(len(seen), -1, SEATS).astype(np.int64)
     return rows((flat << bits(size)[:, None]).sum(1))

@@ -59,10 +59,10 @@ TABLE = record(
 
 
 class Ludo(Turns):
-    """`num` parallel games of Ludo; implements `Games`.
+    """`num` parallel games of Ludo for two players (seats); implements `Games`.
 
-    The winner gets reward 1, the loser -1; each action costs its seat `step_cost`. A game without a
-    winner after `limit` actions is truncated.
+    The winner gets reward 1, the loser -1; each action costs its player `step_cost`. A game without
+    a winner after `limit` actions is truncated.
     """
 
     name = "ludo"
@@ -74,7 +74,7 @@ class Ludo(Turns):
         self.limit, self.step_cost = limit, np.float32(step_cost)
 
     def play_out(self, which: Rows) -> None:
-        """Plays the games `which` to the end, with uniformly random actions."""
+        """Plays the games with the indices `which` to the end, with uniformly random actions."""
         _play_out(self.tables, self._at(which), self.limit, self.step_cost)
 
     def _begin(self, tables: Rows, rng: np.random.Generator) -> None:
@@ -88,7 +88,10 @@ class Ludo(Turns):
 
 
 def _moving() -> Iterator[int]:
-    """Yields a bit set for each position from -1 to 56: bit d is set if a die of d can move on."""
+    """Yields which dice can move a Ludo token, as a bit set for each position of the token.
+
+    Positions are -1 (base) to 56 (home); bit d is set if a die of d can move the token.
+    """
     yield 1 << SIX
     for at in range(HOME + 1):
         yield sum(1 << die for die in range(1, SIX + 1) if at + die <= HOME)
@@ -116,7 +119,7 @@ def _draw(game, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _roll(game):  # type: ignore[no-untyped-def]
-    """Rolls one to three dice: another one after each 6.
+    """Rolls one to three dice of a Ludo turn: another one after each 6.
 
     Returns whether there are dice to use; three sixes are void and return False.
     """
@@ -131,7 +134,10 @@ def _roll(game):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _allow(game, seat):  # type: ignore[no-untyped-def]
-    """Writes the action mask for `seat` into the game's state; returns its number of actions."""
+    """Writes the action mask of a player (`seat`) into the game's state.
+
+    Returns the number of legal actions.
+    """
     place, dice, mask, count = game.place, game.dice, game.mask, 0
     for token in range(TOKENS):
         moving = _MOVING[place[seat, token] + 1]
@@ -144,7 +150,7 @@ def _allow(game, seat):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _next_choice(game):  # type: ignore[no-untyped-def]
-    """Rolls dice and passes turns until a seat has a legal action; that seat is to move."""
+    """Rolls dice and passes turns until a player has a legal action; that player is to move."""
     seat, extra = game.turn, game.extra
     while _allow(game, seat) == 0:
         if extra > 0:
@@ -172,9 +178,10 @@ def _begin(tables, which, luck):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _capture(game, seat, square):  # type: ignore[no-untyped-def]
-    """Sends the other seat's tokens on `square` back to their base, unless the square is safe.
+    """Sends the opponent's tokens on `square` back to their base, unless the square is safe.
 
-    Returns whether any token was sent back.
+    `seat` is the player that moved to the square, which counts from this player's start. Returns
+    whether any token was sent back.
     """
     hit = False
     if not SAFE[square]:
@@ -188,7 +195,7 @@ def _capture(game, seat, square):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _advance(game, seat, action):  # type: ignore[no-untyped-def]
-    """Moves the token of `action` by its die and removes the die, with captures.
+    """Plays an action of player `seat`: moves a token by a die, captures, and removes the die.
 
     Returns whether the move earns another roll.
     """
@@ -234,7 +241,7 @@ def _play(tables, which, chosen, limit, cost):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _any(game):  # type: ignore[no-untyped-def]
-    """Returns a random legal action of the seat to move."""
+    """Returns a random legal action of the player to move."""
     mask, count = game.mask, 0
     for action in range(ACTIONS):
         count += mask[action]

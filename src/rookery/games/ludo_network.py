@@ -23,7 +23,10 @@ EXTRA = 2  # whether the action earns another roll
 
 
 class Afterstates(nn.Module):
-    """Network from observations of Ludo to [B, 12] action values; 0 for illegal actions."""
+    """Afterstate network for Ludo: values of the 12 actions, [B, 12] for B observations.
+
+    An action's value is that of the board it leads to; illegal actions have the value 0.
+    """
 
     safe: Tensor
 
@@ -49,7 +52,7 @@ class Afterstates(nn.Module):
         return values
 
     def _after(self, seen: Tensor, action: Tensor) -> Tensor:
-        """Returns the boards after K actions as embedding indices, [K, 12].
+        """Returns the Ludo boards after K actions as embedding indices, [K, 12].
 
         The 12 indices are those of four own tokens, the opponent's four tokens, the three dice (the
         used one as 0), and whether the action earned another roll.

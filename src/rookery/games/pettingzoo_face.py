@@ -89,7 +89,7 @@ class AecGame(AECEnv[str, Any, int]):  # type: ignore[misc]  # untyped base
         self._select(self.agents[0])
 
     def step(self, action: int | None) -> None:
-        """Plays an action of the selected agent; raises `EnvError` for an illegal action.
+        """Plays an action of the agent that is to move; raises `EnvError` for an illegal action.
 
         In environments from `ludo_env`, `connect_four_env` and `tictactoe_env`, PettingZoo's
         `TerminateIllegalWrapper` ends the game instead.
@@ -109,9 +109,10 @@ class AecGame(AECEnv[str, Any, int]):  # type: ignore[misc]  # untyped base
             self.render()
 
     def render(self) -> str | None:
-        """Draws the position as text, as the selected agent sees it.
+        """Draws the position as text, as the agent that is to move sees it.
 
-        Returns the text in render mode "ansi", prints it in mode "human".
+        Returns the text in render mode "ansi", prints it in mode "human", and does nothing without
+        a mode.
         """
         if self.render_mode is None:
             return None

@@ -1,4 +1,4 @@
-"""Plugin that registers games, scripted players and text boards with the core.
+"""Plugin that registers games, scripted players and text boards with the library.
 
 Scripted players and text boards (games drawn as text) are also registered for PettingZoo's
 `connect_four_v3` and `tictactoe_v3`.

@@ -3,8 +3,8 @@
     player = Minimax(depth=2)
     action = player.act(games.look(which, seats), rng)
 
-A player's `act` gets observations of the seat that it plays, and chooses legal actions; among
-actions of equal value it chooses at random.
+A player's `act` gets a batch of its observations and chooses legal actions; among actions of equal
+value it chooses at random.
 """
 
 from functools import cache
@@ -25,7 +25,7 @@ from rookery.types import Array, Rows
 def best(worth: Array, obs: Any, rng: np.random.Generator) -> Rows:
     """Returns for each of K observations the legal action with the largest value, [K].
 
-    `worth` [K, A] are the values of all actions. Ties are broken at random.
+    `worth` [K, A] are the values of all A actions. Ties are broken at random.
     """
     allowed = obs[MASK] > 0
     finite = np.where(allowed, worth, -np.inf)
@@ -68,7 +68,10 @@ class Minimax:
 
 
 class Perfect:
-    """Perfect player of tic-tac-toe: wins as early as possible, or loses as late as possible."""
+    """Perfect player of tic-tac-toe: wins if it can, as early as possible, otherwise draws.
+
+    In a lost position it loses as late as possible.
+    """
 
     def act(self, obs: Any, rng: np.random.Generator) -> Rows:
         return best(worths(obs), obs, rng)
@@ -105,9 +108,9 @@ def _move_worth(at, to, theirs):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def ludo_worth(seen):  # type: ignore[no-untyped-def]
-    """Returns how `LudoScript` values each of the 12 actions, legal or not, [K, 12].
+    """Returns the values that the scripted player `LudoScript` gives to actions, [K, 12].
 
-    `seen` are K observations of Ludo.
+    `seen` are K observations of Ludo. All 12 actions have a value, legal or not.
     """
     worth = np.empty((len(seen), ACTIONS))
     place = np.empty(2 * TOKENS, dtype=np.int64)
@@ -129,10 +132,11 @@ _HEIGHT, _LENGTH = connect_four.SIZE[0], connect_four.LENGTH
 
 @njit(cache=True, nogil=True)
 def _after(mine, theirs, column, depth):  # type: ignore[no-untyped-def]
-    """Returns the minimax value of dropping a stone into `column`, for the player who drops it.
+    """Returns the minimax value, for the player to move, of a Connect Four stone in `column`.
 
-    The search has `depth` plies, this one included. The value is positive for a forced win and
-    negative for a forced loss, larger in size the sooner it comes, and 0 if neither is found.
+    `mine` and `theirs` are the stones of both players as bit sets. The search has `depth` plies,
+    this one included. The value is positive for a forced win and negative for a forced loss, larger
+    in size the sooner it comes, and 0 if neither is found.
     """
     put = np.int64(1) << landing(mine | theirs, _GATES[column], _HEIGHT, True)
     if has_line(mine | put, _HEIGHT, _LENGTH):
@@ -163,7 +167,7 @@ def _four_worth(stones, depth):  # type: ignore[no-untyped-def]
 
 
 def outcome(obs: Any) -> npt.NDArray[np.int8]:
-    """Returns the result of tic-tac-toe if both players play perfectly from this position on.
+    """Returns the result of tic-tac-toe if both players play perfectly from a position on.
 
     It is 1 if the player to move wins, 0 for a draw, -1 if it loses. `obs` is one observation of
     the player to move, or a batch of them.
@@ -195,16 +199,21 @@ def _codes(seen: Array) -> Rows:
 
 
 def _swapped(codes: Rows) -> Rows:
-    """Returns tic-tac-toe positions (base-3 numbers) with own and the other's stones exchanged."""
+    """Returns tic-tac-toe positions with the two players' stones exchanged.
+
+    A position is a number of nine base-3 digits: 0 empty, 1 own stone, 2 the other's.
+    """
     digits = codes[..., None] // _PLACES % 3
     return np.asarray((-digits % 3) @ _PLACES)
 
 
 @cache
 def _solved() -> npt.NDArray[np.int8]:
-    """Returns the value of every tic-tac-toe position for the player to move, as in `worths`.
+    """Returns the value of every tic-tac-toe position for the player to move.
 
-    The index is the position as a base-3 number. Values are computed by backward induction.
+    Values are computed by backward induction. The index is the position as a base-3 number. 0 is a
+    draw, positive a win, negative a loss; the absolute value of a win or loss is 1 plus the number
+    of cells that are empty at the end.
     """
     codes = np.arange(3**_CELLS)
     digits = codes[:, None] // _PLACES % 3

@@ -52,7 +52,10 @@ def ludo(obs: Any, seat: int) -> str:
 
 
 def _stones(obs: Any, seat: int) -> list[list[str]]:
-    """Returns the rows of a board of stones, with "X", "O" or "" (empty) for each cell."""
+    """Returns the rows of a board of stones, with "X", "O" or "" (empty) for each cell.
+
+    `obs` is an observation of player `seat`; player 0 has the stones X.
+    """
     own, other = STONES[seat], STONES[1 - seat]
     marks = np.where(obs[OBSERVATION][..., 0], own, np.where(obs[OBSERVATION][..., 1], other, ""))
     rows: list[list[str]] = marks.tolist()
@@ -77,9 +80,9 @@ _RING = [_turned(cell, quarters) for quarters in range(4) for cell in _quarter()
 
 
 def _cell(seat: int, position: int) -> Cell:
-    """Returns the board cell (row, column) of a position of a player's token.
+    """Returns the board cell (row, column) of a Ludo token of player `seat`.
 
-    The position is on the ring or in the player's home column.
+    `position` counts from the player's own start; it is on the ring or in the home column.
     """
     if position <= RING - 2:
         return _RING[(position + seat * OPPOSITE) % RING]
@@ -87,10 +90,10 @@ def _cell(seat: int, position: int) -> Cell:
 
 
 def _board(tokens: list[list[int]]) -> list[str]:
-    """Returns the lines of Ludo's board, two characters per cell.
+    """Returns the lines of text of a Ludo board, two characters per cell.
 
-    A token is a letter, followed by + if more tokens are in its cell. An empty cell is . or, on a
-    safe square, *.
+    `tokens` are the positions of both players' tokens. A token is a letter, followed by + if more
+    tokens are in its cell. An empty cell is . or, on a safe square, *.
     """
     drawn = {_cell(seat, position): "." for seat in range(2) for position in range(HOME)}
     drawn |= dict.fromkeys(_RING[0::13] + _RING[8::13], "*")

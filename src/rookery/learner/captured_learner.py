@@ -71,7 +71,7 @@ class CapturedLearner(Learner):
     def count_skipped(self) -> None:
         """Reads from the device how many gradient steps were skipped, and updates `skipped`.
 
-        A step is skipped if its loss or gradient is not finite. Raises an error if `max_bad_steps`
+        A step is skipped if its loss or gradient is not finite. Raises LostError if `max_bad_steps`
         or more steps were skipped since the last call.
         """
         before, self.skipped = self.skipped, int(self._bad)  # a sync point

@@ -67,7 +67,8 @@ class GradientLearner(Learner):
     def gradients(self, batch: SampledBatch) -> ComputedGradients | None:
         """Computes the clipped gradients of a batch without an optimizer step.
 
-        Returns None if a loss or gradient is not finite.
+        Returns None if a loss or gradient is not finite; raises LostError if that has happened for
+        `learner.max_bad_steps` batches in a row.
         """
         td_error: Tensor | None = None
         metrics: dict[str, Tensor] = {}
@@ -99,7 +100,10 @@ class GradientLearner(Learner):
             yield name, parameter.grad
 
     def take(self, gradients: Mapping[str, Array]) -> None:
-        """Applies gradients: takes one optimizer step with them, and updates target networks."""
+        """Applies gradients: takes one optimizer step with them, and updates target networks.
+
+        Raises ConfigError if names or shapes are not those of the trained parameters.
+        """
         self._refuse_others(gradients, "gradients")
         for name, grad in self._grads():
             grad.copy_(_tensor(gradients[name]))
@@ -117,7 +121,7 @@ class GradientLearner(Learner):
 
         `learner_steps` is the number of gradient steps between the present and the new parameters;
         target networks are updated that many times. With 0, the parameters are the initial ones,
-        and target networks are set to them.
+        and target networks are set to them. Raises ConfigError for parameters of another network.
         """
         self._refuse_others(parameters, "parameters")
         for name, parameter in self.trained.items():

@@ -33,7 +33,7 @@ CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW)  # need capturable=True inside a 
 
 
 class FlatParameters:
-    """Moves parameters into one flat tensor, and their gradients into another, as views.
+    """Moves parameters to one flat tensor, and gradients to another; the originals become views.
 
     For a small network, most of the time of an optimizer step is overhead per parameter tensor.
     With one flat tensor this overhead occurs once.
@@ -114,7 +114,8 @@ class Learner:
         """Takes one gradient step on each loss of the algorithm, for one batch.
 
         If a loss or its gradient is not finite, takes no gradient step on this loss and the later
-        ones.
+        ones, and returns no TD errors. Raises LostError after `learner.max_bad_steps` such batches
+        in a row.
         """
         td_error: Tensor | None = None
         metrics: dict[str, Tensor] = {}
@@ -138,7 +139,10 @@ class Learner:
         return LearnResult(_host(td_error), metrics)
 
     def count_skipped(self) -> None:
-        """Does nothing: `learn` itself counts skipped steps. `CapturedLearner` overrides it."""
+        """Updates `skipped`, the number of steps skipped for a non-finite loss or gradient.
+
+        Does nothing in this class, since `learn` counts them; `CapturedLearner` overrides it.
+        """
 
     def _descend(self, loss: Loss) -> tuple[Loss, Tensor]:
         """Computes the gradient of a loss; takes no optimizer step.
@@ -197,7 +201,7 @@ class Learner:
         return here._replace(reward=here.reward / self.deviation())
 
     def deviation(self) -> Tensor:
-        """Returns the standard deviation of returns, [1], by which rewards are normalised."""
+        """Returns the standard deviation of returns, by which rewards are normalised."""
         return torch.sqrt(self.scale.variance + EPSILON)
 
     def _tensor(self, value: Any) -> Any:  # type: ignore[explicit-any]  # nested as its field is
@@ -234,7 +238,10 @@ class Learner:
                 group["lr"] = self.lr.at(share)
 
     def due(self) -> bool:
-        """Returns whether to publish weights to actors now: after every `publish_period` steps."""
+        """Returns whether to publish weights to actors now.
+
+        They are published after every `learner.publish_period` gradient steps.
+        """
         return self.learner_steps % self.config.publish_period == 0
 
     def weights(self) -> dict[str, Array]:
@@ -325,7 +332,10 @@ def _host(td_error: Tensor | None) -> Array | None:
 
 
 def make_optimizer(config: LearnerConfig, flat: FlatParameters) -> torch.optim.Optimizer:
-    """Builds the optimizer that the learner's settings select, for one group of parameters."""
+    """Builds the optimizer that the learner's settings select, for one group of parameters.
+
+    Raises ConfigError if `learner.optimizer_kwargs` do not fit the optimizer.
+    """
     settings: dict[str, object] = {"lr": config.lr, **config.optimizer_kwargs}
     if config.optimizer in FUSED:
         settings.setdefault("fused", True)

@@ -1,9 +1,10 @@
 """Weight store: shared memory in which the learner publishes versions of weights to actors.
 
-It has four slots. Version v is written to slot v % 4, so a reader can copy it until the learner has
-published three more. A slot's sequence number is odd while the learner writes to the slot. A reader
-copies the weights and then checks the sequence number. If the learner has overwritten the slot
-meanwhile, the reader tries again; after three failed attempts it keeps its present weights.
+The store holds the last four versions. Version v is written to slot v % 4, so a reader can copy it
+until the learner has published three more. A slot's sequence number is odd while the learner writes
+to the slot. A reader copies the weights and then checks the sequence number. If the learner has
+overwritten the slot meanwhile, the reader tries again; after three failed attempts it keeps its
+present weights.
 
     store.publish(arrays)          # learner: returns the version
     weights = store.latest(than)   # any reader: Weights newer than `than`, or None
@@ -69,7 +70,7 @@ class WeightStore:
         """Publishes weights as the next version, or as `version`; returns the version number.
 
         If `version` is the newest version, its weights are overwritten, which is allowed only while
-        no process reads the store.
+        no process reads the store. An older `version` raises ProtocolError.
         """
         newest = self.version
         version = newest + 1 if version is None else version
@@ -102,11 +103,14 @@ class WeightStore:
         return None
 
     def describe(self) -> str:
-        """Returns names, shapes and dtypes of the weights as JSON, for a process that maps them."""
+        """Returns names, shapes and dtypes of the weights as JSON, for other processes."""
         return json.dumps(self.layout)
 
     def close(self) -> None:
-        """Unmaps the store; its memory is freed once all processes have closed it."""
+        """Unmaps the store; its memory is freed once all processes have closed it.
+
+        Raises ClosedError if this object is closed already.
+        """
         if self.fd < 0:
             raise ClosedError("this weight store is closed already; keep one owner for each store")
         self._slots.clear()

@@ -17,7 +17,7 @@ IMPALA_LEAST = 2 ** len(IMPALA_WIDTHS)  # pixels, halved by each block
 
 
 class ImageEncoder(nn.Module):
-    """Encodes uint8 images [B, C, H, W] as features [B, width]."""
+    """Convolutional network that encodes uint8 images [B, C, H, W] as features [B, width]."""
 
     def __init__(self, leaf: Leaf, frames: int, image: Image):
         super().__init__()

@@ -19,7 +19,9 @@ OBS = "obs"  # name of an observation that is a single array
 
 
 class Critic(nn.Module):
-    """`count` independent Q-networks that map observations and actions to [count, B, outputs].
+    """Several independent Q-networks for continuous actions, called as one module.
+
+    They map a batch of B observations and actions to [count, B, outputs], for `count` networks.
 
     If observations are normalised, `share_normalization(actor, critic)` makes the critic use the
     actor's running statistics.
@@ -39,16 +41,16 @@ class Critic(nn.Module):
             share_normalization(Features(_vectors(spec), normalize), self)
 
     def forward(self, obs: Any, action: Tensor) -> Tensor:
-        """Returns all networks' outputs [count, B, outputs], for `action` [B, A] or [B, *action].
+        """Returns the outputs of all Q-networks, [count, B, outputs] for a batch of B.
 
-        The networks are called one after another. For two hidden layers of 256 units, this is at
-        least as fast as one batched matrix product.
+        Actions may be flattened or not. The networks are called one after another. For two hidden
+        layers of 256 units, this is at least as fast as one batched matrix product.
         """
         seen = self._inputs(obs, action.flatten(1))
         return torch.stack([network(seen) for network in self.networks])
 
     def first(self, obs: Any, action: Tensor) -> Tensor:
-        """Returns the outputs of the first network only, [B, outputs]."""
+        """Returns the outputs of the first Q-network only, [B, outputs] for a batch of B."""
         return self.networks[0](self._inputs(obs, action.flatten(1)))  # type: ignore[no-any-return]
 
     def _inputs(self, obs: Any, action: Tensor) -> Any:
@@ -60,7 +62,8 @@ class Critic(nn.Module):
 def with_action(spec: EnvSpec) -> EnvSpec:
     """Returns an environment spec of a critic's inputs: the observation's entries and the action.
 
-    Stacked frames are part of the shape of each entry.
+    Stacked frames are part of the shape of each entry. Raises `ConfigError` if actions are not
+    continuous, or an entry is named "action".
     """
     if not spec.action.continuous:
         raise ConfigError(
@@ -90,7 +93,7 @@ def share_normalization(source: nn.Module, module: nn.Module) -> None:
 
 
 def _vectors_of(module: nn.Module) -> Iterator[tuple[str, VectorEncoder]]:
-    """Yields name and encoder of each numeric observation entry that `module` has as input."""
+    """Yields the name and the encoder of each numeric observation entry that `module` encodes."""
     for features in (part for part in module.modules() if isinstance(part, Features)):
         for name, encoder in zip(features.names, features.encoders, strict=True):
             if isinstance(encoder, VectorEncoder):
@@ -98,7 +101,7 @@ def _vectors_of(module: nn.Module) -> Iterator[tuple[str, VectorEncoder]]:
 
 
 def _stacked(leaf: Leaf, frames: int) -> Leaf:
-    """Returns an observation entry's description with its frames stacked along the first axis."""
+    """Returns the spec of an observation entry whose frames are stacked along the first axis."""
     shape = (frames * leaf.shape[0], *leaf.shape[1:])
     return replace(leaf, name=leaf.name or OBS, shape=shape, sizes=leaf.sizes * frames)
 

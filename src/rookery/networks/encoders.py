@@ -22,7 +22,7 @@ class Normalize(nn.Module):
     """Normalises inputs by a running mean and standard deviation.
 
     Mean and variance are buffers, so they are published to actors and saved with the weights. Only
-    the learner calls `observe`, with the data of all steps that are newly inserted into replay.
+    the learner process calls `observe`, with the data that was newly inserted into replay.
     Statistics are merged as in Chan et al. 1979.
     """
 
@@ -42,7 +42,7 @@ class Normalize(nn.Module):
 
     @torch.no_grad()
     def observe(self, x: Tensor) -> None:
-        """Updates the running statistics with [N, width] new inputs."""
+        """Updates the running mean and variance with N new inputs [N, width]."""
         x = x.to(self.mean.device)
         total = self.count + len(x)
         delta = x.mean(0) - self.mean
@@ -53,7 +53,7 @@ class Normalize(nn.Module):
 
 
 class VectorEncoder(nn.Module):
-    """Encodes a numeric entry (leaf) of the observations as features [B, F].
+    """Encodes a numeric entry (leaf) of the observations as feature vectors.
 
     Flattens each array, and optionally normalises it by running statistics.
     """
@@ -97,9 +97,9 @@ ENCODERS: dict[LeafKind, Callable[[Leaf, int, bool, Image], Any]] = {  # masks a
 
 
 class Features(nn.Module):
-    """Encodes every entry of an observation and concatenates the features to [B, F].
+    """Encodes every entry of an observation, and concatenates the features to one vector.
 
-    Action masks are left out.
+    The output is [B, width] for a batch of B. Action masks are left out.
     """
 
     def __init__(self, spec: EnvSpec, normalize: bool, image: Image = Image.AUTO):
@@ -125,8 +125,8 @@ class Features(nn.Module):
 def observe(module: nn.Module, leaves: Mapping[str, Tensor]) -> None:
     """Updates the running observation statistics of a module's networks with N new observations.
 
-    `leaves` are the entries of the observations, [N, *leaf], without frame stacking. Statistics
-    that several networks share are updated once.
+    `leaves` are the entries of the observations by name, [N, *shape] each, without frame stacking.
+    Statistics that several networks share are updated once.
     """
     known: set[Normalize] = set()
     for features in (part for part in module.modules() if isinstance(part, Features)):

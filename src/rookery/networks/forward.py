@@ -19,7 +19,7 @@ MOST_WORK = 1 << 20  # multiplications beyond which torch is faster
 
 
 class FastForward:
-    """Calls a network with numpy inputs and outputs, by torch or in a compiled form.
+    """Calls a network with numpy inputs and outputs, with torch or in a form compiled with numba.
 
     A small multi-layer perceptron on the CPU is compiled, which is faster for few observations. The
     compiled form is built at the first call, because a learner may move the parameters in memory
@@ -32,7 +32,7 @@ class FastForward:
         self._compiled: CompiledMlp | Literal[False] | None = None  # None: not decided yet
 
     def __call__(self, obs: Obs) -> Array:
-        """Returns the network's outputs [E, outputs] for observations [E, *obs]."""
+        """Returns the network's outputs [E, outputs] for the observations of E environments."""
         if self._compiled is None:
             self._compiled = CompiledMlp.of(self.module) or False
         if self._compiled:
@@ -76,7 +76,10 @@ class CompiledMlp:
 
     @classmethod
     def of(cls, net: nn.Module) -> "CompiledMlp | None":
-        """Returns the compiled form of a network, or None if it cannot be compiled."""
+        """Returns the compiled form of a network, or None if it cannot be compiled.
+
+        Only a `Perceptron` with ReLU on the CPU can be, with flat observations, not normalised.
+        """
         if type(net) is not Perceptron or not net.features.plain:
             return None
         movable = all(p.device.type == "cpu" and _is_alone(p) for p in net.parameters())
@@ -91,7 +94,7 @@ class CompiledMlp:
         return little and self._first.data_ptr() == self._address
 
     def __call__(self, obs: Array) -> Array:
-        """Returns the network's outputs [E, outputs] for observations [E, inputs]."""
+        """Returns the outputs [E, outputs] for the observations [E, inputs] of E environments."""
         if self._scratch.shape[1] < len(obs):
             self._scratch = np.empty((2, len(obs), self._widest), dtype=np.float32)
         out = np.empty((len(obs), self._outputs), dtype=np.float32)
@@ -105,7 +108,7 @@ def _is_alone(parameter: nn.Parameter) -> bool:
 
 
 def _flatten(layers: list[nn.Linear]) -> Array:
-    """Moves the parameters of all layers into one flat array and returns it.
+    """Moves the parameters of linear layers into one flat array and returns it.
 
     The parameters become views of that array. Weights are stored as [inputs, outputs], so that the
     compiled loops run along outputs.

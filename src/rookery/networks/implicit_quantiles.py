@@ -18,12 +18,13 @@ COSINES = 64  # features of a quantile fraction: n of Dabney et al. 2018b, eq. 4
 
 
 class ImplicitQuantileNetwork(nn.Module):
-    """Maps observations and fractions `tau` [B, N] to quantiles [B, outputs, N].
+    """Implicit quantile network (IQN): predicts quantiles of the return at given fractions.
 
-    Dabney et al. 2018b. The last hidden layer's units are multiplied with an embedding of the
-    fractions. A custom network (`net.custom`) takes the place of all hidden layers, so it is
-    built with as many outputs as the last layer in `net.hidden` has units. Without `tau`, `count`
-    evenly spaced fractions are used.
+    Dabney et al. 2018b. Maps B observations and N fractions each, `tau` [B, N], to quantiles
+    [B, outputs, N]. The last hidden layer's units are multiplied with an embedding of the
+    fractions. A custom network (`net.custom`) takes the place of all hidden layers, so it is built
+    with as many outputs as the last layer in `net.hidden` has units. Without `tau`, `count` evenly
+    spaced fractions are used.
     """
 
     even: Tensor  # [1, count]
@@ -67,5 +68,5 @@ class ImplicitQuantileNetwork(nn.Module):
 
 
 def midpoints(count: int) -> Tensor:
-    """Returns the midpoints of `count` equal intervals of [0, 1]: evenly spaced fractions."""
+    """Returns the midpoints of `count` equal intervals of [0, 1]: evenly spaced quantile levels."""
     return (torch.arange(count) + 0.5) / count

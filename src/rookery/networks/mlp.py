@@ -27,7 +27,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Perceptron(nn.Module):
-    """A multi-layer perceptron with observation encoders: maps observations to [B, outputs]."""
+    """A multi-layer perceptron with observation encoders, from B observations to [B, outputs]."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class Perceptron(nn.Module):
         self.activate = ACTIVATIONS[config.activation]
 
     def forward(self, obs: Any) -> Tensor:
-        """Returns [B, outputs] for a batch of observations.
+        """Returns the outputs [B, outputs] for a batch of B observations.
 
-        It calls torch functions instead of layer modules, which halves the cost of small layers.
+        Calls torch functions instead of layer modules, which halves the cost of small layers.
         """
         x = obs if self._plain else self.features(obs)
         for layer in self.hidden:
@@ -76,9 +76,10 @@ def build(
     noisy: bool = False,
     sigma0: float = SIGMA0,
 ) -> nn.Module:
-    """Builds the network of the settings `net`; it maps a batch of observations to [B, outputs].
+    """Builds the network that the settings `net` describe.
 
-    It is an MLP with observation encoders, or the custom network that `net.custom` names.
+    It is an MLP with observation encoders, or the custom network that `net.custom` names, and maps
+    a batch of B observations to [B, outputs].
     """
     if config.custom is not None:
         made = _custom(config, spec, outputs)

@@ -47,6 +47,6 @@ def load_arrays(module: nn.Module, arrays: Mapping[str, Array]) -> None:
 def arrays_of(module: nn.Module) -> dict[str, Array]:
     """Returns a module's parameters and buffers as numpy arrays, by name.
 
-    For a module on the CPU they are views.
+    For a module on the CPU they share its memory.
     """
     return {name: tensor.detach().cpu().numpy() for name, tensor in module.state_dict().items()}

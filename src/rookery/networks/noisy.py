@@ -37,7 +37,7 @@ class NoisyLinear(nn.Module):
         self.is_noiseless = True
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the layer's output with noisy weights, without computing the noisy matrix.
+        """Returns the layer's output with noisy weights, without storing the noisy weight matrix.
 
         The noisy weights are weight + weight_sigma * outer(noise_out, noise_in), and the noisy bias
         is bias + bias_sigma * noise_out.
@@ -56,16 +56,16 @@ class NoisyLinear(nn.Module):
 
     @torch.inference_mode(False)  # noise sampled while acting may be used for a gradient later
     def resample_noise(self, generator: torch.Generator) -> None:
-        """Samples new noise on the generator's device, and moves it to the layer's device."""
+        """Samples new noise for the layer with `generator`, which may be on another device."""
         self._set_noise(
             _noise(len(self.noise_in), generator), _noise(len(self.noise_out), generator)
         )
         self.is_noiseless = False
 
     def _set_noise(self, noise_in: Tensor, noise_out: Tensor) -> None:
-        """Sets new noise tensors, instead of overwriting the old ones in place.
+        """Sets new noise tensors instead of overwriting the old ones in place.
 
-        A pending backward pass may still need the old ones.
+        A later backward pass may still need the old ones.
         """
         device = self.weight.device
         self.noise_in, self.noise_out = noise_in.to(device), noise_out.to(device)

@@ -19,10 +19,11 @@ class _Kind(NamedTuple):
 
 
 class RecurrentCore(nn.Module):
-    """An LSTM (Hochreiter & Schmidhuber 1997) or a GRU (Cho et al. 2014).
+    """A recurrent layer: an LSTM (Hochreiter & Schmidhuber 1997) or a GRU (Cho et al. 2014).
 
     `width` is the number of outputs, `memory` the size of one environment's recurrent state (h and
-    c for an LSTM). States are passed as one tensor [E, memory]; an episode starts with zeros.
+    c for an LSTM). The states of E environments are one tensor [E, memory]; an episode starts with
+    zeros.
     """
 
     def __init__(self, kind: Recurrent, inputs: int, width: int):
@@ -32,17 +33,19 @@ class RecurrentCore(nn.Module):
         self.width, self.memory = width, self._kind.states * width
 
     def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes one step: returns outputs [E, W] and the next state [E, M].
+        """Computes one step of E environments: returns outputs and the next recurrent state.
 
-        `x` are the inputs [E, F], `memory` is the state before the step [E, M].
+        `x` are the inputs [E, inputs], `memory` is the state before the step [E, memory]. Outputs
+        are [E, width].
         """
         state = self._kind.step(x, self._split(memory), self.layer.all_weights[0])
         return state[0], torch.cat(state, 1)
 
     def unroll(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes a sequence: returns outputs [B, T, W] and the last state [B, M].
+        """Computes B sequences of T steps: returns outputs and the last recurrent state.
 
-        `x` are the inputs [B, T, F], `memory` is the state before the first step [B, M].
+        `x` are the inputs [B, T, inputs], `memory` is the state before the first step [B, memory].
+        Outputs are [B, T, width].
         """
         state = tuple(part[None].contiguous() for part in self._split(memory))
         y, state = self._kind.unroll(self.layer, x, state)

@@ -9,10 +9,10 @@ from rookery.networks.encoders import Normalize
 
 
 class TargetNetwork:
-    """Target network: `network` is a copy of the online network and gets no gradients.
+    """Target network: a copy (`network`) of the online network that gets no gradients.
 
-    It normalises observations with the running statistics of the online network. If the online
-    network is to share statistics with other modules, set that up before creating the target.
+    The copy normalises observations with the running statistics of the online network. If the
+    online network is to share statistics with other modules, set that up before creating the copy.
     """
 
     def __init__(self, online: nn.Module):
@@ -26,8 +26,8 @@ class TargetNetwork:
     def update(self, step: int, *, tau: float | None, period: int = 1) -> None:
         """Updates the target network after gradient step `step`.
 
-        It is a soft (Polyak) update if `tau` is given, else a full copy every `period` steps. Step
-        0, before the first gradient step, always copies fully.
+        It is a soft (Polyak) update if `tau` is given, else a hard update every `period` steps.
+        Step 0, before the first gradient step, copies all weights.
         """
         if tau is not None and step > 0:
             self.soft_update(tau)
@@ -42,7 +42,7 @@ class TargetNetwork:
 
     @torch.no_grad()
     def copy(self) -> None:
-        """Copies all weights of the online network to the target network."""
+        """Hard update: copies all weights of the online network to the target network."""
         torch._foreach_copy_(self._target_parameters, self._online_parameters)
         self._copy_buffers()
 

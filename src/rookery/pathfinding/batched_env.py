@@ -1,4 +1,4 @@
-"""Path finding for `run.mode device`: builds the batched worlds, actors and replay on a GPU."""
+"""Path finding in `run.mode device`: builds grid worlds, actors and replay buffers on a GPU."""
 
 import torch
 
@@ -16,7 +16,7 @@ from rookery.pathfinding.world.team_env import Team as TeamEnv
 
 
 class PathfindingBatchedEnv:
-    """Path finding for the device loop: checks settings, and builds the actors and the replay.
+    """Path finding in `run.mode device`: checks the settings; builds actors and replay on a GPU.
 
     Implements the interface `BatchedEnv`.
     """
@@ -26,9 +26,10 @@ class PathfindingBatchedEnv:
     def refuse(self, config: Config) -> None:
         """Raises ConfigError if team sizes, batch size and device settings contradict each other.
 
-        Every team size must divide `replay.batch_size` and be at most `device.agents` (half of it
-        if a planner is imitated). `device.rows`, the replay length in steps of each world, must
-        hold at least one sequence and the steps until the next one starts.
+        Every team size must divide `replay.batch_size`. It must be at most `device.agents`, the
+        number of agents that play at once (half of that if a planner is imitated). `device.rows`,
+        the replay length in steps of each environment, must hold at least one sequence and the
+        steps until the next one starts.
         """
         algo = _team_config(config)
         teams, batch = curriculum_spec(algo.curriculum).agents, config.replay.batch_size

@@ -1,11 +1,11 @@
-"""Actors on a device for several team sizes, and the curriculum that unlocks team sizes.
+"""Actors on a GPU (`run.mode device`) for several team sizes, unlocked by a curriculum.
 
     ((report,),) = actors.collect(0, [epsilon])      # `algo.length` steps of every world
     actors.take_written()                            # how many steps that were, for `DeviceReplay`
 
 The training loop sees one `ActorGroup` with a single actor. Each team size has its own `TeamActor`
-with its own worlds and replay. Of the team sizes that the curriculum has unlocked only the largest
-few are trained: all of them collect steps, and batches come from each of them in turn.
+with its own parallel grid worlds and replay. Of the team sizes that the curriculum has unlocked
+only the largest few are trained: all of them collect steps, and batches come from each in turn.
 """
 
 import time
@@ -34,7 +34,10 @@ CALM = 0.01  # only worlds with a smaller epsilon count for the curriculum
 
 
 class DeviceActors:
-    """Actor group of a run in mode device: one `TeamActor` for each team size being trained."""
+    """Actor group of a path-finding run in `run.mode device` (environments and replay on one GPU).
+
+    Has one `TeamActor` for each team size that is trained now.
+    """
 
     def __init__(self, config: Config, algorithm: TeamDQN, rules: WorldRules, device: torch.device):
         self.config, self.algorithm, self.rules, self.device = config, algorithm, rules, device
@@ -55,11 +58,11 @@ class DeviceActors:
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
     ) -> Iterator[list[ActorReport]]:
-        """Steps all worlds by one stride (`algo.length` steps); yields one report, in a list.
+        """Steps all parallel grid worlds `algo.length` times; yields one actor report, in a list.
 
-        Each world has its own epsilon, on a ladder from the given one downwards (as in Ape-X).
-        The arguments `env_steps` and `episodes` are ignored. Worlds of team actors that still wait
-        for requested plans are not stepped.
+        Each world has its own epsilon, on a ladder from the given one downwards (as in Ape-X). The
+        arguments `env_steps` and `episodes` are ignored. Worlds of team sizes that still wait for a
+        planner's plans are not stepped.
         """
         (epsilon,) = epsilons
         began = time.monotonic()
@@ -84,7 +87,10 @@ class DeviceActors:
         return Inserted(-1, agent_steps, env_steps, agent_steps=agent_steps)
 
     def _play(self, epsilon: float) -> tuple[list[Episode], int]:
-        """Steps all worlds that can step by one stride; returns ended episodes and env steps."""
+        """Steps all grid worlds, except those that wait for plans, `algo.length` times.
+
+        Returns the episodes that ended and the number of env steps.
+        """
         self._open()
         ended: list[Episode] = []
         env_steps = learnable = 0
@@ -110,7 +116,7 @@ class DeviceActors:
         return ended, env_steps
 
     def _able(self) -> list[TeamActor]:
-        """Returns the team actors whose worlds can step now, at least one.
+        """Returns the team actors (one per team size) whose grid worlds can step now, at least one.
 
         With a planner to imitate these are the team actors whose requested plans have all arrived;
         the call waits until there is one.
@@ -124,9 +130,10 @@ class DeviceActors:
         return [self.team_actors[agents] for agents in sorted(self.team_actors)]
 
     def _open(self) -> None:
-        """Builds the team actors of the `algo.teams` largest unlocked team sizes; drops all others.
+        """Builds an actor for each of the `algo.teams` largest team sizes that are unlocked.
 
-        Existing team actors are kept and get the map sizes that are unlocked now.
+        Actors of other team sizes are dropped. Existing ones are kept and get the map sizes that
+        the curriculum has unlocked.
         """
         open_ = sorted({task.agents for task in self.curriculum.tasks})
         largest = open_[-self.algorithm.config.teams :]
@@ -170,11 +177,12 @@ class DeviceActors:
     def _record_results(
         self, team_actor: TeamActor, over: EndedTeamEpisodes, shares: Tensor
     ) -> None:
-        """Records ended episodes of nearly greedy worlds (epsilon below CALM) in the curriculum.
+        """Records the results of ended episodes in the curriculum.
 
-        With a planner to imitate, only worlds that never follow it count. When a team size and map
-        size are new, successes end before failures, which last until the step limit. To avoid that
-        bias, episodes count only after one maximum episode length has passed.
+        Only nearly greedy grid worlds (epsilon below CALM) count and, with a planner to imitate,
+        only worlds that never follow it. Successes end earlier than failures, which last until the
+        step limit. To avoid a bias from this, episodes of a team size and map size count only after
+        one maximum episode length has passed since it was unlocked.
         """
         calm = (shares < CALM).cpu().numpy()[over.world]
         if self._planners is not None:
@@ -197,7 +205,7 @@ class DeviceActors:
         return True
 
     def asynchronous(self) -> None:
-        """Returns None: these actors have no asynchronous mode; worlds step only in `collect`."""
+        """Returns None: there is no asynchronous mode; environments step only in `collect`."""
 
     def metrics(self) -> dict[str, float]:
         stored = sum(team_actor.ring.nbytes for team_actor in self.live)

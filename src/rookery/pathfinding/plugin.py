@@ -1,4 +1,4 @@
-"""Registers the command, the algorithm and the scenarios of path finding with the library."""
+"""Plugin of multi-agent path finding: command, algorithm and ready-made training settings."""
 
 from rookery.plugins import AlgorithmNames, Plugin, Verb
 

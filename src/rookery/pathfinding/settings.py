@@ -1,4 +1,4 @@
-"""Settings of the algorithm `team`: DQN, communication, imitation of a planner, curriculum."""
+"""Settings of the path-finding algorithm `team`: DQN, communication, imitation, curriculum."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

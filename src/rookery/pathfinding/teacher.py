@@ -1,10 +1,10 @@
-"""Imitation learning from a planner: some worlds of a `TeamActor` follow planned actions.
+"""Imitation learning from a planner: some grid worlds of an actor follow planned actions.
 
     teacher = PlannerTeacher(actor, planners, team_config, seed=0)
     if teacher.ready:                       # otherwise plans are still being computed
         agent_steps = teacher.load_plans()  # actions in the new plans, summed over agents
-        actor.play(stride, epsilon)
-        teacher.advance(stride)
+        actor.play(steps, epsilon)          # env steps of each world
+        teacher.advance(steps)
 
 A world is one of the actor's parallel environments. The actor alternates between two phases:
 
@@ -35,15 +35,16 @@ AGENTS_PER_REQUEST = 256  # agents in one planning request, over all its problem
 
 
 def first_unguided_world(worlds: int) -> int:
-    """Returns the index of the first world that never follows the planner.
+    """Returns the index of an actor's first grid world that never follows the planner.
 
-    All worlds with higher indices never follow it either.
+    `worlds` is the actor's number of parallel grid worlds. Worlds with higher indices never follow
+    the planner either.
     """
     return worlds - max(1, worlds // UNGUIDED_ONE_IN)
 
 
 class PlanSubmitter(Protocol):
-    """Interface of a pool of planner processes.
+    """Interface of a pool of planner processes, which plan the actions of all agents.
 
     `submit` takes the arguments of `advice.plan_actions` and returns a future of its result.
     """
@@ -52,7 +53,10 @@ class PlanSubmitter(Protocol):
 
 
 class PlannerTeacher:
-    """Chooses which worlds of one actor follow the planner, and requests plans for them."""
+    """Teacher of imitation learning: chooses which grid worlds of one actor follow a planner.
+
+    Requests the plans for these worlds from planner processes.
+    """
 
     def __init__(self, actor: TeamActor, planners: PlanSubmitter, config: TeamConfig, *, seed: int):
         self.actor, self._planners, self._config = actor, planners, config
@@ -62,11 +66,11 @@ class PlannerTeacher:
 
     @property
     def ready(self) -> bool:
-        """Whether all requested plans have arrived, so that the actor can step its worlds."""
+        """Whether all requested plans have arrived, so that the actor can step its grid worlds."""
         return all(future.done() for future in self._requests)
 
     def load_plans(self) -> int:
-        """Gives the requested plans to the actor; returns their number of actions, over all agents.
+        """Passes the requested plans to the actor; returns their number of actions of all agents.
 
         Returns 0 if no plans were requested since the last call.
         """
@@ -79,9 +83,10 @@ class PlannerTeacher:
         return teacher_actions.load(planned) * self.actor.agents
 
     def advance(self, rows: int) -> None:
-        """Counts `rows` steps that the actor played.
+        """Counts `rows` steps that the actor has played in each of its grid worlds.
 
-        At the end of the policy phase, draws the worlds to guide next and requests plans for them.
+        The phase in which some worlds follow the planner is followed by a phase in which none does.
+        After that, chooses the worlds that follow the planner next, and requests plans for them.
         """
         self._rows_left -= rows
         if self._rows_left <= 0:
@@ -105,7 +110,10 @@ class PlannerTeacher:
 
 
 def wait_until_ready(teachers: Iterable[PlannerTeacher]) -> list[PlannerTeacher]:
-    """Waits until at least one teacher has all its requested plans; returns all such teachers."""
+    """Waits until at least one teacher has received all plans that it requested.
+
+    Returns all teachers to which this applies.
+    """
     teachers = list(teachers)
     while not (ready := [teacher for teacher in teachers if teacher.ready]):
         wait(

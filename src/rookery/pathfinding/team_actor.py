@@ -1,4 +1,4 @@
-"""An actor that steps all worlds of one team size on a device, with their replay ring buffer.
+"""Actor that steps the grid worlds of one team size on a GPU, with their replay ring buffer.
 
     actor.play(16, epsilon)                      # 16 steps of all worlds
     batch, picks = actor.sample(64, beta=0.4)      # for `TeamDQN.losses`
@@ -6,7 +6,8 @@
 
 A world is one of E parallel environments; a row is one stored step of all of them. After the last
 step of an episode a world stores one extra row without a step, which holds the final views, and
-then starts a new problem instance. So the next observation of a step is always in the next row.
+then starts a new problem instance (map, starts, goals). So the next observation of a step is always
+in the next row.
 """
 
 import math
@@ -42,7 +43,7 @@ TRIES = 1000  # maps generated without finding a problem instance before an erro
 
 
 class EndedTeamEpisodes(NamedTuple):
-    """Results of the K episodes that ended during one call of `TeamActor.play`."""
+    """Results of the K team episodes that ended during one call of `TeamActor.play`."""
 
     world: np.ndarray  # [K] index of the world
     size: np.ndarray  # [K] rows and columns of the map
@@ -53,7 +54,10 @@ class EndedTeamEpisodes(NamedTuple):
 
 
 class TeacherActions:
-    """Planned actions that some of E worlds follow, up to `steps` steps each."""
+    """Planned actions for imitation learning, which some of an actor's E grid worlds follow.
+
+    A world follows its plan for up to `steps` steps.
+    """
 
     def __init__(self, steps: int, worlds: int, agents: int, device: torch.device):
         self.steps = steps
@@ -62,9 +66,10 @@ class TeacherActions:
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
 
     def load(self, planned: Mapping[int, Array]) -> int:
-        """Stores planned actions [T, N] by world index; drops all that were stored before.
+        """Stores planned actions by index of the grid world, [T, N] each: T steps of N agents.
 
-        Returns the number of stored steps, summed over worlds.
+        Drops all actions that were stored before, and actions beyond `self.steps` steps. Returns
+        the number of stored steps, summed over worlds.
         """
         action = np.zeros(self._action.shape, dtype=np.int64)
         left = np.zeros(self._left.shape, dtype=np.int64)
@@ -77,7 +82,7 @@ class TeacherActions:
         return int(left.sum())
 
     def next(self, choice: Tensor, over: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the next actions of all worlds, [E, N], and which worlds follow a plan, [E].
+        """Returns the next actions [E, N] of N agents in E parallel worlds, and which follow plans.
 
         Worlds without a plan take the policy's actions `choice` [E, N]. Where `over` [E] says that
         an episode has ended, the remaining planned actions are dropped.
@@ -90,7 +95,10 @@ class TeacherActions:
 
 
 class TeamActor:
-    """Steps E worlds of N agents with the learner's network; stores the steps on the device."""
+    """Actor that steps E parallel grid worlds of N agents with the learner's network.
+
+    Stores the steps in a replay ring buffer on the same device.
+    """
 
     def __init__(
         self,
@@ -107,7 +115,7 @@ class TeamActor:
         rng: torch.Generator,
         guided_steps: int | None = None,
     ):
-        """Draws problem instances for all worlds and allocates their replay ring buffer.
+        """Draws problem instances (map, starts, goals) for all grid worlds; allocates the replay.
 
         `guided_steps` is the maximum length of a planner's plan; None: no imitation of a planner.
         """
@@ -153,9 +161,9 @@ class TeamActor:
 
     @torch.no_grad()
     def play(self, rows: int, epsilon: Tensor) -> EndedTeamEpisodes:
-        """Steps all worlds `rows` times and stores the steps; returns the episodes that ended.
+        """Steps all grid worlds `rows` times and stores the steps; returns the episodes that ended.
 
-        `epsilon` [E] is the probability of a random action in each world.
+        `epsilon` [E] is the probability of a random action in each of the E worlds.
         """
         facts = [self._play_row(epsilon) for _ in range(rows)]
         played = torch.stack(facts).cpu().numpy()  # the chunk's one sync point
@@ -163,7 +171,10 @@ class TeamActor:
         return _find_ended(played)
 
     def _play_row(self, epsilon: Tensor) -> Tensor:
-        """Steps all worlds once and stores the step; returns the result of `_facts`, [6, E]."""
+        """Steps all E grid worlds once and stores the step in the replay ring buffer.
+
+        Returns the episode results of `_facts`, [6, E].
+        """
         if self.ring.at_mark:
             self.ring.mark({"memory": self.memory})
         row, facts = self._captured_step(epsilon)  # [6, E] facts
@@ -174,9 +185,10 @@ class TeamActor:
         return kept
 
     def _step(self, epsilon: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Steps all worlds once; returns the row to store, and the result of `_facts`, [6, E].
+        """Steps all E grid worlds once; returns the columns to store in replay and episode results.
 
-        Worlds whose episode ended in the step before start a new problem instance.
+        The results are those of `_facts`, [6, E]. Worlds whose episode ended in the step before
+        start a new problem instance.
         """
         worlds, steps, fresh = self.worlds, ~self.over, self.fresh.clone()
         h = self.memory.masked_fill(fresh[:, None, None], 0.0).flatten(0, 1)
@@ -214,7 +226,7 @@ class TeamActor:
         return torch.where(self._explores & (luck < epsilon[:, None]), any_, q.argmax(2))
 
     def _facts(self, ended: Tensor, finished: Tensor, home: Tensor) -> Tensor:
-        """Returns the episode results of all worlds after a step, float [6, E].
+        """Returns the episode results of all E grid worlds after a step, float [6, E].
 
         The 6 results are: whether the episode has ended, success, share of agents on their goals,
         length, map size, and score (sum of the team's mean rewards).
@@ -223,13 +235,16 @@ class TeamActor:
         return torch.stack([*(fact.float() for fact in facts), self.score])
 
     def _link_columns(self, links: Links) -> dict[str, Tensor]:
-        """Returns the replay columns of the communication graph, without edges to oneself."""
+        """Returns the replay columns `who` and `where` of the communication graph.
+
+        They hold the senders of each agent's messages and their cells in its view, without itself.
+        """
         shape = (self.count, self.agents, -1)
         who = (links.who % self.agents).masked_fill(~links.heard, NO_AGENT)
         return {"who": who[:, 1:].reshape(shape), "where": links.where[:, 1:].reshape(shape)}
 
     def _initial_priorities(self, rows: dict[str, Tensor]) -> Tensor:
-        """Returns initial replay priorities [E] of one new sequence of steps per world.
+        """Returns initial replay priorities [E] of new sequences, one in each of E grid worlds.
 
         They are computed from the n-step TD errors of the actor's own Q values. With a planner to
         imitate the priority is 1 if the sequence has planned actions after its burn-in, else 0.
@@ -253,9 +268,9 @@ class TeamActor:
         return self.algorithm.world_priorities(priority, self.agents)
 
     def current_cases(self, which: Array) -> Cases:
-        """Returns the current states of the worlds `which` as problem instances on the host.
+        """Returns the current states of some grid worlds as problem instances, in NumPy arrays.
 
-        An agent's start is its current position.
+        `which` are the indices of the worlds. An agent's start is its current position.
         """
         picked = torch.from_numpy(which).to(self.device)
         return to_host(self.worlds.layouts.pick(picked), self.rules, width=self.width)
@@ -263,13 +278,19 @@ class TeamActor:
     # Generating problem instances.
 
     def _renew_worlds(self, which: Tensor) -> None:
-        """Starts the next precomputed problem instances in the worlds marked in `which` [E]."""
+        """Starts new problem instances (map, starts, goals) in some of E parallel grid worlds.
+
+        `which` [E] is True for these worlds. The instances come from a stock of precomputed ones.
+        """
         number = self._taken + which.cumsum(0) - 1
         self.worlds.renew(which, self._stock.pick(number.clamp(min=0) % self._stock.cases))
         self._taken += which.sum()
 
     def _refill_stock(self) -> None:
-        """Replaces the precomputed problem instances that worlds started since the last call."""
+        """Draws new problem instances in place of those taken from the precomputed stock.
+
+        Does nothing if none was taken since the last call.
+        """
         taken = int(self._taken)  # a sync point, once a chunk
         if taken == self._refilled:
             return
@@ -280,7 +301,10 @@ class TeamActor:
         self._refilled = taken
 
     def _new_cases(self, count: int) -> DeviceCases:
-        """Draws `count` problem instances with map sizes that the curriculum has unlocked."""
+        """Draws `count` problem instances with map sizes that the curriculum has unlocked.
+
+        Raises ConfigError if none of the first `TRIES` random maps has room for all agents.
+        """
         found: list[DeviceCases] = []
         several = min(count, max(1, MAX_FIELDS // self.agents))
         while sum(some.cases for some in found) < count:
@@ -311,7 +335,7 @@ class TeamActor:
     def sample(self, batch: int, *, beta: float) -> tuple[DeviceBatch, SampledWindows]:
         """Samples `batch` stored sequences by priority; returns a batch for `TeamDQN.losses`.
 
-        A stored sequence holds the steps of one world; the returned batch has one sequence per
+        A stored sequence holds the steps of one grid world; the returned batch has one sequence per
         agent. Also returns which sequences were sampled, for `update_priorities`.
         """
         picks = self.ring.sample(batch, beta=beta, rng=self.rng)
@@ -344,10 +368,10 @@ class TeamActor:
         ), picks
 
     def _learnable(self, rows: dict[str, Tensor]) -> Tensor:
-        """Returns a mask [T, B] of the rows that hold a step to learn from.
+        """Returns a mask [T, B] of the steps to learn from, in B stored sequences of T steps.
 
-        It excludes the extra rows after an episode's last step and, with a planner to imitate,
-        steps that did not follow the planner.
+        It excludes the extra row that replay holds after an episode's last step and, with a planner
+        to imitate, steps that did not follow the planner.
         """
         steps = rows["steps"][:-1]
         return steps if self.teacher_actions is None else steps & rows[GUIDED][:-1]
@@ -355,8 +379,9 @@ class TeamActor:
     def _links(self, who: Tensor, where: Tensor) -> Links:
         """Converts stored communication edges to a communication graph of B * N agents.
 
-        `who` and `where` are [T + 1, B, N, K - 1]: the senders' agent numbers within their world,
-        and their cells in the receivers' views.
+        They are the N agents of B stored sequences of T steps; each agent has up to K senders,
+        itself included. `who`, [T + 1, B, N, others], are the numbers of the other senders within
+        their team. `where` are their cells in the receivers' views.
         """
         batch = who.shape[1]
         number = torch.arange(batch * self.agents, device=self.device).view(1, batch, -1, 1)
@@ -370,9 +395,9 @@ class TeamActor:
         return Links(full.flatten(1, 2), all_heard.flatten(1, 2), place.flatten(1, 2))
 
     def update_priorities(self, picks: SampledWindows, td_error: Tensor) -> None:
-        """Updates the replay priorities of sampled sequences.
+        """Updates the replay priorities of B sampled sequences.
 
-        `td_error` [B * N] holds the priorities of their agents, computed from TD errors.
+        `td_error` [B * N] holds the priorities of their N agents each, computed from TD errors.
         """
         self.ring.update_priorities(picks, self.algorithm.world_priorities(td_error, self.agents))
 
@@ -395,9 +420,9 @@ def _check_byte_columns(agents: int, rules: WorldRules) -> None:
 def replay_columns(
     algorithm: TeamDQN, agents: int, device: torch.device
 ) -> tuple[dict[str, DeviceColumn], dict[str, DeviceColumn]]:
-    """Returns two sets of replay columns: of each step, and of the start of each sequence.
+    """Returns shapes and dtypes of the replay columns: of each step, and of each sequence start.
 
-    Only the recurrent state is stored at starts of sequences, every `stride` steps.
+    Only the recurrent state is stored at starts of sequences, every `algo.length` steps.
     """
     others, sight = algorithm.config.neighbours, 2 * algorithm.radius + 1
     low = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -417,10 +442,10 @@ def replay_columns(
 
 
 def device_replay_bytes(algorithm: TeamDQN, config: DeviceConfig, device: torch.device) -> int:
-    """Returns an upper bound of the bytes of one team actor's replay, for any team size.
+    """Returns an upper bound of the bytes of replay of one `TeamActor`, for any team size.
 
-    It is the memory of `device.agents` worlds with one agent each. Larger teams need less, since
-    some columns are stored once per world.
+    It is the memory of `device.agents` grid worlds with one agent each. Larger teams need less,
+    since some columns are stored once per world.
     """
     rows, marks = (
         sum(math.prod(column.shape) * column.dtype.itemsize for column in some.values())
@@ -435,7 +460,10 @@ def concatenate(cases: Sequence[DeviceCases], count: int) -> DeviceCases:
 
 
 def _find_ended(played: np.ndarray) -> EndedTeamEpisodes:
-    """Returns the results of the episodes that ended, from those of `_facts` [rows, 6, E]."""
+    """Returns the results of the episodes that ended in some steps of E grid worlds.
+
+    `played` [steps, 6, E] are the results of `TeamActor._facts` after each step.
+    """
     row, world = np.nonzero(played[:, 0])
     facts = played[row, :, world]  # [K, 6]
     _, success, home, length, size, score = facts.T

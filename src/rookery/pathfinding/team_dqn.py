@@ -5,8 +5,8 @@ and DCC (Ma, Luo, Pan 2021, "Learning selective communication for multi-agent pa
 one difference: the loss includes every agent and every step of a sequence after its burn-in, where
 both papers learn from the last step of one agent.
 
-An observation is a dict for the N agents of one world: `view` uint8 [N, S, S], the cells around
-each agent with one bit per channel; `place` [N, 2], rows and columns (-1: an absent agent);
+An observation is a dict for the N agents of one grid world: `view` uint8 [N, S, S], the S x S cells
+around each agent with one bit per channel; `place` [N, 2], rows and columns (-1: an absent agent);
 `reward` [N], each agent's reward of the last step. All agents act at once, and an action is [N].
 """
 
@@ -32,7 +32,7 @@ VIEW, PLACE, REWARD = "view", "place", "reward"
 
 
 class Window(NamedTuple):
-    """A batch of S sequences of T steps, each of one agent; agents may be in different worlds.
+    """A batch of S sequences of T steps, each of one agent, from one or several grid worlds.
 
     Each sequence has T + 1 observations: one before each step and one after the last step.
     """
@@ -125,6 +125,7 @@ class TeamDQN(Algorithm):
         """Returns the cross-entropy loss of the planner's actions, with the Q values as logits.
 
         In the result, `prediction` is 1 where the greedy action is the planner's action, else 0.
+        Burn-in steps do not count.
         """
         scores = unroll(self.online, window, self.config.burn_in)[:-1]  # [T, S, A]
         mask = window.mask.clone()
@@ -135,7 +136,7 @@ class TeamDQN(Algorithm):
         return WindowLoss(loss, mask, mask, agrees.float())
 
     def td_loss(self, window: Window, fresh: Tensor | None = None) -> WindowLoss:
-        """Returns the Huber loss of the n-step TD errors of a batch of sequences.
+        """Returns the Huber loss of the n-step TD errors of a batch of S sequences.
 
         `fresh` [S] is True for sequences that begin at the start of an episode. There the recurrent
         state is exact, so their burn-in steps count in the loss too. None: burn-in steps of no
@@ -154,7 +155,10 @@ class TeamDQN(Algorithm):
         return WindowLoss(loss, td_error.detach().abs(), mask, prediction)
 
     def _target(self, window: Window, q: Tensor) -> Tensor:
-        """Returns the n-step (double) Q-learning targets of a batch of sequences, [T, S]."""
+        """Returns the n-step (double) Q-learning target values of S sequences of T steps, [T, S].
+
+        `q` are the online network's Q values of all observations, [T + 1, S, actions].
+        """
         next_q = unroll(self.target.network, window, 0)
         best = (q if self.config.double else next_q).argmax(2, keepdim=True)
         value = next_q.gather(2, best).squeeze(2)  # [T + 1, S]
@@ -163,9 +167,9 @@ class TeamDQN(Algorithm):
         return n_step_targets(value, reward, window.discount, stepped, self.config.n_step)
 
     def agent_priorities(self, result: WindowLoss) -> Tensor:
-        """Returns replay priorities of agents, [S]: eta * max + (1 - eta) * mean absolute TD error.
+        """Returns the replay priorities of S sequences, [S]: eta * max + (1 - eta) * mean TD error.
 
-        The maximum and the mean are over the steps of the agent's sequence (as in R2D2).
+        Each sequence is of one agent. Maximum and mean are over its absolute TD errors, as in R2D2.
         """
         count = result.mask.sum(0).clamp(min=1.0)
         return self._mix(result.td_error.amax(0), result.td_error.sum(0) / count)
@@ -173,7 +177,7 @@ class TeamDQN(Algorithm):
     def world_priorities(
         self, priority: Tensor, agents: int, present: Tensor | None = None
     ) -> Tensor:
-        """Returns replay priorities of worlds from the priorities [S] of their agents.
+        """Returns replay priorities of grid worlds from the priorities [S] of all their S agents.
 
         That is eta * max + (1 - eta) * mean over the `agents` agents of each world. `present` [S]
         is 0 for absent agents (padding); None: all agents are present.
@@ -191,7 +195,10 @@ class TeamDQN(Algorithm):
         self.target.update(step, tau=self.config.target_tau, period=self.config.target_period)
 
     def listen(self, place: Tensor) -> Links:
-        """Returns the communication graph of E worlds from agents' positions `place` [E, N, 2]."""
+        """Returns the communication graph of N agents in each of E parallel grid worlds.
+
+        `place` [E, N, 2] are the agents' rows and columns.
+        """
         links = neighbours(place, radius=self.radius, most=self.config.neighbours)
         if self.config.talk is Talk.NONE:
             return links._replace(heard=links.heard & _own_link(links))
@@ -207,7 +214,7 @@ class TeamDQN(Algorithm):
         values: bool = False,
         memory: Floats | None = None,
     ) -> Acted:
-        """Chooses the actions [E, N] of N agents in E worlds, epsilon-greedy.
+        """Chooses the actions [E, N] of N agents in E parallel grid worlds, epsilon-greedy.
 
         `memory` is the recurrent state; None: all worlds are at the start of an episode. With
         `noise` and a temperature above 0 actions are sampled from softmax(Q / temperature) instead
@@ -229,9 +236,9 @@ class TeamDQN(Algorithm):
         return acted._replace(taken=taken.mean(1), best=q.max(2).mean(1))
 
     def links(self, obs: Obs) -> Array:
-        """Returns the senders of the messages that each agent receives, [E, N, K]; -1: no edge.
+        """Returns the senders of the messages that each agent receives, in E parallel grid worlds.
 
-        The first sender is the agent itself.
+        The result [E, N, K] has K agent numbers for each of N agents, itself first; -1: no edge.
         """
         assert isinstance(obs, dict)
         worlds = len(obs[VIEW])
@@ -251,9 +258,9 @@ class TeamDQN(Algorithm):
 
     @torch.inference_mode()
     def _step(self, obs: dict[str, Array], memory: Floats) -> tuple[Array, Floats, Array]:
-        """Runs the Q-network for one step of E worlds.
+        """Runs the Q-network for one step of N agents in each of E parallel grid worlds.
 
-        Returns Q values [E, N, A], next recurrent states, and communication masks [E, N, N].
+        Returns Q values [E, N, actions], next recurrent states, and communication masks [E, N, N].
         """
         device = self.online.head.weight.device
         seen = tensors(obs, device)
@@ -268,7 +275,10 @@ class TeamDQN(Algorithm):
         )
 
     def _window(self, batch: TensorBatch) -> Window:
-        """Converts a replay batch of B worlds to sequences of their B * N agents, time first."""
+        """Converts a replay batch of B sequences to B * N sequences of single agents, time first.
+
+        A sequence of the replay batch holds the steps of one grid world with N agents.
+        """
         assert isinstance(batch.obs, dict)
         place = batch.obs[PLACE].transpose(0, 1)  # [T + 1, B, N, 2]
         moments, worlds, agents = place.shape[:3]
@@ -293,22 +303,28 @@ class TeamDQN(Algorithm):
         )
 
     def _acted_q(self, batch: TensorBatch) -> Tensor:
-        """Returns the Q values that the actors computed for the actions they took, [T, B * N]."""
+        """Returns the Q values that the actors computed for the actions they took, [T, B * N].
+
+        They are those of N agents in the B sequences of T steps of a replay batch.
+        """
         q: Tensor = batch.extras[VALUES].gather(3, batch.action[..., None]).squeeze(3)
         return q.transpose(0, 1).flatten(1)
 
 
 def _own_link(links: Links) -> Tensor:
-    """Returns a mask [K], True for the first edge: every agent's edge to itself."""
+    """Returns a mask [K] of an agent's K communication edges, True for the edge to itself.
+
+    This is the first edge of every agent.
+    """
     return torch.arange(links.heard.shape[-1], device=links.heard.device) == 0
 
 
 def shaped_rewards(reward: Tensor, links: Links, care: float) -> Tensor:
     """Returns rewards [T, S] plus `care` times the negative rewards of communication neighbours.
 
-    Without this term an agent on its goal gets the same reward whether it blocks others or lets
-    them pass, so it would never move away. PRIMAL (Sartoretti et al. 2019) punishes blocking
-    instead.
+    They are the rewards of S agents in T steps. Without the added term an agent on its goal gets
+    the same reward whether it blocks others or lets them pass, so it would never move away. PRIMAL
+    (Sartoretti et al. 2019) punishes blocking instead.
     """
     if not care:
         return reward
@@ -321,11 +337,11 @@ def shaped_rewards(reward: Tensor, links: Links, care: float) -> Tensor:
 def n_step_targets(
     value: Tensor, reward: Tensor, discount: Tensor, stepped: Tensor, n: int
 ) -> Tensor:
-    """Returns n-step targets [T, ...], which bootstrap from `value` [T + 1, ...] n steps ahead.
+    """Returns the n-step TD targets of T steps, [T, ...].
 
-    Where no step was taken (`stepped` is False: the extra row after an episode's last step) the
-    target is that row's own value. Fewer than n steps before the end of the sequence, the target
-    bootstraps from the last value of the sequence.
+    They bootstrap from `value` [T + 1, ...] n steps ahead, or from the last value of the sequence
+    if that is nearer. After an episode's last step the sequence has an extra entry without a step;
+    there `stepped` is False, and the target is the entry's own value.
     """
     ahead = value
     for _ in range(n):
@@ -335,9 +351,10 @@ def n_step_targets(
 
 
 def unroll(net: Any, window: Window, burn_in: int) -> Tensor:
-    """Unrolls the recurrent network over a sequence; returns Q values [T + 1, S, A].
+    """Unrolls the recurrent network over S sequences of T steps; returns Q values.
 
-    The first `burn_in` steps are computed without gradients.
+    The Q values, [T + 1, S, actions], include those of the observation after the last step. The
+    first `burn_in` steps are computed without gradients.
     """
     with torch.no_grad():
         early, h = _unroll_part(net, window, range(burn_in), window.memory)
@@ -349,7 +366,7 @@ def unroll(net: Any, window: Window, burn_in: int) -> Tensor:
 def _unroll_part(
     net: Any, window: Window, moments: range, h: Tensor
 ) -> tuple[list[Tensor], Tensor]:
-    """Unrolls the network over the time steps `moments`, from the recurrent state `h`.
+    """Unrolls the recurrent network over the time steps `moments`, from the recurrent state `h`.
 
     Returns a list of the recurrent states after each step, and the state after the last one.
     """
@@ -376,7 +393,7 @@ def _unroll_part(
 def comm_mask(links: Links, agents: int) -> Tensor:
     """Returns the communication graph as a mask, uint8 [A, N]; 1: the column's agent sends.
 
-    Rows are the A receiving agents, columns the N agents of the receiver's world.
+    Rows are the A receiving agents, columns the N agents of the receiver's team.
     """
     mask = torch.zeros(len(links.who), agents, dtype=torch.uint8, device=links.who.device)
     return mask.scatter_reduce_(1, links.who % agents, links.heard.to(torch.uint8), "amax")
@@ -385,9 +402,9 @@ def comm_mask(links: Links, agents: int) -> Tensor:
 def _used_links(links: Links, comm: Tensor, mask: Tensor) -> Tensor:
     """Returns a mask [T + 1, S, K] of the communication edges that the actor's network used.
 
-    `comm` [B, T, N, N] are the stored communication masks; `mask` [B, T] is 0 where no step was
-    taken. After the last step of an episode or sequence no actions were chosen; there all edges
-    count as used.
+    S counts all agents of the batch, K the edges of an agent. `comm` [B, T, N, N] are the stored
+    communication masks of B teams of N agents; `mask` [B, T] is 0 where no step was taken. After
+    the last step of an episode or sequence no actions were chosen; there all edges count as used.
     """
     agents = comm.shape[-1]
     used = (comm > 0) | (mask == 0)[..., None, None]

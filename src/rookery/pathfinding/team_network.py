@@ -1,7 +1,7 @@
 """The Q-network of an agent in a team: view encoder, GRU, message passing, action values.
 
-All agents share the weights. One call takes any number of agents [A] of any number of worlds, and
-`Links` hold the edges of their communication graph. So the network does not depend on team size.
+All agents share the weights. One call takes the A agents of any number of grid worlds. `Links` hold
+the edges of their communication graph. So the network does not depend on team size.
 
 The structure is that of DHC (Ma, Luo, Ma 2021): convolutions → GRU → message passing rounds, each
 attention over neighbours followed by a second GRU → dueling action values. Messages carry the
@@ -43,9 +43,10 @@ class ViewEncoder(nn.Module):
         self.register_buffer("bits", bits, persistent=False)
 
     def forward(self, view: Tensor) -> Tensor:
-        """Encodes views, uint8 [A, S, S] with one bit per channel, to features [A, F].
+        """Encodes the views of A agents to features [A, F].
 
-        On a GPU the convolutions run in bfloat16.
+        `view` is uint8 [A, S, S]: S x S cells around each agent, with one bit per channel. On a GPU
+        the convolutions run in bfloat16.
         """
         planes = (view[..., None] & self.bits) != 0  # [A, S, S, 6]
         gpu = view.is_cuda
@@ -71,7 +72,10 @@ class CompilableGRUCell(nn.GRUCell):
 
 
 class LinkInputs(NamedTuple):
-    """Communication graph as inputs of the attention, the same in every message passing round."""
+    """Communication graph of A agents with K senders each, as inputs of the attention.
+
+    They are the same in every message passing round of a step.
+    """
 
     who: Tensor  # [A * K] index of the sender
     stand: Tensor  # [A, K, 2 * inner] added to keys and values: the embedding of senders' positions
@@ -91,14 +95,21 @@ class CommunicationRound(nn.Module):
         self.update = CompilableGRUCell(inner, memory)
 
     def forward(self, h: Tensor, heard: LinkInputs) -> Tensor:
-        """Updates the recurrent states h [A, M] by the received messages; returns [A, M]."""
+        """Updates the recurrent states `h` of A agents by the messages that they receive.
+
+        States are [A, M], before and after. An agent that receives no message from another agent
+        keeps its state.
+        """
         ask, tell = self.speak(h).split((self.inner, 2 * self.inner), 1)
         message = attend(ask, tell, heard.who, heard.stand, heard.bias, self.heads)
         after: Tensor = torch.where(heard.listening, self.update(message, h), h)
         return after
 
     def heard(self, links: Links) -> LinkInputs:
-        """Converts a communication graph [..., A, K] to the inputs of `forward`."""
+        """Converts a communication graph to the inputs of `forward`.
+
+        The graph [..., A, K] has up to K senders for each of A agents.
+        """
         cells = torch.arange(self.sight, device=links.where.device)
         row = (links.where // self.sight)[..., None] == cells
         column = (links.where % self.sight)[..., None] == cells
@@ -110,7 +121,10 @@ class CommunicationRound(nn.Module):
 
 
 class TeamQ(nn.Module):
-    """Q-network of all agents: values [A, actions] from view, recurrent state and messages."""
+    """Q-network that all agents of a team share.
+
+    Computes an agent's action values from its view, its recurrent state and received messages.
+    """
 
     def __init__(
         self,
@@ -131,9 +145,10 @@ class TeamQ(nn.Module):
         self.head = nn.Linear(memory, actions + 1)
 
     def forward(self, view: Tensor, memory: Tensor, links: Links) -> tuple[Tensor, Tensor]:
-        """Returns action values [A, actions] and the next recurrent states [A, M].
+        """Returns action values [A, actions] of A agents and their next recurrent states [A, M].
 
-        `view` is uint8 [A, S, S] with one bit per channel; `memory` is the recurrent state [A, M].
+        `view` is uint8 [A, S, S]: S x S cells around each agent, with one bit per channel. `memory`
+        is the recurrent state [A, M].
         """
         after = self.step(self.see(view), memory, self.heard(links))
         return self.values(after), after
@@ -143,11 +158,17 @@ class TeamQ(nn.Module):
         self.step = torch.compile(self.step, *args, dynamic=False, **kwargs)  # type: ignore[method-assign]
 
     def heard(self, links: Links) -> LinkInputs | None:
-        """Converts a communication graph to the inputs of `step`; None without communication."""
+        """Converts a communication graph to the inputs of `step`.
+
+        Returns None if the network has no message passing rounds.
+        """
         return None if self.talk is None else self.talk.heard(links)
 
     def step(self, features: Tensor, memory: Tensor, heard: LinkInputs | None) -> Tensor:
-        """Returns the next recurrent states [A, M]: a GRU step, then all message passing rounds."""
+        """Returns the next recurrent states [A, M] of A agents.
+
+        A GRU step on the view features is followed by all message passing rounds.
+        """
         h: Tensor = self.remember(features, memory)
         if self.talk is not None and heard is not None:
             for _ in range(self.rounds):
@@ -164,10 +185,11 @@ class TeamQ(nn.Module):
 def attend(
     ask: Tensor, tell: Tensor, who: Tensor, stand: Tensor, bias: Tensor, heads: int
 ) -> Tensor:
-    """Returns the message that each agent receives, [A, inner]: multi-head attention over senders.
+    """Returns the message that each of A agents receives, [A, inner]: multi-head attention.
 
-    `ask` [A, inner] are queries, `tell` [A, 2 * inner] keys and values. `who` [A * K] are the
-    senders, `stand` the embeddings of their positions, and `bias` is -inf where there is no edge.
+    `ask` [A, inner] are the agents' queries, `tell` [A, 2 * inner] their keys and values. Each
+    agent has up to K senders, whose indices are `who` [A * K]. `stand` are the embeddings of
+    senders' positions, and `bias` is -inf where there is no edge.
     """
     count, reach, _ = bias.shape
     sent = tell.index_select(0, who).view(count, reach, -1) + stand
@@ -179,11 +201,12 @@ def attend(
 
 
 def neighbours(place: Tensor, *, radius: int, most: int) -> Links:
-    """Returns the communication graph of E worlds: edges from the nearest agents in view.
+    """Returns the communication graph of N agents in each of E grid worlds.
 
-    Each agent receives messages from up to `most` others within `radius` rows and columns. `place`
-    [E, N, 2] are rows and columns, -1 for absent agents. In the graph, agents are numbered over all
-    worlds, 0 to E * N - 1. Of two others at the same distance the lower number comes first.
+    Each agent receives messages from up to `most` other agents, the nearest ones within `radius`
+    rows and columns. `place` [E, N, 2] are rows and columns, -1 for absent agents. In the graph,
+    agents are numbered over all worlds, 0 to E * N - 1. Of two others at the same distance the
+    lower number comes first.
     """
     worlds, agents, _ = place.shape
     place = place.long()

@@ -1,4 +1,4 @@
-"""Command `rookery pathfinding`: evaluates team policies, draws episodes, runs a demo."""
+"""Command `rookery pathfinding`: evaluates path-finding policies, draws episodes, runs a demo."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ examples:
   rookery pathfinding evaluate demo --size 17-21 --density 0.1-0.3 --steps 128 --planner
   rookery pathfinding show runs/a --agents 32 --out episode.svg
 """
-SOURCE = "run folder, file of `rookery export`, or `demo`: the policy shipped with the library"
+SOURCE = "policy: a run folder, a file of `rookery export`, or demo (shipped with the library)"
 DEMO = "demo"
 FORMATS = ("svg", "gif")
 COLLISIONS = ("reference", "soft")
@@ -72,42 +72,47 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
         "--agents",
         type=arguments.counts,
         metavar="N,...",
-        help="numbers of agents per instance, one result row each (default 8,16,32,64)",
+        help="numbers of agents to evaluate, separated by commas (default 8,16,32,64)",
     )
     drawn.add_argument(
         "--size",
         type=sizes,
         metavar="S",
-        help="rows and columns of maps, or a range: 17-21 (default 40)",
+        help="rows and columns of random maps, or a range such as 17-21 (default 40)",
     )
     drawn.add_argument(
         "--density",
         type=densities,
         metavar="D",
-        help="share of blocked cells, or a range: 0.1-0.3 (default 0.3)",
+        help="share of blocked cells in random maps, or a range such as 0.1-0.3 (default 0.3)",
     )
     drawn.add_argument(
         "--cases",
         type=arguments.count,
         metavar="N",
-        help="problem instances per result row (default 200, or all of a file)",
+        help="problem instances (map, starts, goals) for each number of agents (default 200, or "
+        "all of --cases-file)",
     )
     _add_rules(parser, steps=256)
     parser.add_argument(
         "--baseline",
         action="store_true",
-        help="also evaluate agents that follow their shortest paths and ignore each other",
+        help="also evaluate agents that follow their shortest paths and ignore each other "
+        "(default: only the policy)",
     )
     parser.add_argument(
-        "--planner", action="store_true", help="also evaluate a centralized MAPF planner (LaCAM)"
+        "--planner",
+        action="store_true",
+        help="also evaluate a centralized MAPF planner, LaCAM (default: only the policy)",
     )
     parser.add_argument(
         "--shield",
         action="store_true",
-        help="replace colliding actions of the policy before each step, by the MAPF method PIBT",
+        help="replace actions of the policy that would make agents collide, by the MAPF method "
+        "PIBT (default: keep them)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the results as a JSON object in the last line"
+        "--json", action="store_true", help="print the results as one JSON object (default: text)"
     )
 
 
@@ -115,94 +120,107 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=SOURCE)
     drawn = _add_cases(parser)
     drawn.add_argument(
-        "--agents", type=_one_count, metavar="N", help="number of agents (default 16)"
+        "--agents", type=_one_count, metavar="N", help="number of agents on the map (default 16)"
     )
     drawn.add_argument(
         "--size",
         type=sizes,
         metavar="S",
-        help="rows and columns of the map, or a range: 17-21 (default 20)",
+        help="rows and columns of the random map, or a range such as 17-21 (default 20)",
     )
     drawn.add_argument(
         "--density",
         type=densities,
         metavar="D",
-        help="share of blocked cells, or a range: 0.1-0.3 (default 0.2)",
+        help="share of blocked cells in the random map, or a range such as 0.1-0.3 (default 0.2)",
     )
     parser.add_argument(
         "--case",
         type=_case,
         default=0,
         metavar="K",
-        help="index of the problem instance to play and draw (default 0)",
+        help="index of the problem instance (map, starts, goals) to play and draw (default 0)",
     )
     _add_rules(parser, steps=SHOWN_STEPS)
-    parser.add_argument("--out", metavar="FILE", help="file of the animation (default episode.svg)")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="file to write the animation to (default: episode.svg in the run folder, or in the "
+        "current folder if RUN is no folder)",
+    )
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="file format of the animation (default: by the ending of --out)",
+        help="file format of the animation (default: by the file extension of --out)",
     )
     parser.add_argument(
         "--pace",
         type=arguments.between(MIN_PACE, MAX_PACE),
         default=PACE,
         metavar="P",
-        help="steps per second in the animation (default 4)",
+        help="env steps that the animation shows per second (default 4)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the results as a JSON object in the last line"
+        "--json", action="store_true", help="print the results as one JSON object (default: text)"
     )
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", default="demo.svg", metavar="FILE", help="file of the animation (default demo.svg)"
+        "--out",
+        default="demo.svg",
+        metavar="FILE",
+        help="file to write the animation to, SVG or GIF (default demo.svg)",
     )
     parser.add_argument(
         "--cases",
         type=arguments.count,
         default=20,
         metavar="N",
-        help="problem instances per result row (default 20)",
+        help="random problem instances for each number of agents, 8, 16 and 32 (default 20)",
     )
     parser.add_argument(
         "--seed",
         type=number,
         default=0,
         metavar="S",
-        help="seed of random problem instances and sampled actions (default 0)",
+        help="seed of random problem instances and of sampled actions (default 0)",
     )
     _add_place(parser)
     parser.add_argument(
-        "--json", action="store_true", help="print the results as a JSON object in the last line"
+        "--json", action="store_true", help="print the results as one JSON object (default: text)"
     )
 
 
 def _add_cases(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Adds the flags that choose problem instances, random ones or those of files.
+    """Adds the flags that choose problem instances (map, starts, goals): random or from files.
 
-    Returns the argument group of the random ones, to which the caller adds further flags.
+    Returns the argument group for random instances, to which the caller adds further flags.
     """
     drawn = parser.add_argument_group("random cases")
     drawn.add_argument(
         "--seed",
         type=number,
         metavar="S",
-        help="seed of random instances, sampled actions and planner (default 0)",
+        help="seed of random problem instances, sampled actions and the planner (default 0)",
     )
     read = parser.add_argument_group("problem instances from files")
     read.add_argument(
         "--cases-file",
         metavar="F.npz",
-        help="NumPy file of problem instances: arrays maps, starts and goals",
+        help="NumPy file of problem instances: arrays maps, starts and goals (default: random)",
     )
-    read.add_argument("--map", metavar="F.map", help="MovingAI map file; needs --scen")
+    read.add_argument(
+        "--map",
+        metavar="F.map",
+        help="map file in MovingAI format; needs --scen (default: random maps)",
+    )
     read.add_argument(
         "--scen",
         action="append",
         metavar="F.scen",
-        help="MovingAI scenario file; its first --agents rows are one instance; may be repeated",
+        help="MovingAI scenario file: one agent's start and goal on --map in each row. The first "
+        "rows, as many as agents, are one problem instance; repeatable (default: none)",
     )
     return drawn
 
@@ -213,28 +231,29 @@ def _add_rules(parser: argparse.ArgumentParser, steps: int) -> None:
         type=arguments.count,
         default=steps,
         metavar="N",
-        help=f"step limit of an episode (default {steps})",
+        help=f"maximum env steps of an episode (default {steps})",
     )
     parser.add_argument(
         "--collision",
         choices=COLLISIONS,
         default="reference",
-        help="rule for conflicting moves; reference: swaps fail, and of agents with one target "
-        "cell the lowest number moves; soft: POGEMA's rule of that name (default reference)",
+        help="rule for conflicting moves; reference: two agents cannot swap cells, and of several "
+        "that move to one cell the one with the lowest number moves; soft: the rule `soft` of "
+        "POGEMA (default reference)",
     )
     parser.add_argument(
         "--temperature",
         type=arguments.between(0.0, MAX_TEMPERATURE),
         metavar="T",
-        help="temperature of the softmax over Q values that samples actions; 0: greedy "
-        "(default: as in training)",
+        help="temperature of the softmax over Q values from which actions are sampled; 0: greedy "
+        "(default: algo.temperature of the run)",
     )
     parser.add_argument(
         "--checkpoint",
         type=arguments.checkpoint,
         default="best",
         metavar="WHICH",
-        help="best, last, or the env steps of a checkpoint (default best)",
+        help="checkpoint to load: best, last, or its number of env steps (default best)",
     )
     _add_place(parser)
 
@@ -244,7 +263,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=device,
         default="auto",
-        help="device of the policy: auto, cpu or cuda:N (default auto)",
+        help="device that runs the policy: auto, cpu or cuda:N (default auto)",
     )
     parser.add_argument(
         "--threads",
@@ -324,7 +343,10 @@ VERBS: dict[str, Subcommand] = {
 
 
 def _evaluator(args: argparse.Namespace) -> "CaseEvaluator":
-    """Loads the policy; returns an evaluator with the options given on the command line."""
+    """Loads the policy named on the command line; returns an evaluator of this policy.
+
+    The evaluator has the command line's options, such as step limit and collision rule.
+    """
     if args.run != DEMO and not Path(args.run).is_file():
         from rookery.config.load import load_run
 
@@ -353,10 +375,10 @@ def _folder(run: str) -> Path:
 def _evaluate_methods(
     evaluator: "CaseEvaluator", case_sets: Iterable["CaseSet"], keys: Sequence[str], *, quiet: bool
 ) -> dict[str, Any]:
-    """Evaluates one or several methods on all sets of problem instances.
+    """Evaluates the policy, and on request baseline and planner, on sets of problem instances.
 
-    `keys` are keys of `case_sets.METHODS`: results (the policy), baseline, planner. Returns a list
-    of results for each key. Prints each result row as soon as it is known, unless `quiet`.
+    `keys` names these methods: results (the policy), baseline, planner. Returns a list of results
+    for each key. Prints each result as soon as it is known, unless `quiet`.
     """
     answer: dict[str, Any] = {key: [] for key in keys}
     if not quiet:
@@ -371,7 +393,10 @@ def _evaluate_methods(
 
 
 def _case_sets(args: argparse.Namespace, usual: RandomCases) -> Iterable["CaseSet"]:
-    """Returns the sets of problem instances that the flags ask for, random or from files."""
+    """Returns the sets of problem instances (map, starts, goals) that command-line flags ask for.
+
+    They are random or from files; `usual` has the default parameters of random ones.
+    """
     from rookery.pathfinding.evaluation import case_sets
 
     if args.cases_file:
@@ -402,12 +427,18 @@ def _random_case_sets(chosen: RandomCases, seed: int, skip: int = 0) -> Iterable
 
 
 def heading(several: bool) -> str:
-    """Returns the header line of the result table, with a method column if there are `several`."""
+    """Returns the header line of the printed evaluation results.
+
+    With `several`, there is a column that names the method: policy, baseline or planner.
+    """
     return _aligned(HEAD, "  by" if several else "")
 
 
 def row(result: Mapping[str, Any], who: str = "") -> str:
-    """Returns one line of the result table: the measures of one set of problem instances."""
+    """Returns one line of the printed evaluation results: means over one set of problem instances.
+
+    `who` names the method in the last column; an empty text leaves the column out.
+    """
     cells = (
         str(result["agents"]),
         str(result["size"]),
@@ -425,7 +456,10 @@ def _aligned(cells: Sequence[str], end: str) -> str:
 
 
 def picture_line(answer: Mapping[str, Any]) -> list[str]:
-    """Returns a line to print, in a list: file and size of an animation, and the episode's end."""
+    """Returns a line that describes an animation file, in a list.
+
+    It names file and size, how many agents are on their goals at the end, and the episode's length.
+    """
     home = f"{answer['home']} of {answer['agents']} agents home after {answer['length']} steps"
     return [f"{answer['file']}: {home}, {output.size(answer['bytes'])}"]
 
@@ -452,7 +486,7 @@ def _refuse_wrong_sources(args: argparse.Namespace) -> None:
 
 
 def sizes(text: str) -> tuple[int, int]:
-    """Parses a map size `40`, or a range `17-21` to draw from; returns lowest and highest."""
+    """Parses a map size `40`, or a range of sizes `17-21`; returns the lowest and the highest."""
     match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 2 <= low <= high:
@@ -479,14 +513,14 @@ def device(text: str) -> str:
 
 
 def number(text: str) -> int:
-    """Parses a whole number of at least 0."""
+    """Parses a command-line argument that is a whole number of at least 0."""
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"needs a whole number from 0 on, got {text!r}")
     return int(text)
 
 
 def _case(text: str) -> int:
-    """Parses the index of a problem instance, at most LAST_CASE.
+    """Parses the index of a problem instance, from 0 to `LAST_CASE`.
 
     It is limited because the random seeds of all instances before it have to be drawn.
     """

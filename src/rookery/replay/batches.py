@@ -1,4 +1,4 @@
-"""Row selection and concatenation of batches, whose observations may be arrays or dicts."""
+"""Selects rows of batches and concatenates batches; observations may be arrays or dicts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,10 @@ from rookery.types import Array, ArrayBatch, Batch
 
 
 def picked(batch: ArrayBatch, index: Array) -> ArrayBatch:
-    """Returns a new batch with the selected rows; `index` holds integers or a boolean mask."""
+    """Returns a new batch with some rows (transitions or sequences) of a batch.
+
+    `index` holds row indices or a boolean mask.
+    """
     return Batch(*(_changed(field, lambda array: array[index]) for field in batch))
 
 

@@ -1,12 +1,12 @@
-"""Replay buffer in one ring on the learner's host. Only the learner process writes to it.
+"""Replay buffer in one ring buffer on the learner's host. Only the learner process writes to it.
 
-    inserted = replay.insert()                      # transport rings → replay ring
+    inserted = replay.insert()                      # rows that actors wrote → replay
     batch = replay.sample(64, beta=0.4)             # rows → n-step batch
     replay.update_priorities(batch.rows, td_error)  # TD errors → priorities
 
-A row is one stored step, or the final observation of an episode. The state depends only on the
-rows, the TD errors and the random generator: after `restore` of a saved state, sampling continues
-bit for bit.
+A row is one stored env step, or the final observation of an episode. Sampling depends only on the
+rows, the TD errors and the random generator, so after `restore` of a saved state it continues bit
+for bit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,21 +44,22 @@ TRIES = 100  # batches sampled before a run fails that finds no row with all its
 
 
 class FoundRows(NamedTuple):
-    """Rows of one replay shard, sampled at positions that the learner has drawn for a batch.
+    """Rows (env steps) that one shard (part of a run's replay buffer) returns for a batch.
 
-    A position is a number in [0, sum of priorities), as in a sum tree, or in [0, number of rows) if
-    sampling is uniform. No row is returned for a position whose row cannot be sampled.
+    The learner draws sampling positions: numbers in [0, sum of priorities), as in a sum tree, or in
+    [0, number of rows) if sampling is uniform. The shard returns the rows at its positions, except
+    rows that cannot be sampled.
     """
 
-    where: Rows  # index of the places that have a row
-    share: Floats  # of each row in the spread
+    where: Rows  # indices of the positions that have a row
+    share: Floats  # each row's priority ** alpha; 1 if sampling is uniform
     whole: Array  # True where all frames of the row's stack are there
     batch: ArrayBatch  # with weights of 1
-    spread: float  # of the shard when it looked
+    spread: float  # the shard's sum of priorities (number of rows if uniform) at the lookup
 
 
 class LocalReplay:
-    """A run's replay buffer, or one shard of it: a ring buffer of rows and a sampler."""
+    """A run's replay buffer, or one shard (part) of it: ring buffer of env steps and sampler."""
 
     def __init__(
         self,
@@ -76,11 +77,11 @@ class LocalReplay:
         stride: int = 1,
         hindsight: Hindsight | None = None,
     ):
-        """Creates an empty replay buffer; `insert` moves rows into it from `transports`.
+        """Creates an empty replay buffer.
 
-        `transports` are ring buffers in shared memory; each actor writes its rows to one of them.
-        Replay stores its rows in `ring`, or, if that is None, in a new ring file in `directory`.
-        Each actor has `envs` environments.
+        `transports` are ring buffers in shared memory, one for each actor, to which the actors
+        write their env steps; `insert` moves these steps into replay. Replay stores them in `ring`,
+        or, if that is None, in a new ring file in `directory`. Each actor has `envs` environments.
         """
         self.spec, self.config, self.algo, self.rng = spec, config, algo, rng
         self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
@@ -104,7 +105,7 @@ class LocalReplay:
         self.sampler: Sampler = SAMPLERS[config.sampling](self.ring, self.chains, config.alpha)
 
     def insert(self) -> Inserted:
-        """Moves all rows that actors have written to their transport rings into replay.
+        """Moves all rows (env steps) that actors have written to shared memory into replay.
 
         Returns the number of the first inserted row, how many rows were inserted, and how many of
         them are steps (the others are final observations of episodes).
@@ -119,10 +120,11 @@ class LocalReplay:
         return Inserted(begin, rows, steps)
 
     def _settle(self, first: int, count: int) -> int:
-        """Appends new rows to the linked list of their environment and updates the sampler.
+        """Links new rows (env steps) to earlier rows of their environments; updates the sampler.
 
-        The sampler may from now on sample every row whose n-step return or sequence has become
-        complete. Returns how many of the new rows are steps, not final observations.
+        The new rows are `count` rows from row `first` on. The sampler may from now on sample every
+        row whose n-step return or sequence has become complete. Returns how many of the new rows
+        are steps, not final observations.
         """
         self.sampler.clear(first, count)
         closed, steps = self.chains.link(self.ring, first, count)
@@ -133,7 +135,8 @@ class LocalReplay:
     def _fresh(self, rows: Rows) -> Rows:
         """Returns `rows` without those collected with weights older than `max_policy_lag` versions.
 
-        The removed rows stay stored, but are never sampled.
+        The removed rows (env steps) stay stored, but are never sampled. If `max_policy_lag` is
+        None, returns all rows.
         """
         if self.config.max_policy_lag is None:
             return rows
@@ -145,7 +148,7 @@ class LocalReplay:
         return rows[~late]
 
     def _first_errors(self, rows: Rows) -> Floats:
-        """Returns n-step TD errors for the initial priorities of new rows.
+        """Returns n-step TD errors for the initial priorities of new rows (env steps).
 
         They are computed from the value estimates that the actors stored. For sequences, and if
         `replay.initial_priority` is `largest`, returns the empty array `UNKNOWN` instead: the
@@ -156,7 +159,11 @@ class LocalReplay:
         return fold.errors(self.ring, rows, n_step=self.n_step, gamma=self.gamma)
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
-        """Samples a batch of n-step transitions or sequences, as numpy arrays."""
+        """Samples a batch of n-step transitions or sequences, as numpy arrays.
+
+        `beta` is the exponent of the importance weights. Raises `EmptyReplayError` if too few
+        stored steps can be sampled.
+        """
         drawn = self.sampler.sample(batch, beta, self.rng)
         if self.spec.frame_stack > 1:
             drawn = self._whole(drawn, beta, self.ring.oldest)
@@ -178,11 +185,12 @@ class LocalReplay:
         return batch
 
     def look_up(self, places: Floats, spread: float) -> FoundRows:
-        """Returns the rows of this shard at the sampling positions `places`, drawn by the learner.
+        """Returns the rows (env steps) of this replay shard at positions drawn by the learner.
 
-        Positions are numbers in [0, spread). `spread` is the shard's sum of priorities (number of
-        rows if sampling is uniform) that the learner knew when it drew them. Hindsight goals are
-        chosen by a generator seeded with the positions, so that they do not depend on the host.
+        The positions `places` are numbers in [0, spread). `spread` is the shard's sum of priorities
+        (number of rows if sampling is uniform) that the learner knew when it drew them. Hindsight
+        goals (HER) are chosen by a generator seeded with the positions, so that they do not depend
+        on the host.
         """
         hits = self.sampler.find(places, spread)
         rng = self.rng if self.hindsight is None else seeding.following(places)
@@ -197,8 +205,9 @@ class LocalReplay:
     def _whole(self, drawn: SampledRows, beta: float, oldest: int) -> SampledRows:
         """Replaces rows with an incomplete frame stack by copies of other rows of the batch.
 
-        Only a few rows at the old end of the ring have lost frames. A copy has the importance
-        weight of the copied row.
+        Only a few rows (env steps) at the old end of the ring buffer have lost frames. A copy has
+        the importance weight of the copied row. If all rows are incomplete, samples another batch;
+        raises `EmptyReplayError` after `TRIES` such batches.
         """
         depth, batch = self.spec.frame_stack, drawn.rows.size
         for _ in range(TRIES):
@@ -217,25 +226,30 @@ class LocalReplay:
         )
 
     def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
-        """Sets the priorities of rows from their new TD errors; skips overwritten rows."""
+        """Sets the priorities of rows (env steps) from new TD errors; skips overwritten rows."""
         self.sampler.update_priorities(rows, np.asarray(td_error))
 
     @property
     def fill(self) -> float:
-        """Share of the replay capacity that holds rows, 0 to 1."""
+        """Share of the replay capacity that is filled with env steps, 0 to 1."""
         return min(1.0, self.ring.committed / self.ring.capacity)
 
     def observations_between(self, first: int, count: int) -> dict[str, Array]:
-        """Returns the stored observations of newly inserted rows, for running statistics."""
+        """Returns the observations of `count` newly inserted rows (env steps) from row `first` on.
+
+        They are for running normalisation statistics. Rows that are already overwritten are left
+        out.
+        """
         slots = self.ring.slots(*self._left(first, count))
         return {
             leaf.name: self.ring.columns[obs_column(leaf.name)][slots] for leaf in self.spec.obs
         }
 
     def returns_between(self, first: int, count: int) -> Array:
-        """Returns the discounted return of the episode so far at each newly inserted row.
+        """Returns the discounted return of the episode so far at newly inserted rows (env steps).
 
-        It continues running sums, so it must be called exactly once for each inserted row.
+        The rows are `count` rows from row `first` on. The method continues running sums, so it must
+        be called exactly once for each inserted row.
         """
         start, left = self._left(first, count)
         if left < count:
@@ -245,7 +259,7 @@ class LocalReplay:
         )
 
     def _left(self, first: int, count: int) -> tuple[int, int]:
-        """Returns the first number and the count of those inserted rows that are still stored.
+        """Returns first number and count of those inserted rows (env steps) that are still stored.
 
         Of `count` rows inserted from row `first` on, only the last `capacity` are still stored.
         """
@@ -253,7 +267,7 @@ class LocalReplay:
         return first + lost, count - lost
 
     def observed(self, inserted: Inserted) -> Observed:
-        """Returns observations and discounted returns so far of newly inserted rows.
+        """Returns observations and discounted returns so far of newly inserted rows (env steps).
 
         It must be called exactly once for each insertion.
         """
@@ -261,12 +275,12 @@ class LocalReplay:
         return Observed(self.observations_between(*at), self.returns_between(*at))
 
     def newest_version(self, inserted: Inserted) -> int:
-        """Returns the highest weights version with which newly inserted rows were collected."""
+        """Returns the newest version of the weights with which inserted steps were collected."""
         slots = self.ring.slots(*self._left(inserted.first, inserted.count))
         return int(self.ring.columns["version"][slots].max())
 
     def rows_between(self, first: int, last: int) -> dict[str, Array]:
-        """Copies rows [first, last) column by column, for a replay file of a checkpoint."""
+        """Returns copies of rows (env steps) [first, last), by column name, for a checkpoint."""
         start, end = first % self.ring.capacity, first % self.ring.capacity + last - first
         wrapped = max(0, end - self.ring.capacity)
         # two slices: training waits for this, and indices would take twice as long
@@ -276,32 +290,39 @@ class LocalReplay:
         }
 
     def rows_since(self, row: int) -> RowBlock:
-        """Copies all stored rows whose number is at least `row`."""
+        """Returns copies of all stored rows (env steps) whose number is at least `row`."""
         first = min(max(row, self.ring.oldest), self.ring.committed)
         return RowBlock(first, self.rows_between(first, self.ring.committed))
 
     @property
     def extents(self) -> list[RowRange]:
-        """Range of stored row numbers of each shard; a `LocalReplay` has one shard."""
+        """Range of stored row (env step) numbers of each shard (part of a run's replay buffer).
+
+        A `LocalReplay` has one shard.
+        """
         return [RowRange(self.ring.oldest, self.ring.committed)]
 
     def unsaved(self, saved: Sequence[int]) -> list[RowBlock]:
-        """Returns copies of the rows that no checkpoint file holds yet, one block for each shard.
+        """Returns copies of the rows (env steps) that no checkpoint file holds yet, by shard.
 
-        These are the rows from number `saved[0]` on, since a `LocalReplay` has one shard.
+        A `LocalReplay` has one shard (part of a replay buffer), so these are the rows from number
+        `saved[0]` on.
         """
         return [self.rows_since(saved[0])]
 
     def save(self, saved: Sequence[int]) -> ReplayState:
-        """Returns the replay state for a checkpoint, with the rows from number `saved[0]` on.
+        """Returns the replay state for a checkpoint, with the env steps from number `saved[0]` on.
 
-        Earlier rows are in the files of earlier checkpoints.
+        Earlier steps are in the files of earlier checkpoints.
         """
         numbers, arrays = self.state()
         return ReplayState(numbers, arrays, self.unsaved(saved), self.extents)
 
     def state(self) -> tuple[dict[str, Json], dict[str, Array]]:
-        """Returns the replay state without the rows, for a checkpoint: JSON data, and arrays."""
+        """Returns the replay state without the stored env steps, for a checkpoint.
+
+        It is a pair: JSON data, and arrays by name.
+        """
         numbers: dict[str, Json] = {
             "shape": self._shape(),
             "first": self.ring.oldest,
@@ -312,7 +333,11 @@ class LocalReplay:
         return numbers, self.sampler.state() | own
 
     def resume(self, saved: SavedReplay) -> None:
-        """Restores replay from a checkpoint; the rows of all saved shards go into this one ring."""
+        """Restores replay from a checkpoint.
+
+        If replay was saved as several shards (parts), the rows of all of them go into this one ring
+        buffer.
+        """
         states = apart(saved.numbers, saved.arrays)
         if len(states) == 1:
             self.restore(*states[0], saved.segments[0])
@@ -321,7 +346,11 @@ class LocalReplay:
         self.rng = rng_of(saved.numbers)
 
     def restore(self, numbers: SavedState, arrays: Mapping[str, Array], segments: Segments) -> None:
-        """Restores the rows and priorities of one saved shard. This replay's ring must be new."""
+        """Restores rows (env steps) and priorities of one saved shard (part of a replay buffer).
+
+        This replay's ring buffer must be new. Raises `CheckpointError` if rows are missing or the
+        settings differ from the saved ones.
+        """
         if numbers["shape"] != self._shape():
             raise CheckpointError(
                 f"replay was saved with {numbers['shape']}, this run has {self._shape()}; "
@@ -372,20 +401,20 @@ class LocalReplay:
         return self.ring.committed
 
     def _make_room(self, lanes: int) -> None:
-        """Enlarges the per-environment arrays to `lanes` environments, for restored rows.
+        """Enlarges the per-environment arrays to `lanes` environments, for restored env steps.
 
-        A checkpoint may hold rows of more actors than the run has now.
+        A checkpoint may hold steps of more actors than the run has now.
         """
         self.chains.grow(lanes)
         self.running = np.pad(self.running, (0, max(0, lanes - len(self.running))))
 
     def _relink(self, first: int, last: int) -> None:
-        """Links each restored row in [first, last) to the next step of the same environment."""
+        """Links each restored row (env step) in [first, last) to the next of its environment."""
         if last > first:
             self.chains.link(self.ring, first, last - first)
 
     def adopt(self, columns: Mapping[str, Array]) -> None:
-        """Inserts rows, given oldest first, that were read from a checkpoint or another host."""
+        """Inserts rows (env steps), oldest first, that come from a checkpoint or another host."""
         count = len(columns["end"])
         self._make_room((int(columns["actor"].max(initial=-1)) + 1) * self.chains.envs)
         for at in range(0, count, self.ring.capacity):
@@ -403,6 +432,6 @@ class LocalReplay:
 
 
 def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:
-    """Returns the bytes of memory that a replay ring and its priorities need."""
+    """Returns the bytes of memory that a replay ring buffer and its priorities need."""
     schema: Schema = schema_of(spec)
     return config.capacity * (row_bytes(schema) + 1 + 10)

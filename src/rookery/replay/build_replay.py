@@ -1,4 +1,4 @@
-"""Builds the replay buffer of one host, or one of its shards, from the config."""
+"""Builds the replay buffer of one host, or one of its shards (parts), from the config."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -33,11 +33,12 @@ def build_shard(  # type: ignore[explicit-any]  # `build` is a constructor of ma
     factory: Factory | None = None,
     actors: int = 0,
 ) -> R:
-    """Builds replay shard number `place` of a run with `shards` shards, by the constructor `build`.
+    """Builds one of the `shards` shards (parts) of a run's replay buffer, number `place`.
 
-    The shard takes new rows from `rings`, one ring for each actor that writes to this shard. If
-    `lent` is given, it creates the shard's ring in a place where other runs can sample from it too.
-    Actor numbers in the rows must be below the larger of `actors` and `actor.num`.
+    `build` is the constructor of the shard. The shard takes new rows (env steps) from `rings`, one
+    ring buffer in shared memory for each actor that writes to this shard. If `lent` is given, it
+    creates the shard's own ring buffer, from which other runs can sample too. Actor numbers in the
+    rows must be below the larger of `actors` and `actor.num`.
     """
     capacity = config.capacity // shards
     with contextlib.ExitStack() as stack:

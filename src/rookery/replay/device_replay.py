@@ -1,4 +1,4 @@
-"""Replay buffer of sequences on a GPU, for E environments ("worlds") that step together.
+"""Replay buffer of sequences on a GPU, for E parallel environments ("worlds") that step together.
 
     if ring.at_mark:                         # a sequence starts with the next row
         ring.mark(memories)                  # recurrent states before that row, [E, ...] each
@@ -10,9 +10,9 @@
     ring.update_priorities(picks, priority)
 
 A row is one step of all environments. A sequence ("window") has `span` rows, and one starts at
-every `stride`-th row. The recurrent states before its first row are stored too (`marks`). The index
-of a sequence start is called its mark. A sequence can be sampled once its last row is written and
-until its first row is overwritten. No method waits for the device.
+every `stride`-th row. The index of a sequence start is called its mark. The recurrent states before
+the first row of a sequence are stored too (`marks`). A sequence can be sampled once its last row is
+written and until its first row is overwritten. B is the batch size. No method waits for the device.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ LEAST = 1e-6  # smallest priority of a sequence
 
 
 class DeviceColumn(NamedTuple):
-    """Shape and dtype of one field of a row in a `DeviceRing`."""
+    """Shape and dtype of one field, such as the reward, of an env step in a `DeviceRing`."""
 
     shape: tuple[int, ...]  # of one world
     dtype: torch.dtype
@@ -60,10 +60,12 @@ class DeviceRing:
         alpha: float,
         device: torch.device,
     ):
-        """Allocates `rows` steps of `worlds` environments, rounded up to a multiple of `stride`.
+        """Allocates `rows` steps of `worlds` parallel environments on a device.
 
-        `columns` are the fields of a step, `marks` the recurrent states that are stored at the
-        start of each sequence. A sequence has `span` steps, and one starts every `stride` steps.
+        The number of steps is rounded up to a multiple of `stride`. `columns` are the fields of a
+        step, `marks` the recurrent states that are stored at the start of each sequence. A sequence
+        has `span` steps, and one starts every `stride` steps. Raises `ConfigError` if `rows` is
+        less than `span + stride`.
         """
         if rows < span + stride:
             raise ConfigError(
@@ -89,7 +91,7 @@ class DeviceRing:
 
     @property
     def at_mark(self) -> bool:
-        """Returns whether a sequence starts with the next row that is written."""
+        """True if a sequence starts with the next step that is written."""
         return self.written % self.stride == 0
 
     @property
@@ -105,9 +107,9 @@ class DeviceRing:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def mark(self, memories: Mapping[str, Tensor]) -> None:
-        """Stores the recurrent states before the next row, where a new sequence starts.
+        """Stores the recurrent states before the next step, where a new sequence starts.
 
-        The old sequence that started in the same slot can no longer be sampled.
+        The oldest sequence, which is overwritten now, can no longer be sampled.
         """
         slot = self.written // self.stride % self.count
         for name, memory in memories.items():
@@ -129,19 +131,25 @@ class DeviceRing:
         return first // self.stride % self.count
 
     def admit(self, mark: int, priority: Tensor) -> None:
-        """Sets the initial priorities [E] of the sequences with start index `mark`.
+        """Sets the initial priorities of the sequences with start index `mark`.
 
-        There is one such sequence for each environment.
+        There is one such sequence for each of the E environments; `priority` is [E].
         """
         self.priority[mark] = self._ranked(priority)
 
     def window(self, mark: int) -> dict[str, Tensor]:
-        """Returns all environments' sequences with start index `mark`: name → [span, E, ...]."""
+        """Returns the sequences with start index `mark`: field name → [span, E, ...].
+
+        There is one for each of the E environments; `span` is the length of a sequence.
+        """
         rows = (mark * self.stride + self._span.squeeze(1)) % self.capacity
         return {name: column[rows] for name, column in self.columns.items()}
 
     def sample(self, batch: int, *, beta: float, rng: torch.Generator) -> SampledWindows:
-        """Samples `batch` sequences by priority, one from each of `batch` equal strata."""
+        """Samples `batch` sequences by priority, one from each of `batch` equal strata.
+
+        Raises `EmptyReplayError` if no sequence is complete yet.
+        """
         if not self.complete:
             raise EmptyReplayError(
                 f"{batch} sequences of {self.span} steps were requested of a replay that holds "
@@ -158,18 +166,21 @@ class DeviceRing:
         return SampledWindows(pick // self.worlds, pick % self.worlds, weight)
 
     def rows(self, picks: SampledWindows) -> dict[str, Tensor]:
-        """Returns the steps of sampled sequences: name → [span, B, ...]."""
+        """Returns the steps of B sampled sequences: field name → [span, B, ...].
+
+        `span` is the length of a sequence.
+        """
         rows = (picks.mark * self.stride + self._span) % self.capacity  # [span, B]
         return {name: column[rows, picks.world] for name, column in self.columns.items()}
 
     def remembered(self, picks: SampledWindows) -> dict[str, Tensor]:
-        """Returns the recurrent states at the start of sampled sequences: name → [B, ...]."""
+        """Returns the recurrent states at the start of B sampled sequences: name → [B, ...]."""
         return {name: kept[picks.mark, picks.world] for name, kept in self.marks.items()}
 
     def update_priorities(self, picks: SampledWindows, priority: Tensor) -> None:
-        """Sets new priorities [B] of sampled sequences.
+        """Sets the priorities of B sampled sequences to `priority` [B].
 
-        No row may be written between `sample` and this call.
+        No step may be written between `sample` and this call.
         """
         self.priority[picks.mark, picks.world] = self._ranked(priority)
 

@@ -25,7 +25,7 @@ class Owner(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Returns whether the process still runs; False also after a reboot."""
+        """True if the process still runs; False if it has ended or the host was rebooted."""
         return self.boot == _boot() and _started(self.pid) == self.started
 
 

@@ -1,6 +1,6 @@
-"""Builds n-step transitions, frame stacks and sequences from stored rows of single steps.
+"""Builds n-step transitions, frame stacks and sequences from stored rows, each one env step.
 
-    linked = chains.link(ring, first, count)     # the writer, as rows arrive
+    linked = chains.link(ring, first, count)     # the writer of the ring buffer, as rows arrive
     batch = fold.gather(ring, spec, rows, ...)   # to sample a batch
 
 Every observation is stored once. The rows of one environment form a linked list (a "chain"): the
@@ -33,17 +33,20 @@ _F4 = np.dtype("float32")
 
 
 class Linked(NamedTuple):
-    """Result of `Chains.link`: rows that can be sampled from now on, and number of new steps."""
+    """Result of `Chains.link`: rows that can be sampled from now on, and number of new steps.
+
+    A row is one env step, or the final observation of an episode.
+    """
 
     closed: Rows  # rows that may begin a walk from now on
     steps: int  # new rows that have an action
 
 
 class Chains:
-    """Links the rows of each environment ("lane") to a linked list as they arrive in replay.
+    """Links the rows (env steps) of each environment to a linked list as they arrive in replay.
 
-    Keeps, for each environment, the numbers of its last `window` rows; `window` is the larger of
-    n-step and sequence length.
+    `lanes` is the number of environments, `envs` that of each actor. Keeps, for each environment,
+    the numbers of its last `window` rows; `window` is the larger of n-step and sequence length.
     """
 
     def __init__(
@@ -55,16 +58,21 @@ class Chains:
         self.closed = np.zeros(capacity, dtype=np.uint8)  # by slot: may begin a walk
 
     def grow(self, lanes: int) -> None:
-        """Enlarges the per-environment arrays to `lanes` environments."""
+        """Enlarges the state that is kept for each environment to `lanes` environments.
+
+        Does nothing if it is as large already.
+        """
         more = np.zeros((max(0, lanes - len(self.lanes)), self.lanes.shape[1]), dtype=np.int64)
         more[:, _LAST] = -1
         self.lanes = np.concatenate([self.lanes, more])
 
     def link(self, ring: Ring, first: int, count: int) -> Linked:
-        """Links `count` new rows, from row `first` on, to the previous rows of their environments.
+        """Links `count` new rows (env steps) to the previous rows of their environments.
 
-        n-step transitions and sequences follow these links. Then commits the rows, so that readers
-        see them. Returns which rows can be sampled from now on, and how many new rows are steps.
+        The new rows start at row `first`. n-step transitions and sequences follow these links. Then
+        commits the rows, so that readers see them. Returns which rows can be sampled from now on,
+        and how many new rows are steps. Raises `ValueError` if a row has an unknown environment
+        number.
         """
         found = np.empty(count + self.lanes.shape[0] * self.window, dtype=np.int64)
         total, steps = _link(
@@ -87,7 +95,8 @@ class Chains:
 class Folded(NamedTuple):
     """Result of `fold`: n-step return, discount and last row of each of B transitions.
 
-    The observation of the last row is the one whose value is bootstrapped from.
+    A row is one stored env step. The observation of the last row is the one whose value is
+    bootstrapped from.
     """
 
     reward: Floats  # [B]
@@ -106,7 +115,7 @@ def gather(
     sequence: int,
     oldest: int,
 ) -> ArrayBatch:
-    """Builds a batch of n-step transitions that start at the B given rows.
+    """Builds a batch of n-step transitions that start at B given rows (stored env steps).
 
     If `sequence` is not 0, builds sequences of that many steps instead. Frame stacks use no row
     older than row `oldest`.
@@ -130,10 +139,11 @@ def gather(
 
 
 def extras(ring: Ring, spec: EnvSpec, rows: Rows, steps: Rows | None = None) -> dict[str, Array]:
-    """Returns the algorithm-specific columns, such as recurrent state, at B rows: [B, ...] each.
+    """Returns the algorithm-specific columns, such as recurrent state, of B rows (env steps).
 
-    For sequences, `steps` [B, T] holds the row numbers of all their steps. A column that the
-    algorithm needs at every step (`each` in the spec) is then returned as [B, T, ...].
+    Each is an array [B, ...]. For sequences of T steps, `steps` [B, T] holds the row numbers of all
+    steps. A column that the algorithm needs at every step (`each` in the spec) is then returned as
+    [B, T, ...].
     """
     found = {}
     for extra in spec.extras:
@@ -179,7 +189,7 @@ def _transitions(
 
 
 def _leaves(spec: EnvSpec, raw: Array, batch: int, widths: list[int]) -> Obs:
-    """Returns the observations of a batch as views of the bytes `raw`.
+    """Returns the observations of a batch of B steps as views of the bytes `raw`.
 
     `raw` holds the entries ("leaves") of a dict observation one after another. Returns a dict of
     arrays [B, *shape], or one array if the observation is not a dict.
@@ -221,7 +231,10 @@ def _stretches(
 
 
 def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
-    """Computes the n-step return, discount and last row of transitions that start at B rows."""
+    """Computes n-step return, discount and last row of transitions that start at B given rows.
+
+    A row is one stored env step.
+    """
     reward = np.empty(rows.size, dtype=np.float32)
     discount = np.empty(rows.size, dtype=np.float32)
     last = np.empty(rows.size, dtype=np.int64)
@@ -242,7 +255,7 @@ def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
 
 
 def errors(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Floats:
-    """Returns [B] n-step TD errors of rows, computed from the values that the actors stored.
+    """Returns the n-step TD errors of B rows (env steps), from the values that the actors stored.
 
     An error is nan if its actor stored no value.
     """
@@ -253,10 +266,10 @@ def errors(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Floats:
 
 
 def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Obs:
-    """Returns the observations at B rows, with frame stacks rebuilt from earlier rows.
+    """Returns the observations at B rows (env steps), with frame stacks rebuilt from earlier rows.
 
     An observation, or each entry of a dict observation, is an array [B, *shape]. Stacked frames are
-    concatenated along the first axis of `shape`.
+    concatenated along the first axis of `shape`. Rows older than row `oldest` are not read.
     """
     count, depth = rows.size, spec.frame_stack
     if depth > 1:
@@ -271,7 +284,7 @@ def observations(ring: Ring, spec: EnvSpec, rows: Rows, oldest: int) -> Obs:
 
 
 def stacks(ring: Ring, rows: Rows, depth: int, oldest: int) -> Rows:
-    """Returns the row numbers [B, depth] of the frames in each row's frame stack, oldest first.
+    """Returns the row (env step) numbers [B, depth] of the frame stacks of B rows, oldest first.
 
     Frames before the start of an episode repeat its first frame.
     """
@@ -281,7 +294,7 @@ def stacks(ring: Ring, rows: Rows, depth: int, oldest: int) -> Rows:
 
 
 def take(ring: Ring, column: str, rows: Rows) -> Array:
-    """Returns a copy of one column's values at `rows`."""
+    """Returns a copy of one column, such as the reward, of the given rows (env steps)."""
     index = next(i for i, c in enumerate(ring.schema) if c.name == column)
     shape, dtype = ring.schema[index].shape, ring.schema[index].dtype
     out = np.empty((rows.size, *shape), dtype=dtype)
@@ -297,7 +310,10 @@ def take(ring: Ring, column: str, rows: Rows) -> Array:
 
 
 class Sequence(NamedTuple):
-    """Row numbers of B sequences of T steps, each within one episode and padded after its end."""
+    """Row (env step) numbers of B sequences of T steps, each within one episode.
+
+    A sequence that reaches the end of its episode is padded.
+    """
 
     rows: Rows  # [B, T + 1] the last one bootstraps; padding repeats the final observation
     mask: Floats  # [B, T] 1 where there is a step
@@ -305,9 +321,9 @@ class Sequence(NamedTuple):
 
 
 def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
-    """Returns row numbers, mask and discounts of the sequences of `length` steps from B rows on.
+    """Returns row (env step) numbers, mask and discounts of sequences that start at B rows.
 
-    A sequence does not cross the end of its episode; it is padded there.
+    A sequence has `length` steps. It does not cross the end of its episode; it is padded there.
     """
     out = np.empty((rows.size, length + 1), dtype=np.int64)
     mask = np.zeros((rows.size, length), dtype=np.float32)
@@ -321,9 +337,10 @@ def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
 def returns(
     ring: Ring, first: int, count: int, *, envs: int, gamma: float, running: Floats
 ) -> Floats:
-    """Returns the discounted return of the episode so far at each of `count` rows from `first` on.
+    """Returns the discounted return of the episode so far at each of `count` rows (env steps).
 
-    `running` holds the return so far of each environment and is updated in place.
+    The rows start at row `first`. `running` holds the return so far of each environment and is
+    updated in place.
     """
     out = np.zeros(count, dtype=np.float32)
     columns = ring.columns
@@ -344,9 +361,11 @@ def returns(
 
 
 def is_closed(ring: Ring, rows: Rows, window: int, burn_in: int = 0) -> Array:
-    """Returns for each row whether an n-step return or sequence that starts there is complete.
+    """Returns for each row (env step) whether its n-step return or sequence is completely stored.
 
-    It reads only the ring, so it also works on the rings of other runs.
+    A row with at most `burn_in` steps left in its episode counts as incomplete, unless it is the
+    first row of the episode. The function reads only the ring buffer, so it also works on those of
+    other runs.
     """
     out = np.zeros(rows.size, dtype=np.bool_)
     end, t, nxt = (ring.columns[name] for name in ("end", "t", "next"))
@@ -355,7 +374,7 @@ def is_closed(ring: Ring, rows: Rows, window: int, burn_in: int = 0) -> Array:
 
 
 def is_whole(ring: Ring, rows: Rows, depth: int, oldest: int) -> Array:
-    """Returns for each row whether all `depth` frames of its frame stack are still stored."""
+    """Returns for each row (env step) whether all `depth` frames of its stack are still stored."""
     out = np.empty(rows.size, dtype=np.bool_)
     _is_whole(rows, ring.capacity, depth, oldest, ring.columns["prev"], out)
     return out
@@ -367,10 +386,10 @@ def is_whole(ring: Ring, rows: Rows, depth: int, oldest: int) -> Array:
 
 @njit(cache=True, nogil=True, inline="always")
 def _view(raw, layout, column, size, dtype):  # type: ignore[no-untyped-def]
-    """Returns a view of the `BOOKKEEPING` column with index `column`, such as the reward.
+    """Returns an array view of one column of a ring buffer: entry `column` of `BOOKKEEPING`.
 
-    The `BOOKKEEPING` columns are the last columns of every ring of single steps. `size` is the
-    width of the column in bytes.
+    These columns, such as the reward, are the last columns of every ring buffer of env steps.
+    `size` is the width of the column in bytes.
     """
     index = layout.size // 2 - len(BOOKKEEPING) + 1 + column
     return raw[layout[index] : layout[index] + layout[0] * size].view(dtype)
@@ -378,13 +397,16 @@ def _view(raw, layout, column, size, dtype):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _back(slot, distance, capacity):  # type: ignore[no-untyped-def]
-    """Returns the ring slot that lies `distance` rows before `slot`; `distance` < `capacity`."""
+    """Returns the index in a ring buffer that is `distance` rows before the index `slot`.
+
+    `distance` must be less than `capacity`.
+    """
     return slot - distance if slot >= distance else slot - distance + capacity
 
 
 @njit(cache=True, nogil=True)
 def _link(raw, layout, first, count, envs, stride, burn_in, lanes, closed, found):  # type: ignore[no-untyped-def]
-    """Links new rows to earlier rows of their environments, then commits them.
+    """Links new rows (env steps) to earlier rows of their environments, then commits them.
 
     `lanes` holds the state of `Chains` for each environment. Returns how many rows can be sampled
     from now on (listed in `found`) and how many new rows are steps. If `lanes` has no entry for the
@@ -446,7 +468,10 @@ def _link(raw, layout, first, count, envs, stride, burn_in, lanes, closed, found
 
 @njit(cache=True, nogil=True, inline="always")
 def _slot(row, base, capacity):  # type: ignore[no-untyped-def]
-    """Returns row % capacity; does not divide if `row` is near `base`, a multiple of capacity."""
+    """Returns the index row % capacity of a row in a ring buffer.
+
+    Does not divide if `row` is near `base`, a multiple of capacity.
+    """
     slot = row - base
     if slot < 0:
         slot += capacity
@@ -490,7 +515,8 @@ def _errors(rows, reward, discount, last, taken, best, out):  # type: ignore[no-
 def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, discount):  # type: ignore[no-untyped-def]
     """Computes n-step transitions and copies their observations and actions into a batch.
 
-    Observation leaves are the first columns of every schema; the action follows them.
+    The first columns of a ring buffer are the entries ("leaves") of the observation; the action
+    follows them.
     """
     capacity, columns, batch = layout[0], layout.size // 2, rows.size
     last = np.empty(batch, dtype=np.int64)

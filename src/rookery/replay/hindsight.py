@@ -1,12 +1,12 @@
 """Hindsight experience replay (HER, Andrychowicz et al. 2017) with the "future" strategy.
 
     hindsight = Hindsight(0.8, goal_rewards)
-    hindsight.relabel(ring, batch, rng)          # a batch of single steps, just gathered
+    hindsight.relabel(ring, batch, rng)          # a batch of single steps, just sampled
 
-Stored rows keep their original goal. When a batch is sampled, a share of its rows gets the goal
-that a later row of the same episode achieved. That row is chosen uniformly from all later rows of
-the episode that are stored, the final observation included. The reward is computed again for the
-new goal. `discount` is not: termination stays as it was stored.
+Stored rows (env steps) keep their original goal. When a batch is sampled, a share of its rows gets
+the goal that a later row of the same episode achieved. That row is chosen uniformly from all later
+rows of the episode that are stored, the final observation included. The reward is computed again
+for the new goal. `discount` is not: termination stays as it was stored.
 """
 
 from typing import Protocol
@@ -25,13 +25,16 @@ class GoalRewards(Protocol):
     """Reward function of a goal-conditioned environment."""
 
     def rewards(self, achieved: Array, desired: Array) -> Floats:
-        """Returns [B] rewards for achieved and desired goals, arrays [B, ...] as in replay."""
+        """Returns the rewards of a batch of B pairs of an achieved and a desired goal.
+
+        The goals are arrays [B, ...], as stored in replay.
+        """
 
     def close(self) -> None: ...
 
 
 class Hindsight:
-    """Relabels a share of a batch with goals that were achieved later in the same episode."""
+    """Relabels a share of a batch with goals that were achieved later in the same episode (HER)."""
 
     def __init__(self, share: float, goal_rewards: GoalRewards):
         self.share, self.goal_rewards = share, goal_rewards
@@ -39,7 +42,8 @@ class Hindsight:
     def relabel(self, ring: Ring, batch: ArrayBatch, rng: np.random.Generator) -> None:
         """Replaces goals and rewards of a share of a newly sampled batch, in place.
 
-        One random number for each row decides whether it is relabelled, and with which later row.
+        One random number for each row (env step) decides whether it is relabelled, and which later
+        step of the episode gives the new goal.
         """
         noise = rng.random(batch.rows.size)
         index = np.flatnonzero(noise < self.share)
@@ -58,10 +62,10 @@ class Hindsight:
 
 
 def future(ring: Ring, rows: Rows, noise: Floats) -> Rows:
-    """Returns for each of B rows a later row of the same episode.
+    """Returns for each of B rows (env steps) a later row of the same episode.
 
-    `noise` [B] in [0, 1) selects it among all later rows that are stored. The cost is linear in the
-    length of the episode.
+    `noise` [B] in [0, 1) selects it among all later rows that are stored. If there is none, returns
+    the row itself. The cost is linear in the length of the episode.
     """
     out = np.empty(rows.size, dtype=np.int64)
     _future(rows, noise, ring.capacity, ring.columns["end"], ring.columns["next"], out)

@@ -1,4 +1,4 @@
-"""Rate limiter (samples per insert), as in Reverb: balances sampling and inserting.
+"""Rate limiter (samples per insert), as in Reverb: balances sampling and inserting in replay.
 
 The limiter only tells whether sampling or inserting is allowed now; it never blocks.
 """
@@ -16,10 +16,11 @@ class Limiter:
         limiter.insert(rows)
         while limiter.ready(): sample a batch; learn; limiter.sample(batch)
 
-    The first `warmup` rows (`learning_starts`) can be sampled but are not counted as inserted, so
-    that learning does not start with a burst of updates. Actors have to wait while they are more
-    than `slack` rows ahead of the learner (`may_insert()`). At least one of `ready()` and
-    `may_insert()` is always true, so that actors and learner never wait for each other.
+    A row is one env step in replay. The first `warmup` rows (`learning_starts`) can be sampled but
+    are not counted as inserted, so that learning does not start with a burst of updates. Actors
+    have to wait while they are more than `slack` rows ahead of the learner (`may_insert()`). At
+    least one of `ready()` and `may_insert()` is always true, so that actors and learner never wait
+    for each other.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Limiter:
         slack: int,
         sampleable: Callable[[], bool] = lambda: True,
     ):
-        """Creates a rate limiter for batches of `batch` rows.
+        """Creates a rate limiter for batches of `batch` rows (env steps).
 
         `sampleable` returns whether replay holds any row that can be sampled.
         """
@@ -42,13 +43,13 @@ class Limiter:
         self.stored = self.inserted = self.drawn = 0
 
     def insert(self, rows: int) -> None:
-        """Counts rows that were inserted into replay."""
+        """Counts rows (env steps) that were inserted into replay."""
         warming = max(0, min(rows, self.warmup - self.stored))
         self.stored += rows
         self.inserted += rows - warming
 
     def sample(self, rows: int) -> None:
-        """Counts rows that were sampled for a gradient step."""
+        """Counts rows (env steps) that were sampled from replay for a gradient step."""
         if rows <= 0:
             raise ProtocolError(f"a batch has at least one row, got {rows}")
         self.drawn += rows
@@ -59,26 +60,29 @@ class Limiter:
         return allowed and self._sampleable()
 
     def may_insert(self) -> bool:
-        """Returns whether actors may insert rows, i.e. are not too far ahead of the learner."""
+        """Returns whether actors may insert env steps into replay now.
+
+        They may not while they are too far ahead of the learner.
+        """
         return self.samples_per_insert * (self.inserted - self.slack) <= self.drawn
 
     @property
     def room(self) -> int:
-        """Number of rows that actors may still insert before they have to wait."""
+        """Number of rows (env steps) that actors may still insert into replay before they wait."""
         warming = max(0, self.warmup - self.stored)
         ahead = self.inserted - self.drawn / self.samples_per_insert
         return max(0, warming + int(self.slack - ahead))
 
     @property
     def missing(self) -> int:
-        """Number of rows that must be inserted before a batch may be sampled; at least 1."""
+        """Number of rows (env steps) to insert before a batch may be sampled; at least 1."""
         warming = max(0, self.warmup - self.stored)
         due = math.ceil((self.drawn + self.batch) / self.samples_per_insert)
         return max(1, warming + due - self.inserted)
 
     @property
     def ratio(self) -> float:
-        """Sampled rows per inserted row so far; 0 before the first inserted row."""
+        """Sampled rows (env steps) per inserted row so far; 0 before the first inserted row."""
         return self.drawn / self.inserted if self.inserted else 0.0
 
     def state(self) -> dict[str, int]:

@@ -4,12 +4,14 @@
     batch = replay.sample(64, beta=0.4)             # rows → n-step batch
     replay.update_priorities(batch.rows, td_error)  # TD errors → priorities
 
+A row is one stored env step, or the final observation of an episode.
+
 | implementation | where rows are stored |
 |---|---|
-| `LocalReplay` (`buffer.py`) | in one ring of the learner's host |
-| `Rollouts` (`rollouts.py`) | in one ring, until each rollout has been learned from |
-| `ShardedReplay` (`shards.py`) | in several rings of the learner's host |
-| `RemoteReplay` (`cluster/remote_replay.py`) | in a shard on every host of a cluster |
+| `LocalReplay` (`buffer.py`) | in one ring buffer on the learner's host |
+| `Rollouts` (`rollouts.py`) | in one ring buffer, until each rollout has been learned from |
+| `ShardedReplay` (`shards.py`) | in several ring buffers (shards) on the learner's host |
+| `RemoteReplay` (`cluster/remote_replay.py`) | in one shard on every host of a cluster |
 | `DeviceReplay` (`actors/device_group.py`) | on the learner's device |
 """
 
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Inserted(NamedTuple):
-    """Rows [first, first + count) that were inserted into replay; `steps` of them have an action.
+    """Range of the rows that were inserted into replay: rows [first, first + count).
 
-    A row without an action is the final observation of an episode.
+    A row is one env step or the final observation of an episode; `steps` of the rows are env steps.
     """
 
     first: int  # -1 where the rows are in several shards
@@ -37,7 +39,10 @@ class Inserted(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Observations and returns of newly inserted rows, for running normalisation statistics."""
+    """Observations, and discounted returns so far, of env steps that were inserted into replay.
+
+    They update the running statistics for normalisation.
+    """
 
     leaves: dict[str, Array]  # raw observations by leaf, [N, *leaf] each
     returns: Array  # [N] discounted return of the episode so far
@@ -50,56 +55,61 @@ class Replay(Protocol):
 
     @property
     def stale(self) -> int:
-        """Number of rows that arrived with weights older than `replay.max_policy_lag` versions.
+        """Number of inserted rows (env steps) that were collected with weights that are too old.
 
-        Such rows are never sampled.
+        Too old is more than `replay.max_policy_lag` versions behind the newest weights at the time
+        of insertion. Such rows are never sampled.
         """
 
     @property
     def fill(self) -> float:
-        """Share of the replay capacity that holds rows, 0 to 1."""
+        """Share of the replay capacity that is filled with env steps, 0 to 1."""
 
     @property
     def extents(self) -> Sequence[RowRange]:
-        """Range of the stored row numbers of each shard, for a checkpoint.
+        """Range of stored row (env step) numbers of each shard (part of the replay buffer).
 
-        Empty for a replay whose rows are not saved in checkpoints.
+        It is for checkpoints, and empty for a replay whose rows are not saved in checkpoints.
         """
 
     def insert(self) -> Inserted:
-        """Inserts the rows that actors have written since the last call."""
+        """Inserts the env steps that actors have written since the last call; returns the range."""
 
     def sample(self, batch: int, *, beta: float = ...) -> SampledBatch:
         """Samples a batch; `beta` is the exponent of the importance weights."""
 
     def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
-        """Sets the priorities of the rows of the last batch from their TD errors."""
+        """Sets the priorities of the last batch's rows (env steps) from their TD errors."""
 
     def observed(self, inserted: Inserted) -> Observed | None:
-        """Returns observations and returns of newly inserted rows; call once per insertion.
+        """Returns observations and discounted returns so far of newly inserted env steps.
 
-        Returns None for a replay on a GPU, whose rows are not copied to the host.
+        It must be called once per insertion. Returns None for a replay on a GPU, whose steps are
+        not copied to the host.
         """
 
     def newest_version(self, inserted: Inserted) -> int:
-        """Returns the highest weights version with which newly inserted rows were collected."""
+        """Returns the newest version of the weights with which inserted steps were collected."""
 
     def unsaved(self, saved: Sequence[int]) -> Sequence[RowBlock]:
-        """Returns copies of the rows that no checkpoint file holds yet, one block for each shard.
+        """Returns copies of the rows (env steps) that no checkpoint file holds yet.
 
-        These are the rows of each shard from row number `saved[shard]` on.
+        There is one block of rows for each shard (part of the replay buffer), from row number
+        `saved[shard]` on.
         """
 
     def save(self, saved: Sequence[int]) -> ReplayState:
         """Returns the replay state for a checkpoint.
 
-        It includes the rows of each shard from row number `saved[shard]` on.
+        It includes the rows (env steps) of each shard (part of the replay buffer) from row number
+        `saved[shard]` on.
         """
 
     def resume(self, saved: SavedReplay) -> None:
         """Restores replay from a checkpoint.
 
-        If the number of shards has changed, the rows are distributed again over the shards.
+        If the number of shards (parts of the replay buffer) has changed, the rows are distributed
+        again over the shards.
         """
 
     def close(self) -> None: ...

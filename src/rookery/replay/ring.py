@@ -107,7 +107,7 @@ def obs_column(leaf: str) -> str:
 
 
 def schema_of(spec: EnvSpec) -> Schema:
-    """Returns the columns of a replay row for an environment with this spec."""
+    """Returns the columns of a replay row (env step) for an environment with this spec."""
     obs = tuple(Column(obs_column(leaf.name), leaf.shape, leaf.dtype) for leaf in spec.obs)
     action = Column("action", spec.action.shape, spec.action.dtype)
     extras = (Column(extra.name, extra.shape, extra.dtype) for extra in spec.extras)
@@ -133,7 +133,10 @@ def row_bytes(schema: Schema) -> int:
 
 
 class Ring:
-    """Ring buffer of rows in a memory-mapped file. Build it with `create`, `open` or `from_fd`."""
+    """Ring buffer of rows (env steps) in a memory-mapped file.
+
+    Build it with `create`, `open` or `from_fd`.
+    """
 
     def __init__(self, fd: int, *, writable: bool):
         self.fd = fd
@@ -167,10 +170,11 @@ class Ring:
         name: str | None = None,
         stride: int = 1,
     ) -> "Ring":
-        """Creates a ring. Without a name it is an unnamed file, private to this process tree.
+        """Creates a ring buffer of `capacity` rows (env steps) in a file.
 
-        `stride` is the number of rows from one step of an environment to its next step, if that is
-        constant. Raises `ConfigError` if the disk or /dev/shm is full.
+        Without a name, the file is unnamed and private to this process and its children. `stride`
+        is the number of rows from one step of an environment to its next step, if that is constant.
+        Raises `ConfigError` if the disk or /dev/shm is full.
         """
         if capacity < 1:
             raise ConfigError(f"a ring has at least one row, got a capacity of {capacity}")
@@ -191,7 +195,10 @@ class Ring:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> "Ring":
-        """Maps an existing ring file, read-only unless `writable`."""
+        """Maps the file of an existing ring buffer, read-only unless `writable`.
+
+        Raises `ProtocolError` if the file is not a ring buffer or is damaged.
+        """
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             return cls(fd, writable=writable)
@@ -201,17 +208,17 @@ class Ring:
 
     @classmethod
     def from_fd(cls, fd: int) -> "Ring":
-        """Maps an unnamed ring whose file descriptor this process inherited from its parent."""
+        """Maps an unnamed ring buffer whose file descriptor this process inherited."""
         return cls(fd, writable=True)
 
     @property
     def paired(self) -> bool:
-        """Returns whether each row of this ring also holds its next observation."""
+        """True if each row (env step) of this ring buffer also holds its next observation."""
         return "done" in self.columns
 
     @property
     def stride(self) -> int:
-        """Number of rows from one step of an environment to its next step.
+        """Number of rows from one step of an environment to its next step in this ring buffer.
 
         Meaningful only if rows hold their next observation (`paired`).
         """
@@ -219,12 +226,12 @@ class Ring:
 
     @property
     def address(self) -> int:
-        """Memory address of the mapped ring, for compiled code that reads several rings."""
+        """Memory address of the mapped ring buffer, for compiled code that reads several."""
         return int(self.bytes.ctypes.data)
 
     @property
     def owner(self) -> Owner:
-        """The process that writes to the ring, or the last one that did."""
+        """The process that writes to the ring buffer, or the last one that did."""
         return Owner(*_OWNER.unpack_from(self._map, _OWNER_AT))
 
     @property
@@ -241,34 +248,37 @@ class Ring:
 
     @property
     def oldest(self) -> int:
-        """Row number of the oldest row that is stored and not being overwritten."""
+        """Number of the oldest row (env step) that is stored and not being overwritten."""
         return max(0, self.reserved - self.capacity)
 
     @property
     def free(self) -> int:
-        """Number of rows that an actor can still write before the learner must read some.
+        """Number of rows (env steps) an actor can still write before the learner must read some.
 
-        For transport rings only, which carry rows from an actor to the learner.
+        For transport rings only, the ring buffers that carry rows from one actor to the learner.
         """
         return self.capacity - (self.reserved - self.consumed)
 
     @property
     def waiting(self) -> bool:
-        """Returns whether a transport ring (actor to learner) holds rows that are not read yet."""
+        """True if a transport ring (ring buffer from an actor to the learner) holds unread rows."""
         return look(self.words, COMMITTED) > look(self.words, _CONSUMED)
 
     def control(self, go: bool, epsilon: float, rows: int = UNLIMITED_ROWS) -> None:
-        """Lets the actor that writes to this ring play if `go`, otherwise pauses it.
+        """Lets the actor that writes to this ring buffer play if `go`, otherwise pauses it.
 
-        The actor may begin chunks until it has written `rows` more rows. Also sends the actor its
-        exploration rate `epsilon`.
+        The actor may begin chunks (of `actor.chunk` env steps) until it has written `rows` more
+        rows. Also sends the actor its exploration rate `epsilon`.
         """
         self.words[_EPSILON : _EPSILON + 1].view(np.float64)[0] = epsilon
         post(self.words, _ROW_LIMIT, self.reserved + rows if go else 0)
 
     @property
     def may_write(self) -> bool:
-        """Returns whether the learner allows the actor to play on, see `control`."""
+        """True if the learner allows the actor that writes to this ring buffer to play on.
+
+        The learner sets this with `control`.
+        """
         return self.reserved < look(self.words, _ROW_LIMIT)
 
     @property
@@ -276,9 +286,9 @@ class Ring:
         return float(self.words[_EPSILON : _EPSILON + 1].view(np.float64)[0])
 
     def slots(self, first: int, count: int) -> Slots:
-        """Returns the array indices of `count` rows from `first` on.
+        """Returns the array indices of `count` rows (env steps) from row number `first` on.
 
-        It is a slice, or an index array if the rows wrap around the end of the ring.
+        It is a slice, or an index array if the rows wrap around the end of the ring buffer.
         """
         start = first % self.capacity
         if start + count <= self.capacity:
@@ -286,7 +296,11 @@ class Ring:
         return (start + np.arange(count)) % self.capacity
 
     def reserve(self, count: int) -> int:
-        """Announces that `count` rows are about to be written; returns the first row's number."""
+        """Announces that `count` rows are about to be written; returns the first row's number.
+
+        Readers then know that the oldest rows may be overwritten. Raises `ProtocolError` if `count`
+        exceeds the capacity.
+        """
         if count > self.capacity:
             raise ProtocolError(f"{count} rows do not fit into a ring of {self.capacity}")
         first = self.reserved
@@ -298,7 +312,7 @@ class Ring:
         post(self.words, COMMITTED, self.reserved)
 
     def consume(self, upto: int) -> None:
-        """Marks the rows below `upto` of a transport ring (actor to learner) as read.
+        """Marks the rows below number `upto` of a ring buffer from an actor to the learner as read.
 
         The actor may then overwrite them.
         """
@@ -306,9 +320,10 @@ class Ring:
 
     @contextlib.contextmanager
     def writing(self, count: int) -> Iterator[Slots]:
-        """Context manager: reserves `count` rows, yields their slots to write to, then commits.
+        """Context manager: reserves `count` rows, yields their array indices, then commits them.
 
-        Rows that an exception leaves half-written are never sampled.
+        The caller writes the rows (env steps) at these indices. Rows that an exception leaves
+        half-written are never sampled.
         """
         first = self.reserve(count)
         try:
@@ -319,7 +334,7 @@ class Ring:
         self.commit()
 
     def append(self, rows: Mapping[str, Array]) -> None:
-        """Appends rows, given as arrays by column name.
+        """Appends rows (env steps), given as arrays by column name.
 
         A column that is not given gets its default value in `MISSING`, or 0 if it has none.
         """
@@ -329,9 +344,10 @@ class Ring:
                 column[slots] = rows.get(name, MISSING.get(name, 0))
 
     def put(self, count: int, rows: Mapping[str, npt.ArrayLike]) -> None:
-        """Appends `count` rows of the given columns; other columns keep their slots' old values.
+        """Appends `count` rows (env steps) of the given columns; does not write the other columns.
 
-        It is faster than `append`, for a writer that always gives the same columns.
+        Those keep the values of the overwritten rows. It is faster than `append`, for a writer that
+        always gives the same columns.
         """
         words, columns = self.words, self.columns
         first = look(words, RESERVED)
@@ -342,10 +358,11 @@ class Ring:
         post(words, COMMITTED, first + count)
 
     def drain_from(self, transport: "Ring") -> tuple[int, int]:
-        """Copies the unread rows of an actor's ring into this ring; returns first row and count.
+        """Copies the unread rows (env steps) of an actor's ring buffer into this ring buffer.
 
-        Both rings must have the same schema. One call copies at most `capacity` rows. The rows are
-        not committed here: `Chains.link` links them to earlier rows and commits them.
+        Returns the number of the first copied row and how many were copied, at most `capacity`.
+        Both ring buffers must have the same schema. The rows are not committed here: `Chains.link`
+        links them to earlier rows and commits them.
         """
         first, count = _drain(
             self.bytes, self.layout, self.words, transport.bytes, transport.layout, transport.words
@@ -353,15 +370,16 @@ class Ring:
         return int(first), int(count)
 
     def adopt(self) -> None:
-        """Makes this process the writer of a ring.
+        """Makes this process the writer of the ring buffer.
 
-        Rows that the previous writer left half-written become invalid and are never sampled.
+        Rows (env steps) that the previous writer left half-written become invalid and are never
+        sampled.
         """
         _OWNER.pack_into(self._map, _OWNER_AT, *Owner.this())
         self._bury()
 
     def _bury(self) -> None:
-        """Commits half-written rows as invalid rows, which are never sampled."""
+        """Commits half-written rows (env steps) as invalid rows, which are never sampled."""
         first, last = self.committed, self.reserved
         if self.paired:
             self.columns["done"][self.slots(first, last - first)] = np.nan
@@ -376,23 +394,27 @@ class Ring:
         self.commit()
 
     def restart_at(self, row: int) -> None:
-        """Sets the next row number of a new ring, which no other process may read yet."""
+        """Sets the number that the next row (env step) of a new ring buffer gets.
+
+        No other process may read the ring buffer yet.
+        """
         post(self.words, RESERVED, row)
         post(self.words, COMMITTED, row)
 
     def beat(self) -> None:
-        """Stores the present time as the owner's heartbeat, for processes that read the ring."""
+        """Stores the present time as the writer's heartbeat, for readers of the ring buffer."""
         post(self.words, _HEARTBEAT, time.clock_gettime_ns(_CLOCK))
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the last heartbeat of the process that writes to the ring."""
+        """Seconds since the last heartbeat of the process that writes to the ring buffer."""
         return (time.clock_gettime_ns(_CLOCK) - look(self.words, _HEARTBEAT)) / 1e9
 
     def close(self) -> None:
-        """Unmaps the ring; numpy views of its columns must not be used any more.
+        """Unmaps the ring buffer; numpy views of its columns must not be used any more.
 
-        An unnamed ring is deleted once the last process closes it.
+        An unnamed ring buffer is deleted once the last process closes it. Raises `ClosedError` if
+        it was closed before.
         """
         if self.fd < 0:
             raise ClosedError("this ring was closed before; keep one owner for each ring")
@@ -409,7 +431,7 @@ class Ring:
 
 
 def default_directory() -> Path:
-    """Returns the directory for ring files: /dev/shm if it exists, else the temporary folder."""
+    """Returns the directory for ring buffers: /dev/shm if it exists, else the temporary folder."""
     return SHM if SHM.is_dir() else Path(tempfile.gettempdir())
 
 
@@ -518,9 +540,10 @@ def allocate(fd: int, size: int, directory: Path, *, what: str) -> None:
 
 @njit(cache=True, nogil=True)
 def _cut(links, first, last):  # type: ignore[no-untyped-def]
-    """Removes the links of rows [first, last) to row `last` and later rows: sets `next` to 0.
+    """Removes the links of rows [first, last) to row `last` and later rows: sets them to 0.
 
-    `next` is the distance to the next row of the same environment.
+    `links` is the column `next`, the distance from a row (env step) to the next row of the same
+    environment.
     """
     for row in range(first, last):
         if row + links[row % links.size] >= last:
@@ -529,9 +552,10 @@ def _cut(links, first, last):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _drain(target, target_layout, target_words, source, source_layout, source_words):  # type: ignore[no-untyped-def]
-    """Copies the unread rows of an actor's transport ring to the replay ring, by column.
+    """Copies the unread rows (env steps) of an actor's ring buffer to the replay ring buffer.
 
-    Copies the longest blocks in which neither ring wraps around.
+    Copies column by column, in the longest blocks in which neither ring buffer wraps around.
+    Returns the number of the first row in replay and the number of copied rows.
     """
     columns = target_layout.size // 2
     target_capacity, source_capacity = target_layout[0], source_layout[0]

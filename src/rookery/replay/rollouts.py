@@ -1,12 +1,13 @@
-"""Rollout buffer for on-policy algorithms (A2C, PPO): rows are used for some epochs, then dropped.
+"""Rollout buffer for on-policy algorithms (A2C, PPO): steps are used for some epochs, then dropped.
 
     rollouts.insert()                    # rows of all actors; a rollout that is used up is dropped
     while rollouts.left:                 # epochs x minibatches
         batch = rollouts.sample(64)      # rows in random order, each once per epoch
 
-`Rollouts` implements `Replay`; `RolloutLimiter` decides when it may be sampled. Advantages (GAE,
-Schulman et al. 2016) are estimated once for each rollout, from values that the actors stored. If an
-actor's rows end in the middle of an episode, the last row holds the value of the next state.
+A row is one env step. `Rollouts` implements `Replay`; `RolloutLimiter` decides when it may be
+sampled. Advantages (GAE, Schulman et al. 2016) are estimated once for each rollout, from values
+that the actors stored. If an actor's rows end in the middle of an episode, the last row holds the
+value of the next state.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,16 +39,19 @@ if TYPE_CHECKING:
 
 
 class RowSource(Protocol):
-    """Interface of a replay on other hosts, whose rows the learner copies to its rollout buffer."""
+    """Interface of replay on other hosts, from which the learner copies steps to its rollouts."""
 
     def insert(self) -> Inserted: ...
 
     def fetch(self) -> list[RowBlock]:
-        """Returns copies of the rows that the last `insert` added, one block for each shard."""
+        """Returns copies of the rows (env steps) that the last `insert` added.
+
+        There is one block of rows for each shard (the part of the replay on one host).
+        """
 
 
 class Estimated(NamedTuple):
-    """Advantages and value targets of the rows of a rollout."""
+    """Advantages and value targets of the rows (env steps) of a rollout."""
 
     rows: Rows  # [N] by actor and environment, so that their order is the same on every engine
     advantage: Floats  # [N] float32
@@ -55,7 +59,7 @@ class Estimated(NamedTuple):
 
 
 class Rollouts(LocalReplay):
-    """On-policy rollout buffer: holds one rollout, and the one before it for stacked frames."""
+    """On-policy rollout buffer: holds one rollout, and the one before it for frame stacks."""
 
     algo: RolloutConfig
 
@@ -71,7 +75,7 @@ class Rollouts(LocalReplay):
         self._made: Estimated | None = None
 
     def insert(self) -> Inserted:
-        """Inserts new rows of the actors; starts a new rollout if the last one is used up."""
+        """Inserts new env steps of the actors; starts a new rollout if the last one is used up."""
         if self.left == 0:
             self._first, self._drawn = self.ring.committed, 0
         self._made = None
@@ -85,12 +89,12 @@ class Rollouts(LocalReplay):
 
     @property
     def left(self) -> int:
-        """Number of batches that may still be sampled from this rollout."""
+        """Number of minibatches that may still be sampled from the present rollout."""
         return self._batches * self.algo.epochs - self._drawn
 
     @property
     def _batches(self) -> int:
-        """Number of minibatches per epoch: rows / `batch_size`, rounded.
+        """Number of minibatches per epoch: env steps of the rollout / `batch_size`, rounded.
 
         It is 1 for algorithms such as A2C, which learn from the whole rollout at once.
         """
@@ -104,8 +108,9 @@ class Rollouts(LocalReplay):
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
         """Returns the next minibatch of the epoch; all minibatches have about the same size.
 
-        The size is near `replay.batch_size`; `batch` is ignored. A small remainder is avoided
-        because advantages are normalised within each minibatch.
+        The size is near `replay.batch_size`, or the whole rollout for algorithms such as A2C;
+        `batch` is ignored. A small remainder is avoided because advantages are normalised within
+        each minibatch.
         """
         made = self._estimated()
         if not self._order.size:
@@ -168,7 +173,10 @@ class Rollouts(LocalReplay):
 
 
 class RolloutLimiter:
-    """Rate limiter of on-policy algorithms: alternates between acting and epochs of learning."""
+    """Rate limiter of on-policy algorithms: actors and learner take turns.
+
+    Actors collect a rollout, then wait until the learner has done all its epochs on it.
+    """
 
     def __init__(self, rollouts: Rollouts):
         self._rollouts = rollouts
@@ -185,28 +193,28 @@ class RolloutLimiter:
         return self._rollouts.left > 0
 
     def may_insert(self) -> bool:
-        """Returns whether actors may step: once all epochs of the rollout are done."""
+        """Returns whether actors may step: only if all epochs of the last rollout are done."""
         return not self.ready()
 
     @property
     def room(self) -> int:
-        """Number of rows that actors may insert before they have to wait.
+        """Number of rows (env steps) that actors may insert before they have to wait.
 
-        It is 0 while the learner has epochs left, then the capacity of the buffer.
+        It is 0 while the learner has epochs left, then the capacity of the rollout buffer.
         """
         return 0 if self.ready() else self._rollouts.ring.capacity
 
     @property
     def missing(self) -> int:
-        """Smallest number of rows to insert before a batch may be sampled; always 1.
+        """Smallest number of rows (env steps) to insert before a batch may be sampled; always 1.
 
-        The rows that actors have inserted are a rollout, however many they are.
+        Whatever number of rows the actors have inserted counts as a rollout.
         """
         return 1
 
     @property
     def ratio(self) -> float:
-        """Sampled rows per inserted row so far; 0 before the first inserted row."""
+        """Sampled rows (env steps) per inserted row so far; 0 before the first inserted row."""
         return self.drawn / self.stored if self.stored else 0.0
 
     def state(self) -> dict[str, int]:
@@ -226,11 +234,12 @@ def advantages(
     gamma: float,
     gae_lambda: float,
 ) -> tuple[Floats, Array]:
-    """Returns [N] generalised advantage estimates (GAE) and a mask of the rows that have one.
+    """Returns generalised advantage estimates (GAE) of N rows, and a mask of rows that have one.
 
-    `following` [N] is the distance to the next row of the same episode, or 0 if that row is not
-    stored. Where it is 0, `ahead` [N] is the value of the next state, from which the estimate is
-    bootstrapped. Final observations, and rows whose next state is unknown, have no advantage.
+    A row is one env step or the final observation of an episode. `following` [N] is the distance to
+    the next row of the same episode, or 0 if that row is not stored. Where it is 0, `ahead` [N] is
+    the value of the next state, from which the estimate is bootstrapped. Final observations, and
+    rows whose next state is unknown, have no advantage.
     """
     out = np.zeros(reward.size, dtype=np.float32)
     known = np.zeros(reward.size, dtype=np.bool_)
@@ -241,7 +250,7 @@ def advantages(
 
 @njit(cache=True, nogil=True)
 def _advantages(reward, value, ahead, end, following, gamma, decay, out, known):  # type: ignore[no-untyped-def]
-    """Computes GAE backwards in time, since each row needs the advantage of its next row."""
+    """Computes GAE backwards in time, since each env step needs the advantage of its next step."""
     for i in range(reward.size - 1, -1, -1):
         if end[i] != 0:
             continue

@@ -5,12 +5,12 @@
     rows, weight = sampler.sample(batch, beta, rng)
     sampler.update_priorities(rows, td_error)     overwritten rows are skipped
 
-A row can be sampled only between `admit` and `clear`.
+A row is one stored env step. It can be sampled only between `admit` and `clear`.
 
-If replay has several shards, the learner draws the random numbers for all of them (`shards.py`).
-It turns them into positions in [0, total mass), where the mass ("spread") of a shard is the sum of
-its priorities, or its number of rows for uniform sampling. Each shard finds the rows at its
-positions:
+If replay has several shards (parts, which may be on other hosts), the learner draws the random
+numbers for all of them (`shards.py`). It turns them into positions in [0, total mass), where the
+mass ("spread") of a shard is the sum of its priorities, or its number of rows for uniform sampling.
+Each shard finds the rows at its positions:
 
     places = sampler.place(noise, sum of all spreads)      the same for every shard
     hits = sampler.find(places of this shard, its spread when they were drawn)
@@ -38,14 +38,17 @@ MOST_DOUBLINGS = 12
 
 
 class SampledRows(NamedTuple):
-    """B sampled row numbers and their importance weights, the largest of which is 1."""
+    """Numbers of the B rows (env steps) sampled for a batch, and their importance weights.
+
+    The largest importance weight is 1.
+    """
 
     rows: Rows
     weight: Floats
 
 
 class Hits(NamedTuple):
-    """Row numbers that a replay shard found at sampling positions, drawn by the learner.
+    """Numbers of the rows (env steps) that a replay shard found at positions drawn by the learner.
 
     A position is a number in [0, sum of priorities), or [0, number of rows) if sampling is uniform.
     `where` holds the index of each row's position; a position whose row cannot be sampled has no
@@ -58,29 +61,30 @@ class Hits(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Interface of a sampler, which chooses the rows of a batch."""
+    """Interface of a sampler, which chooses the rows (stored env steps) of a batch."""
 
     @property
     def spread(self) -> float:
-        """Total sampling mass: the sum of priorities, or the number of rows if uniform."""
+        """Total sampling mass: the sum of priorities, or the number of stored rows if uniform."""
 
     @staticmethod
     def noise(batch: int, tries: int) -> int:
         """Returns how many random numbers the sampler needs to sample one batch.
 
-        `tries` counts the attempts at this batch so far that gave too few valid rows.
+        `tries` counts the attempts at this batch so far that found too few rows that can be
+        sampled.
         """
 
     @staticmethod
     def place(noise: Floats, spread: float) -> Floats:
         """Turns random numbers in [0, 1) into sampling positions in [0, spread).
 
-        `spread` is the sum of priorities, or the number of rows if sampling is uniform.
+        `spread` is the sum of priorities of replay, or its number of rows if sampling is uniform.
         """
 
     @staticmethod
     def weigh(likelihood: Floats, beta: float) -> Floats:
-        """Returns the importance weights of rows that were sampled with these probabilities.
+        """Returns importance weights of rows (env steps) from their sampling probabilities.
 
         The probabilities `likelihood` need not be normalised. The largest weight is 1.
         """
@@ -95,7 +99,7 @@ class Sampler(Protocol):
 
 
 class Uniform:
-    """Samples all rows that can start a transition or sequence with the same probability."""
+    """Uniform sampler: every env step that can start a transition or sequence is equally likely."""
 
     def __init__(self, ring: Ring, chains: Chains, alpha: float):
         self._ring, self._closed = ring, chains.closed
@@ -106,7 +110,7 @@ class Uniform:
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
         """Does nothing: uniform sampling has no priorities.
 
-        Which rows can be sampled is read from `Chains.closed`.
+        Which rows (env steps) can be sampled is read from the array `Chains.closed` instead.
         """
 
     @property
@@ -115,7 +119,7 @@ class Uniform:
 
     @staticmethod
     def noise(batch: int, tries: int) -> int:
-        """Returns how many random rows to draw for a batch: more than `batch`.
+        """Returns how many random rows (env steps) to draw for a batch: more than `batch`.
 
         Some rows are rejected because they cannot be sampled, such as the newest ones and final
         observations. Twice as many are drawn at each further try.
@@ -131,9 +135,10 @@ class Uniform:
         return np.ones(likelihood.size, dtype=np.float32)
 
     def sample(self, batch: int, beta: float, rng: np.random.Generator) -> SampledRows:
-        """Samples rows with replacement: draws random rows and rejects those not to be sampled.
+        """Samples rows (env steps) with replacement: draws random rows and rejects invalid ones.
 
-        Rejected rows are, for example, the newest ones and final observations.
+        Invalid rows are, for example, the newest ones and final observations. Raises
+        `EmptyReplayError` if too few valid rows are found.
         """
         _refuse_batch(batch)
         rows = np.empty(batch, dtype=np.int64)
@@ -163,11 +168,12 @@ class Uniform:
 
 
 class Prioritized:
-    """Samples row i with probability p_i**alpha / sum(p**alpha) (Schaul et al. 2016).
+    """Prioritized sampler: row (env step) i has probability p_i**alpha / sum(p**alpha).
 
-    One row is sampled from each of B equal strata of the sum of priorities. The leaf of row r in
-    the sum tree is r % capacity. A node is always computed as the sum of its children in the same
-    order, so that a tree rebuilt from its leaves equals the original bit for bit.
+    This is prioritized experience replay (Schaul et al. 2016). One row is sampled from each of B
+    (batch size) equal strata of the sum of priorities. Row r is leaf r % capacity of a sum tree. A
+    node is always computed as the sum of its children in the same order, so that a tree rebuilt
+    from its leaves equals the original bit for bit.
     """
 
     def __init__(self, ring: Ring, chains: Chains, alpha: float):
@@ -178,7 +184,10 @@ class Prioritized:
 
     @property
     def leaves(self) -> Floats:
-        """Leaves of the sum tree: [capacity] priorities to the power of alpha, by ring slot."""
+        """Leaves of the sum tree: [capacity] priorities to the power of alpha.
+
+        The leaf of row (env step) number r is r % capacity.
+        """
         start = int(self._starts[-2])
         return self._tree[start : start + self._ring.capacity]
 
@@ -212,7 +221,7 @@ class Prioritized:
         _clear(self._tree, self._starts, first, count, self._ring.capacity)
 
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
-        """Makes rows sampleable, with priorities from their TD errors.
+        """Makes rows (env steps) available for sampling, with priorities from their TD errors.
 
         A row without a known TD error gets the largest priority so far.
         """
@@ -247,7 +256,10 @@ class Prioritized:
         return SampledRows(rows, weight)
 
     def update_priorities(self, rows: Rows, td_error: Floats) -> None:
-        """Sets the priorities of rows to |TD error| + FLOOR; skips rows that were overwritten."""
+        """Sets the priorities of rows (env steps) to |TD error| + FLOOR; skips overwritten rows.
+
+        Raises `ProtocolError` if a TD error is not finite.
+        """
         if td_error.shape != rows.shape:
             raise ProtocolError(
                 f"update_priorities needs one TD error for each row, got {td_error.shape} for "
@@ -292,9 +304,10 @@ def unclosed(low: int, high: int) -> EmptyReplayError:
 
 
 def _rescaled(places: Floats, before: float, now: float) -> Floats:
-    """Scales sampling positions from the old total mass `before` to the present one `now`.
+    """Scales sampling positions from the range [0, before) to the range [0, now).
 
-    Rows may have been inserted since the positions were drawn.
+    The ranges are the sums of priorities of a replay shard when the positions were drawn, and now.
+    Rows (env steps) may have been inserted in between.
     """
     return places if before == now else places * (now / before)
 
@@ -320,8 +333,8 @@ def _level_starts(capacity: int) -> Rows:
 def _guess(noise, low, high, closed, rows, filled):  # type: ignore[no-untyped-def]
     """Draws random row numbers in [low, high) and adds those that can be sampled to `rows`.
 
-    Stops once `rows` is full or the random numbers `noise` are used up. `filled` is the number of
-    entries of `rows` that are already set; returns the new number.
+    A row is one stored env step. Stops once `rows` is full or the random numbers `noise` are used
+    up. `filled` is the number of entries of `rows` that are already set; returns the new number.
     """
     for i in range(noise.size):
         if filled == rows.size:
@@ -386,10 +399,11 @@ def _admit(tree, starts, rows, td_error, largest, alpha, capacity):  # type: ign
 
 @njit(cache=True, nogil=True)
 def _update_priorities(tree, starts, rows, td_error, alpha, oldest, capacity):  # type: ignore[no-untyped-def]
-    """Sets the leaves of rows in the sum tree to (|TD error| + FLOOR) ** alpha.
+    """Sets the leaves of rows (env steps) in the sum tree to (|TD error| + FLOOR) ** alpha.
 
     Returns the largest |TD error| + FLOOR. If one is nan or larger than CEILING, changes nothing
-    and returns infinity. A leaf that is 0 stays 0, because its row cannot be sampled.
+    and returns infinity. Overwritten rows are skipped. A leaf that is 0 stays 0, because its row
+    cannot be sampled.
     """
     leaves = starts[starts.size - 2]
     fresh, values = np.empty(rows.size, dtype=np.int64), np.empty(rows.size)
@@ -409,7 +423,10 @@ def _update_priorities(tree, starts, rows, td_error, alpha, oldest, capacity):  
 
 @njit(cache=True, nogil=True)
 def _clear(tree, starts, first, count, capacity):  # type: ignore[no-untyped-def]
-    """Sets the priorities of `count` rows from `first` on to 0, so that they are not sampled."""
+    """Sets the priorities of `count` rows (env steps) from row `first` on to 0 in the sum tree.
+
+    Rows with priority 0 are never sampled.
+    """
     leaves = starts[starts.size - 2]
     nodes = np.empty(count, dtype=np.int64)
     kept = 0
@@ -484,7 +501,10 @@ def _descend(tree, starts, mass, rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _weigh(mass, beta, weight):  # type: ignore[no-untyped-def]
-    """Computes importance weights (p_i / p_min) ** -beta, of which the largest is 1."""
+    """Computes importance weights (p_i / p_min) ** -beta, of which the largest is 1.
+
+    `mass` holds the sampling probabilities p, which need not be normalised.
+    """
     lowest = np.inf
     for b in range(mass.size):
         lowest = min(lowest, mass[b])
@@ -494,7 +514,10 @@ def _weigh(mass, beta, weight):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _number(committed, capacity, rows):  # type: ignore[no-untyped-def]
-    """Replaces leaf indices of the sum tree, which are ring slots, by row numbers, in place."""
+    """Replaces leaf indices of the sum tree by row (env step) numbers, in place.
+
+    The leaf index of a row is its number modulo `capacity`.
+    """
     newest = committed - 1
     last = newest % capacity  # its leaf: those behind it belong to the round before
     for b in range(rows.size):

@@ -1,4 +1,7 @@
-"""Replay state in a checkpoint, and redistribution of its rows to another number of shards."""
+"""Replay state in a checkpoint, and redistribution of its rows to another number of shards.
+
+A row is one stored env step. A shard is a part of a run's replay buffer.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +16,14 @@ Segments = Iterable[tuple[int, Arrays]]  # of one shard: first row, columns
 
 
 class RowRange(NamedTuple):
-    """Range [oldest, committed) of the row numbers that a replay shard holds."""
+    """Range [oldest, committed) of the row (env step) numbers that a replay shard holds."""
 
     oldest: int
     committed: int
 
 
 class RowBlock(NamedTuple):
-    """Consecutive replay rows as columns, and the number of the first row."""
+    """Consecutive replay rows (env steps) as arrays by column, and the first row's number."""
 
     first: int
     columns: Mapping[str, Array]
@@ -30,7 +33,7 @@ class RowBlock(NamedTuple):
 class ReplayState:
     """State of a replay buffer to be written to a checkpoint.
 
-    It includes only the rows that no file of an earlier checkpoint holds.
+    It includes only the rows (env steps) that no file of an earlier checkpoint holds.
     """
 
     numbers: JsonObject
@@ -41,7 +44,7 @@ class ReplayState:
 
 @dataclass(frozen=True)
 class SavedReplay:
-    """State of a replay buffer as read from a checkpoint, with all its saved rows."""
+    """State of a replay buffer as read from a checkpoint, with all its saved rows (env steps)."""
 
     numbers: JsonObject
     arrays: Arrays
@@ -49,7 +52,7 @@ class SavedReplay:
 
 
 def combined(shards: Sequence[ReplayState], rng: np.random.Generator) -> ReplayState:
-    """Joins the states of all replay shards into one state for a checkpoint."""
+    """Joins the states of all shards (parts) of a replay buffer into one state for a checkpoint."""
     return ReplayState(
         numbers={"rng": seeding.state_of(rng), "shards": [state.numbers for state in shards]},
         arrays={f"{i}.{n}": a for i, state in enumerate(shards) for n, a in state.arrays.items()},
@@ -66,7 +69,7 @@ def rng_of(numbers: SavedState) -> np.random.Generator:
 def apart(
     numbers: SavedState, arrays: Mapping[str, Array]
 ) -> list[tuple[SavedState, dict[str, Array]]]:
-    """Splits a saved replay state into the states of its shards.
+    """Splits a saved replay state into the states of its shards (parts of the replay buffer).
 
     The state of a `LocalReplay` is that of one shard.
     """
@@ -83,7 +86,7 @@ def remembered(
     states: Sequence[tuple[SavedState, dict[str, Array]]],
     segments: Sequence[Segments],
 ) -> Iterator[dict[str, Array]]:
-    """Yields the saved rows of all shards, as columns.
+    """Yields the rows (env steps) that all replay shards saved in a checkpoint, as columns.
 
     Skips rows that replay had overwritten before the checkpoint was made.
     """
@@ -95,9 +98,9 @@ def remembered(
 
 
 def of_place(columns: Mapping[str, Array], place: int, places: int) -> dict[str, Array]:
-    """Returns those of the given rows that belong to shard `place` of `places`.
+    """Returns those of the given rows (env steps) that belong to replay shard number `place`.
 
-    The shard of a row is its actor's number modulo `places`.
+    The run has `places` shards. The shard of a row is its actor's number modulo `places`.
     """
     own = np.flatnonzero(columns["actor"] % places == place)
     return {name: column[own] for name, column in columns.items()}

@@ -1,14 +1,14 @@
-"""Replay buffer in several shards, which is sampled as if it were one buffer.
+"""Replay buffer in several shards (parts), which is sampled as if it were one buffer.
 
     replay = ShardedReplay([...], rng)
     batch = replay.sample(64, beta=0.4)
 
 The learner draws all random numbers and turns them into sampling positions in [0, total mass),
-where the mass ("spread") of a shard is its sum of priorities, or its number of rows if sampling is
-uniform. Each shard returns the rows at the positions in its part. So batches depend only on the
-rows and the random generator, not on the hosts of the shards. A shard may have received rows since
-the learner last knew its mass, so its answer holds its mass at the time of the lookup. The
-probability of a row is P(shard) x priority / mass of the shard; importance weights are computed
+where the mass ("spread") of a shard is its sum of priorities, or its number of rows (env steps) if
+sampling is uniform. Each shard returns the rows at the positions in its part. So batches depend
+only on the rows and the random generator, not on the hosts of the shards. A shard may have received
+rows since the learner last knew its mass, so its answer holds its mass at the time of the lookup.
+The probability of a row is P(shard) x priority / mass of the shard; importance weights are computed
 from it and normalised over the whole batch.
 
 With one shard, the batches equal those of a `LocalReplay` bit for bit.
@@ -46,36 +46,43 @@ _NUMBER = (1 << TAG_BITS) - 1
 
 
 class Shard(Protocol):
-    """Interface of a replay shard, in this process or on another host."""
+    """Interface of a shard (part of a run's replay buffer), in this process or on another host."""
 
     @property
     def tag(self) -> int:
-        """Unique number of this shard in the run; a replacement of the shard gets a new number."""
+        """Unique number of this shard (part of a run's replay buffer) in the run.
+
+        If a shard is lost and replaced, the new one gets a new number.
+        """
 
     @property
     def spread(self) -> float:
-        """Sampling mass of the shard as last reported; 0 if it cannot be sampled now.
+        """Sampling mass of this replay shard as last reported; 0 if it cannot be sampled now.
 
-        The mass is the sum of priorities, or the number of rows if sampling is uniform.
+        The mass is the sum of priorities, or the number of rows (env steps) if sampling is uniform.
         """
 
     def insert(self) -> Inserted: ...
 
     def ask(self, places: Floats, spread: float) -> int:
-        """Requests the rows at sampling positions in [0, spread); returns the request's number.
+        """Requests the rows (env steps) at sampling positions from this replay shard.
 
+        Returns the number of the request. The positions `places` are numbers in [0, spread).
         `spread` is the shard's sum of priorities (number of rows if sampling is uniform) when the
         positions were drawn.
         """
 
     def answer(self, question: int) -> FoundRows | None:
-        """Waits for the answer to a request and returns it; None if the shard's host was lost."""
+        """Waits for the shard's reply to request number `question`; returns its rows (env steps).
+
+        Returns None if the shard's host was lost.
+        """
 
     def update_priorities(self, rows: Rows, td_error: Array) -> None: ...
 
 
 class LocalShard:
-    """A replay shard in the learner process."""
+    """A shard (part of a run's replay buffer) in the learner process."""
 
     def __init__(self, pool: LocalReplay, tag: int):
         self.pool, self.tag = pool, tag
@@ -102,7 +109,7 @@ class LocalShard:
 
 
 class ShardRequest(NamedTuple):
-    """A request to one replay shard for its rows of a batch."""
+    """A request of the learner to one replay shard for its rows (env steps) of a batch."""
 
     shard: Shard
     question: int
@@ -112,7 +119,7 @@ class ShardRequest(NamedTuple):
 
 @dataclass
 class PendingBatch:
-    """A batch that was requested from the shards and is not complete yet."""
+    """A batch that was requested from the shards of a replay buffer and is not complete yet."""
 
     batch: int
     tries: int = 0
@@ -122,7 +129,7 @@ class PendingBatch:
 
 
 class ShardRows(NamedTuple):
-    """Rows that one shard returned for a batch, with their sampling probabilities."""
+    """Rows (env steps) that one replay shard returned for a batch, with sampling probabilities."""
 
     tag: int
     found: FoundRows
@@ -131,7 +138,7 @@ class ShardRows(NamedTuple):
 
 
 class ShardSampler:
-    """Samples batches from the replay shards of a run.
+    """Samples batches from the shards (parts) of a run's replay buffer, for the learner.
 
     It tolerates that a shard is lost with its host, or replaced, before it has sent its rows.
     """
@@ -140,7 +147,10 @@ class ShardSampler:
         self.sampler, self.rng = sampler, rng
 
     def want(self, shards: Sequence[Shard], batch: int) -> PendingBatch:
-        """Requests a batch from the shards and returns at once; `take` waits for the rows."""
+        """Requests a batch from the replay shards and returns at once; `take` waits for the rows.
+
+        Raises `EmptyReplayError` if no shard has a row (env step) that can be sampled.
+        """
         pending = PendingBatch(batch)
         self._ask(shards, pending)
         return pending
@@ -165,9 +175,10 @@ class ShardSampler:
         pending.tries += 1
 
     def take(self, shards: Sequence[Shard], pending: PendingBatch, beta: float) -> ArrayBatch:
-        """Waits for a requested batch and returns it.
+        """Waits for a batch that was requested from the replay shards, and returns it.
 
-        Requests more rows if too few were found or a shard was lost.
+        Requests more rows (env steps) if too few were found or a shard was lost. Raises
+        `EmptyReplayError` after `GUESSES` requests.
         """
         while not self._collect(pending):
             if pending.tries >= GUESSES:
@@ -176,7 +187,7 @@ class ShardSampler:
         return self._together(pending.pieces, beta)
 
     def _collect(self, pending: PendingBatch) -> bool:
-        """Waits for the rows requested from the shards and adds them to the pending batch.
+        """Waits for the rows requested from the replay shards and adds them to the pending batch.
 
         Returns whether the batch is complete.
         """
@@ -209,9 +220,9 @@ class ShardSampler:
         return batch if whole.all() else self._only_whole(batch, whole)
 
     def _only_whole(self, batch: ArrayBatch, whole: Array) -> ArrayBatch:
-        """Replaces rows with an incomplete frame stack by copies of other rows of the batch.
+        """Replaces env steps with an incomplete frame stack by copies of others in the batch.
 
-        Returns an empty batch if no row has all its frames.
+        Returns an empty batch if no step has all its frames.
         """
         index = np.arange(whole.size)
         if not whole.any():
@@ -222,7 +233,7 @@ class ShardSampler:
 
 
 class ShardedReplay:
-    """A run's replay buffer as several shards in the learner process."""
+    """A run's replay buffer as several shards (parts) in the learner process."""
 
     def __init__(self, pools: Sequence[LocalReplay], rng: np.random.Generator):
         self.pools = pools
@@ -277,7 +288,8 @@ class ShardedReplay:
     def resume(self, saved: SavedReplay) -> None:
         """Restores replay from a checkpoint.
 
-        If the number of shards has changed, the rows are distributed again over the shards.
+        If the number of shards (parts of the replay buffer) has changed, the rows are distributed
+        again over the shards.
         """
         self.deck.rng = rng_of(saved.numbers)
         states = apart(saved.numbers, saved.arrays)
@@ -295,7 +307,7 @@ class ShardedReplay:
 
 
 def drawn(deck: ShardSampler, shards: Sequence[Shard], batch: int, beta: float) -> ArrayBatch:
-    """Samples a batch from all shards and waits for their rows.
+    """Samples a batch from all shards (parts of a run's replay buffer) and waits for their rows.
 
     If no row of the batch has all frames of its frame stack, samples again; raises
     `EmptyReplayError` after `TRIES` such batches.
@@ -310,7 +322,10 @@ def drawn(deck: ShardSampler, shards: Sequence[Shard], batch: int, beta: float) 
 
 
 def update_priorities(shards: Sequence[Shard], rows: Rows, td_error: Array) -> None:
-    """Sends each shard the TD errors of its rows; drops TD errors of rows in lost shards."""
+    """Sends each replay shard the TD errors of its rows (env steps) of a batch.
+
+    TD errors of rows in lost shards are dropped.
+    """
     tags = rows >> TAG_BITS
     for shard in shards:
         own = np.flatnonzero(tags == shard.tag)
@@ -319,14 +334,14 @@ def update_priorities(shards: Sequence[Shard], rows: Rows, td_error: Array) -> N
 
 
 def together(parts: Sequence[Inserted]) -> Inserted:
-    """Combines the shards' insertions into one, with the total numbers of rows and steps."""
+    """Combines the insertions of several replay shards into one, with the total numbers of rows."""
     return Inserted(
         -1, sum(part.count for part in parts), sum(part.steps for part in parts), tuple(parts)
     )
 
 
 def seen(parts: Sequence[Observed]) -> Observed:
-    """Concatenates the observations and returns of rows that several shards received."""
+    """Concatenates observations and returns of env steps that several replay shards received."""
     leaves = {name: np.concatenate([obs[name] for obs, _ in parts]) for name in parts[0].leaves}
     return Observed(leaves, np.concatenate([returns for _, returns in parts]))
 

@@ -24,7 +24,7 @@ class Space(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A CUDA device."""
+    """A CUDA device: its number, name and total memory in bytes."""
 
     number: int
     name: str
@@ -65,7 +65,7 @@ def memory(root: Path = CGROUPS) -> Space:
 
 
 def ring_folder() -> Path:
-    """Returns the folder for ring buffers of rows: /dev/shm, or the temporary folder without it."""
+    """Returns the folder for shared-memory ring buffers: /dev/shm, or else the temporary folder."""
     return SHM if SHM.is_dir() else Path(tempfile.gettempdir())
 
 

@@ -131,7 +131,7 @@ _stage = _Stage()
 
 
 class _Watch:
-    """Thread that ends the process 9 s after a signal, or at once at a second signal.
+    """Thread that ends the process 9 s after a signal unless closed, or at once at a second signal.
 
     Python runs signal handlers only when the main thread executes Python code. An environment that
     hangs in compiled code prevents that. This thread reads the signal wake-up descriptor instead.

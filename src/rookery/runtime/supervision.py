@@ -76,8 +76,9 @@ class Supervision:
         remedy: str = "",
         setting: str = "actor.max_restarts",
     ):
-        """`start_s` is added to the heartbeat timeout of a process that has not answered yet.
+        """Creates the state of a process that may be restarted `max_restarts` times in a row.
 
+        `start_s` seconds are added to the heartbeat timeout of a process that has not answered yet.
         `remedy` (advice to the user) and `setting` (name of the setting of `max_restarts`) are put
         into the message of LostError.
         """
@@ -89,7 +90,10 @@ class Supervision:
         self._patience = Patience()
 
     def started(self) -> None:
-        """Clears heartbeat and error: a new process was just started; failures stay counted."""
+        """Clears heartbeat and error of the previous process: a new process was just started.
+
+        The count of consecutive failures stays.
+        """
         self.heard, self.failure, self._patience = False, None, Patience()
 
     def expect(self) -> None:
@@ -159,10 +163,10 @@ class Supervision:
         return self.count(trouble, failure.traceback if failure else "", details=details)
 
     def count(self, trouble: str, traceback: str = "", *, details: str = "") -> str:
-        """Counts a failure for the reason `trouble`; returns a warning for the log.
+        """Counts a failure of the process for the reason `trouble`; returns a warning for the log.
 
-        Unlike `lost`, also for processes that could not be started. Raises LostError after too many
-        failures in a row.
+        Called by `lost`, and directly for a process that could not be started. Raises LostError
+        after too many failures in a row.
         """
         wait_s = self.restarts.count()
         if self.restarts.too_many:

@@ -28,10 +28,10 @@ class Hung(BaseException):
 
 
 class Watchdog:
-    """Thread that calls `hung` every 0.25 s, and raises `Hung` in the main thread if that hangs.
+    """Thread that checks every 0.25 s whether the main thread hangs, and raises `Hung` in it if so.
 
-    `hung` returns None, or a message that says what hangs. Only the main thread can be interrupted:
-    created in another thread, a `Watchdog` does nothing.
+    The function `hung` makes the check: it returns None, or a message that says what hangs. Only
+    the main thread can be interrupted: created in another thread, a `Watchdog` does nothing.
     """
 
     def __init__(self, hung: Callable[[], str | None]):
@@ -61,9 +61,10 @@ class Watchdog:
                 os._exit(StalledError.exit_code)
 
     def _after(self, grace_s: float) -> str | None:
-        """Waits until the main thread hangs no more, at most `grace_s`; returns None then.
+        """Waits at most `grace_s` seconds until the main thread no longer hangs.
 
-        Returns the message of `hung` if the main thread still hangs.
+        Returns None if it no longer hangs or the watchdog is closed, otherwise the message of
+        `hung`.
         """
         deadline = time.monotonic() + grace_s
         while (message := self._hung()) and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
 """Stable-Baselines3 (SB3): runs of its algorithms, and shared and prioritized replay buffers.
 
-Modules: `backend` (the core's interface to SB3), `sb3_run` (a run's events and evaluations),
-`learn_iterator` (SB3's `learn()` as an iterator), `models` (SB3's algorithms from settings);
-`shared_buffer` (a replay buffer for SB3 from which other runs can sample), `prioritized` (SB3's
-algorithms with prioritized replay).
+Modules: `backend` (starts an SB3 run in place of Rookery's own training loop), `sb3_run` (a run's
+events and evaluations), `learn_iterator` (SB3's `learn()` as an iterator), `models` (builds SB3's
+algorithms from settings); `shared_buffer` (a replay buffer for SB3 from which other runs can
+sample), `prioritized` (SB3's algorithms with prioritized replay).
 """

@@ -47,14 +47,20 @@ class Sb3Backend:
         )
 
     def evaluation_policy(self, config: Config, envs: Envs, factory: Any) -> Any:
-        """Builds SB3's policy for the evaluation process; weights are loaded from snapshots."""
+        """Builds SB3's policy for the evaluation process.
+
+        Its weights are loaded later, from the weight snapshots that the training process sends.
+        """
         from rookery.sb3.models import Sb3Policy
 
         return Sb3Policy(config, envs.codec, factory)
 
     @contextlib.contextmanager
     def session(self, config: Config, request: "RunRequest") -> "Iterator[Sb3Run]":
-        """Context that starts a run, and closes its processes and files afterwards."""
+        """Context that starts an SB3 training run, and closes its processes and files afterwards.
+
+        Raises ConfigError if SB3 is missing, or if an earlier run is to be resumed.
+        """
         require_sb3()
         from rookery.networks.device import pick_device
         from rookery.report.metrics.meter import Meter

@@ -56,9 +56,10 @@ class LearnIterator:
         return ended
 
     def pauses(self) -> Iterator[Counters | None]:
-        """Runs `learn()` to its end; yields its step counters at each pause.
+        """Runs SB3's `learn()` to its end; yields its step counters at each pause.
 
         Between pauses yields None every 0.1 seconds, so that the caller can react to signals.
+        Raises LostError if `learn()` has raised an exception.
         """
         self._thread.start()
         while True:
@@ -75,19 +76,22 @@ class LearnIterator:
             raise _as_lost_error(self._failure, self.config)
 
     def close(self) -> None:
-        """Ends `learn()` at its next env step, and waits up to 8 seconds for its thread."""
+        """Ends SB3's `learn()` at its next env step, and waits up to 8 seconds for its thread."""
         self.over = True
         self._resume.release()
         if self.alive:
             self._thread.join(PATIENCE_S)
 
     def pause(self) -> None:
-        """Blocks the thread of `learn()` until the iterator is advanced. Called in that thread."""
+        """Blocks the thread of SB3's `learn()`, which calls it, until the iterator is advanced."""
         self._pauses.put(self.counters)
         self._resume.acquire()
 
     def record_episodes(self, infos: Sequence[dict[str, Any]]) -> None:
-        """Records the episodes that have just ended. Called in the thread of `learn()`."""
+        """Records the episodes that have just ended, from the infos of SB3's `Monitor` wrapper.
+
+        Called in the thread of `learn()`. Makes `learn()` end after `run.episodes` episodes.
+        """
         for info in infos:
             if "episode" in info:
                 values = _numbers(info, (*self.config.report.info_keys, "is_success"))

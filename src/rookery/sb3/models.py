@@ -52,7 +52,11 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def environments(config: Config, factory: Factory | None, num: int) -> VecEnv:
-    """Makes SB3's `DummyVecEnv` of `num` environments, each with SB3's `Monitor` wrapper."""
+    """Makes SB3's `DummyVecEnv` of `num` environments, each with SB3's `Monitor` wrapper.
+
+    Raises ConfigError for environments that SB3 cannot use: those that exist only as vector
+    environments, or number their discrete actions from another number than 0.
+    """
     entry = find(config.env, factory)
     if entry.one is None:
         raise ConfigError(
@@ -86,8 +90,9 @@ def build(
 ) -> BaseAlgorithm:
     """Builds an SB3 algorithm from settings.
 
-    `replay` has `replay_buffer_class` and `replay_buffer_kwargs` of a shared replay buffer. If it
-    is empty, SB3's own buffer is used.
+    `replay` has `replay_buffer_class` and `replay_buffer_kwargs` of a replay buffer that is shared
+    with other runs. If it is empty, SB3's own buffer is used. Raises ConfigError if SB3 refuses the
+    settings.
     """
     section, name = config.sb3, config.sb3.algorithm
     assert name is not None, "checked with the settings"
@@ -153,8 +158,9 @@ def save(model: BaseAlgorithm, path: Path) -> None:
 def pooled_replay(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
     """Context in which a run is a member of the pool `sharing.pool`.
 
-    A pool is a set of replay buffers that runs share. Yields the replay arguments for the
-    constructor of an SB3 algorithm; they are empty without a pool or for an on-policy algorithm.
+    A pool is a set of replay buffers that runs share. Yields the constructor arguments of an SB3
+    algorithm that make it use its buffer in the pool; they are empty without a pool or for an
+    on-policy algorithm.
     """
     sharing, name = config.sharing, config.sb3.algorithm
     if sharing.pool is None or name not in SB3_OFF_POLICY:
@@ -181,7 +187,10 @@ def pooled_replay(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
 
 
 def sharing_metrics(model: BaseAlgorithm) -> dict[str, float]:
-    """Returns the metrics of replay sharing, such as the share of samples from other runs."""
+    """Returns metrics of sampling from other runs' replay buffers, such as their share of samples.
+
+    Returns an empty dict if the model's replay buffer is not one of Rookery's.
+    """
     replay: Any = getattr(model, "replay_buffer", None)
     if not hasattr(replay, "get_stats"):
         return {}
@@ -196,7 +205,7 @@ def logged_values(model: BaseAlgorithm) -> dict[str, float]:
 
 
 def replay_fill(model: BaseAlgorithm) -> float:
-    """Returns the filled fraction of the replay buffer, 0 without one."""
+    """Returns the filled fraction of the model's replay buffer; 0 if it has none."""
     if not isinstance(model, OffPolicyAlgorithm) or model.replay_buffer is None:
         return 0.0
     return model.replay_buffer.size() / model.replay_buffer.buffer_size
@@ -219,7 +228,7 @@ class Sb3Policy(Algorithm):
         envs.close()
 
     def act(self, obs: Obs, rng: np.random.Generator, **how: Any) -> Acted:
-        """Returns the greedy actions for a batch of E observations."""
+        """Returns the greedy actions for a batch of observations, one per environment."""
         action, _ = self._policy.predict(self._codec.decode(obs), deterministic=True)
         if isinstance(self._space, spaces.Box):
             action = self._policy.scale_action(action)

@@ -1,4 +1,4 @@
-"""Plugin that registers the backend for Stable-Baselines3 runs with the core."""
+"""Plugin that registers Stable-Baselines3 as a training backend (setting `backend: sb3`)."""
 
 from rookery.plugins import Plugin
 

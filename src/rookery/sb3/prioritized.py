@@ -5,9 +5,12 @@
 The buffer may be shared with other runs (`shared_buffer.py`). SB3's own `train()` neither weights
 losses nor reports TD errors to the buffer, so a prioritized buffer would bias its algorithms. The
 three algorithms here do both; with weights of 1 they compute exactly the updates of SB3's classes.
-Only the critics' losses are weighted (Schaul et al. 2016). DDPG
-is TD3 with other settings, as in SB3:
-`PrioritizedTD3(..., policy_delay=1, target_policy_noise=0.0, policy_kwargs={"n_critics": 1})`.
+Only the critics' losses are weighted (Schaul et al. 2016). DDPG is TD3 with other settings, as in
+SB3:
+
+    PrioritizedTD3(
+        ..., policy_delay=1, target_policy_noise=0.0, policy_kwargs={"n_critics": 1}
+    )
 """
 
 import warnings
@@ -51,11 +54,11 @@ class PrioritizedSamples(NamedTuple):
 
 
 class SlotRange:
-    """Range of the numbers of the transitions in the buffer, which the prioritized sampler reads.
+    """Range of the transition numbers that a replay buffer holds, read by the prioritized sampler.
 
     Transitions are numbered from 0 as they are added, and the buffer holds the last `capacity`:
     `oldest` is the first transition that is not overwritten yet, `committed` the next one to be
-    added. A `Ring`, the ring buffer of Rookery's own runs, has the same attributes.
+    added. `Ring`, the ring buffer of Rookery's own runs, has the same attributes.
     """
 
     def __init__(self, capacity: int):
@@ -69,13 +72,14 @@ class SlotRange:
 class PrioritizedDistributedReplayBuffer(DistributedReplayBuffer):
     """SB3's replay buffer with prioritized sampling; other runs may sample from it too.
 
-    The probability of a row of this run is proportional to its TD error to the power of alpha; beta
-    rises to 1 within `beta_steps` batches. Samples from other runs' replay buffers have no
-    priorities: they are drawn by the sharing strategy, and get the mean importance weight of the
-    other samples in the batch. Rows of this run are sampled with a random generator of the buffer.
+    A row is one stored transition. The probability of a row of this run is proportional to its TD
+    error to the power of alpha; beta rises to 1 within `beta_steps` batches. Samples from other
+    runs' replay buffers have no priorities: they are drawn by the setting `sample_strategy`, and
+    get the mean importance weight of the other samples in the batch. Rows of this run are sampled
+    with a random generator of the buffer.
 
         samples = buffer.sample(256)
-        buffer.update_priorities(samples.rows, td_error)      # [B]; skips other runs' rows
+        buffer.update_priorities(samples.rows, td_error)      # skips other runs' rows
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class PrioritizedDistributedReplayBuffer(DistributedReplayBuffer):
         self._ranks = Prioritized(ring, cast(Any, None), self.alpha)
 
     def add(self, *step: Any) -> None:
-        """Stores one step of every environment, with the largest priority so far."""
+        """Stores one transition of every environment, with the largest priority so far."""
         super().add(*step)
         self._extent.committed = self._written
         self._ranks.admit(np.arange(self._written - self.n_envs, self._written))
@@ -126,7 +130,7 @@ class PrioritizedDistributedReplayBuffer(DistributedReplayBuffer):
         return min(1.0, self.beta + (1.0 - self.beta) * self._batches / self.beta_steps)
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Samples a batch: first rows of other runs, then rows of this run by priority."""
+        """Samples a batch: transitions of other runs first, then those of this run by priority."""
         borrowed = self._borrow(batch_size, env) or self._blank(batch_size)
         first = borrowed.filled
         rows = np.full(batch_size, BORROWED)
@@ -141,7 +145,7 @@ class PrioritizedDistributedReplayBuffer(DistributedReplayBuffer):
         return PrioritizedSamples._make((*samples, self._tensor(weight), rows))
 
     def update_priorities(self, rows: Rows, td_error: Array) -> None:
-        """Updates the priorities of a batch's rows from their TD errors, [B].
+        """Updates the priorities of a sampled batch's rows (transitions) from their TD errors.
 
         Rows of other runs, and rows that were overwritten meanwhile, are skipped.
         """
@@ -205,7 +209,7 @@ class PrioritizedDQN(_Weighted, DQN):
     """SB3's DQN with prioritized replay."""
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Makes gradient steps on weighted batches, and updates the priorities of their rows."""
+        """Takes gradient steps on importance-weighted batches, and updates their priorities."""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         losses = [self._learn(self._batch(batch_size)) for _ in range(gradient_steps)]
@@ -230,7 +234,7 @@ class PrioritizedTD3(_Weighted, TD3):
     """SB3's TD3 with prioritized replay; with DDPG's settings it is DDPG."""
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Makes gradient steps on weighted batches, and updates the priorities of their rows."""
+        """Takes gradient steps on importance-weighted batches, and updates their priorities."""
         self.policy.set_training_mode(True)
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
         critic_losses: list[float] = []
@@ -273,7 +277,7 @@ class PrioritizedSAC(_Weighted, SAC):
     """SB3's SAC with prioritized replay."""
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Makes gradient steps on weighted batches, and updates the priorities of their rows."""
+        """Takes gradient steps on importance-weighted batches, and updates their priorities."""
         self.policy.set_training_mode(True)
         learned = self.ent_coef_optimizer
         optimizers = [self.actor.optimizer, self.critic.optimizer]
@@ -312,7 +316,7 @@ class PrioritizedSAC(_Weighted, SAC):
     def _learn_temperature(self, log_prob: Tensor) -> tuple[Tensor, dict[str, float]]:
         """Takes a gradient step on the entropy temperature, unless it is fixed.
 
-        Returns the temperature before the step, and the loss by name.
+        Returns the temperature before the step, and the loss by name (no loss if it is fixed).
         """
         if self.ent_coef_optimizer is None or self.log_ent_coef is None:
             return self.ent_coef_tensor, {}
@@ -339,7 +343,7 @@ def _target(batch: PrioritizedSamples, next_value: Tensor) -> Tensor:
 
 
 def _lowest(estimates: tuple[Tensor, ...]) -> Tensor:
-    """Returns the minimum of the critics' values, [B, 1]."""
+    """Returns the minimum of the critics' values for each transition, as a column [batch, 1]."""
     return torch.cat(estimates, dim=1).min(dim=1, keepdim=True).values
 
 

@@ -1,4 +1,4 @@
-"""Run of a Stable-Baselines3 algorithm, which has its own training loop.
+"""Training run of a Stable-Baselines3 (SB3) algorithm, which has its own training loop.
 
 The run has the same folder, events, evaluations and final JSON result as any other run. It saves
 SB3's model.zip instead of checkpoints, and cannot be resumed.
@@ -148,7 +148,10 @@ class Sb3Run(BaseRun):
         return Collected(counters, self.learning.take_ended(), 0.0, counters.learner_steps)
 
     def _limits(self) -> Sequence[tuple[Reason, float, float | None]]:
-        """Returns the time limit alone: SB3 itself counts env steps and episodes."""
+        """Returns the limits that this class checks: only the time limit of the run.
+
+        SB3's `learn()` limits env steps, and `LearnIterator` limits episodes.
+        """
         return ((Reason.MINUTES, self.meter.wall_s / 60, self.config.run.minutes),)
 
     def _logged(self, counters: Counters) -> Iterator[Event]:
@@ -175,7 +178,10 @@ class Sb3Run(BaseRun):
         yield event
 
     def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
-        """Keeps nothing: `model.zip` holds the policy that reached the target, or the last."""
+        """Does nothing: an SB3 run does not save its best policy.
+
+        Its `model.zip` holds the policy that reached the target score, otherwise the last policy.
+        """
 
     def _finish(self) -> Iterator[Event]:
         """Evaluates the final policy and saves the model; yields the events, `Stopped` last."""

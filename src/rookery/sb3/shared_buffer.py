@@ -47,13 +47,14 @@ _HANDLES = ("_ring", "_borrower", "_release", "_columns")  # not pickled
 class DistributedReplayBuffer(ReplayBuffer):
     """SB3's replay buffer, shared with other runs; without a registry it samples as SB3's does.
 
-    It replaces SB3's `ReplayBuffer`, `DictReplayBuffer` and `NStepReplayBuffer`, and also combines
+    The registry is the directory of a pool (the set of replay buffers that runs share). The buffer
+    replaces SB3's `ReplayBuffer`, `DictReplayBuffer` and `NStepReplayBuffer`, and also combines
     Dict observations with n-step returns. It does not replace `HerReplayBuffer`.
 
     Each `buffer_id` has one ring buffer in shared memory and one writer. The first `add` makes this
-    buffer the writer; a second writer raises an error. A buffer that only samples does not
-    become the writer. A new writer invalidates the rows of an earlier one, and copies the rows that
-    it already has into the ring.
+    buffer the writer; a second writer raises an error. A buffer that only samples does not become
+    the writer. A new writer invalidates the rows (stored transitions) of an earlier one, and copies
+    the rows that it already has into the ring.
 
     A saved buffer (`save_replay_buffer`) holds its rows, settings and the path of the pool. After
     loading, it has a copy of the rows, samples from other runs if the pool still exists, and shares
@@ -139,7 +140,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         return self.buffer_size * self.n_envs
 
     def _set_up(self) -> None:
-        """Initializes the attributes that are not pickled."""
+        """Initializes the attributes that are not pickled, at construction and after unpickling."""
         self._ring: Ring | None = None
         self._borrower: Borrower | None = None
         self._release: Callable[[], object] = _nothing
@@ -169,9 +170,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         )
 
     def _join(self) -> None:
-        """Joins the pool: attaches to the ring buffer in shared memory that belongs to `buffer_id`.
+        """Joins the pool of shared replay buffers: opens the ring buffer of this `buffer_id`.
 
-        The ring is written from the first `add` on.
+        The ring buffer is in shared memory, and is written from the first `add` on. Does nothing
+        without a registry; raises RegistryError if the registry is stopped.
         """
         registry, buffer_id = self.registry, self.buffer_id
         if registry is None or buffer_id is None:
@@ -207,9 +209,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.registry = self.buffer_id = None
 
     def _lend(self, ring: Ring) -> None:
-        """Starts sharing: becomes the writer of the ring buffer in shared memory.
+        """Starts sharing with other runs: becomes the writer of the ring buffer in shared memory.
 
-        Copies the rows into the ring, whose memory then replaces the buffer's arrays.
+        Copies the stored transitions into the ring, whose memory then replaces the buffer's arrays.
         """
         assert self.registry is not None, "a ring without a registry"
         assert self.buffer_id is not None, "a ring without an id"
@@ -246,7 +248,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._columns = dict(_flat(arrays))
 
     def close(self) -> None:
-        """Leaves the pool of shared buffers; this buffer keeps a copy of its rows."""
+        """Leaves the pool of shared buffers; this buffer keeps a copy of its transitions."""
         if self._lending:
             self._lending = False
             self._use({name: array.copy() for name, array in self._stored().items()})
@@ -264,7 +266,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         done: Array,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Stores one step of every environment; other runs can then sample these rows."""
+        """Stores one transition of every environment; other runs can then sample them."""
         if self._ring is not None and not self._lending:
             self._lend(self._ring)
         after = self._written + self.n_envs
@@ -287,7 +289,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         done: Array,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Writes one step of every environment into the arrays at the write position.
+        """Writes one transition of every environment into the arrays at the write position.
 
         The values are those that SB3's `add` writes, with fewer copies.
         """
@@ -316,7 +318,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             target[self.pos] = obs
 
     def reset(self) -> None:
-        """Removes all rows; other runs cannot sample them any more either."""
+        """Removes all transitions; other runs cannot sample them any more either."""
         super().reset()
         self._written = -(-self._written // self.capacity) * self.capacity
         if self._lending:
@@ -326,7 +328,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     # --- samples
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Samples a batch: first rows of other runs' buffers, then rows of this run."""
+        """Samples a batch: first transitions from other runs' buffers, then those of this run."""
         borrowed = self._borrow(batch_size, env)
         if borrowed is None:
             return super().sample(batch_size, env=env)
@@ -342,7 +344,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         return self._samples(borrowed, slots, env)
 
     def _sample_slots(self, count: int) -> Rows:
-        """Samples array indices of this run's rows, uniformly."""
+        """Samples array indices of this run's transitions, uniformly."""
         if count == 0:
             return np.empty(0, dtype=np.int64)
         return np.random.randint(0, self.size() * self.n_envs, size=count)  # noqa: NPY002  as in SB3
@@ -357,7 +359,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         )
 
     def _blank(self, batch: int) -> BorrowedRows:
-        """Returns uninitialized arrays for a batch in which all rows will come from this run."""
+        """Returns uninitialized arrays for a batch that gets only transitions of this run."""
         empty = {
             name: np.empty((batch, *column.shape[1:]), dtype=column.dtype)
             for name, column in self._columns.items()
@@ -370,9 +372,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         )
 
     def _samples(self, borrowed: BorrowedRows, slots: Rows, env: VecNormalize | None) -> Any:
-        """Completes a batch with this run's rows at the array indices `slots`; returns its tensors.
+        """Completes a batch with this run's transitions at array indices `slots`; returns tensors.
 
-        The first rows of the batch, `borrowed`, were already sampled from other runs' buffers.
+        `borrowed` holds the batch's first transitions, already sampled from other runs' buffers.
         """
         columns, first = self._columns, borrowed.filled
         dones = np.empty(borrowed.reward.size, dtype=np.float32)
@@ -403,7 +405,7 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     @property
     def _newest(self) -> int:
-        """Array index of the first environment's newest row, at which n-step returns end."""
+        """Array index of the first environment's newest transition, at which n-step returns end."""
         return (self.pos - 1) % self.buffer_size * self.n_envs
 
     def _tensors(self, borrowed: BorrowedRows, dones: Array, env: VecNormalize | None) -> Any:
@@ -431,7 +433,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     # --- statistics
 
     def get_stats(self) -> dict[str, Any]:
-        """Returns the numbers of sampled rows, in total and by the run that they come from."""
+        """Returns how many transitions were sampled, in total and by the run they come from."""
         stats = self._borrower.stats() if self._borrower is not None else self._local_stats()
         return {"local_size": self.size() * self.n_envs, **stats}
 
@@ -472,9 +474,9 @@ def _close(borrower: Borrower, ring: Ring) -> None:
 
 
 def _invalidate_rows(ring: Ring) -> int:
-    """Invalidates all rows of a ring buffer and moves its write position to the first slot.
+    """Makes all rows (transitions) of a ring buffer invalid, so that they are never sampled.
 
-    Returns the row number of that slot.
+    Moves the write position to the start of the ring's arrays; returns the number of the next row.
     """
     reserved = ring.reserved
     if reserved:
@@ -485,7 +487,7 @@ def _invalidate_rows(ring: Ring) -> int:
 
 
 def _flat(arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Yields views of arrays [rows, n_envs, ...] as [rows * n_envs, ...]."""
+    """Yields views of arrays [buffer_size, n_envs, ...] as [buffer_size * n_envs, ...], by name."""
     for name, array in arrays.items():
         yield name, array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
@@ -555,10 +557,11 @@ def _action_spec(space: spaces.Space[Any]) -> ActionSpec:
 def _walk(  # type: ignore[no-untyped-def]
     rewards, dones, timeouts, slots, newest, stride, n, gamma, scale, clip, total, discount, done
 ):
-    """Computes n-step returns of the rows at `slots`; returns the index of each last step.
+    """Computes n-step returns of the transitions at the array indices `slots`.
 
-    A return ends at the end of its episode, at a time limit, or at the newest row. It is
-    bootstrapped unless the episode terminated.
+    Writes them, and their discounts and done flags, to `total`, `discount` and `done`; returns the
+    index of each return's last transition. A return ends at the end of its episode, at a time
+    limit, or at the newest transition. It is bootstrapped unless the episode terminated.
     """
     last = np.empty(slots.size, dtype=np.int64)
     for i in range(slots.size):

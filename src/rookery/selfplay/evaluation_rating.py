@@ -1,9 +1,9 @@
-"""Rating of a snapshot during training: seeded matches against random and scripted players.
+"""Elo rating of a weight snapshot during training: matches against random and scripted players.
 
-The random player has 0 Elo. The scripted player, if the game has one, is rated by matches against
-the random player. A rating therefore depends only on the snapshot's weights, and ratings of
-different runs can be compared. `rookery ladder` rates a run's snapshots against each other
-(`snapshot_ladder.py`).
+The matches are seeded. The random player has 0 Elo. The scripted player, if the game has one, is
+rated by matches against the random player. A rating therefore depends only on the snapshot's
+weights, and ratings of different runs can be compared. `rookery ladder` rates a run's snapshots
+against each other (`snapshot_ladder.py`).
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,10 @@ OWN = "snapshot"
 
 
 class SnapshotRater:
-    """Rates snapshots by matches against the random player, and the scripted player if any."""
+    """Rates weight snapshots by Elo, in matches against the random player.
+
+    If the game has a scripted player, there are also matches against it.
+    """
 
     def __init__(self, config: Config, factory: Factory | None = None):
         self._anchors, self._seats = anchors(config, factory), PlayerFactory(config, factory)
@@ -35,9 +38,10 @@ class SnapshotRater:
         )
 
     def rate(self, arrays: Mapping[str, Array], *, games: int, seed: int) -> tuple[float, float]:
-        """Plays `games` games against the random player, and as many against the scripted player.
+        """Returns the Elo rating of the policy weights `arrays`, and its standard error.
 
-        Returns the Elo rating of the weights `arrays`, and its standard error.
+        Plays `games` games (rounded up to an even number) against the random player, and as many
+        against the scripted player if there is one.
         """
         count, player = games + games % 2, self._seats.player(arrays)
         rng = np.random.default_rng(seed)
@@ -51,7 +55,7 @@ class SnapshotRater:
         return float(rated.elo[-1]), float(rated.deviation[-1])
 
     def figures(self, arrays: Mapping[str, Array], *, games: int, seed: int) -> dict[str, float]:
-        """Rates a snapshot's weights; returns the metrics `elo` and `elo_deviation`."""
+        """Rates policy weights by matches; returns the metrics `elo` and `elo_deviation`."""
         elo, deviation = self.rate(arrays, games=games, seed=seed)
         return {"elo": elo, "elo_deviation": deviation}
 

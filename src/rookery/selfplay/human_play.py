@@ -75,7 +75,7 @@ class HumanGame:
 
     @property
     def lead(self) -> float:
-        """The person's score minus that of the best opponent."""
+        """The person's return minus that of the best opponent."""
         others = np.delete(self._earned, self.seat)
         return float(self._earned[self.seat] - others.max())
 
@@ -86,7 +86,7 @@ class HumanGame:
     def ply(self, action: int | None = None) -> dict[int, str]:
         """Plays one move of every player that is to move; the person's move is `action`.
 
-        Returns the other players' moves as text, by seat (number of the player).
+        Returns the other players' moves as text, by player number (seat).
         """
         due = np.flatnonzero(self.games.due[0]).tolist()
         actions: Array = np.full((1, self.seats), self._space.start, dtype=np.int64)
@@ -133,8 +133,8 @@ def open_table(
 ) -> HumanGame:
     """Returns a game between a person and an opponent, in the environment of a training run.
 
-    `against` names the opponent: `best`, `latest` or a snapshot of the run (`v400`), `random` or
-    `scripted`.
+    `against` names the opponent: `random`, `scripted`, a checkpoint of the run (`best`, `latest`),
+    or a weight snapshot of the run by its version (`v400`).
     """
     config = load_run(run_dir)
     refuse_foreign(config, run_dir)
@@ -153,7 +153,7 @@ def open_table(
 
 
 def described(obs: Any) -> str:
-    """Returns an observation (a batch of one) as text, for games without a text board."""
+    """Returns an observation (a batch of one) as text, for games that cannot be drawn as text."""
     if not isinstance(obs, Mapping):
         return np.array2string(np.asarray(obs)[0], precision=3, threshold=400)
     parts = [f"{name}:\n{described(leaf)}" for name, leaf in obs.items() if name != MASK]

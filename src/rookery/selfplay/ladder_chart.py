@@ -1,10 +1,11 @@
-"""SVG chart of a tournament of snapshots: ratings over learner steps, and the pay-off matrix.
+"""SVG chart of a tournament of weight snapshots (past policies of a self-play run).
 
     ladder_chart.write(path, Chart(...))
 
-On the left each snapshot has its rating with an error bar of one deviation; players that do not
-learn are horizontal lines. On the right is the pay-off matrix of rows against columns in the order
-of training. With steady progress all cells below the diagonal have the colour of a win.
+On the left are Elo ratings over learner steps: each snapshot has an error bar of one standard
+deviation, and players that do not learn are horizontal lines. On the right is the pay-off matrix of
+rows against columns in the order of training. With steady progress all cells below the diagonal
+have the colour of a win.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ STYLE = (
 
 
 class ChartEntry(NamedTuple):
-    """A player in the chart: its name, its rating, and when its weights were stored."""
+    """A player in a tournament's chart: name, rating, and when its weights were stored."""
 
     name: str
     elo: float
@@ -45,7 +46,10 @@ class ChartEntry(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Data of the chart: players in the order of the pay-off matrix, and the matrix."""
+    """Data of a tournament's chart: players with their ratings, and the pay-off matrix.
+
+    Rows and columns of the matrix are in the order of the players.
+    """
 
     title: str
     entries: Sequence[ChartEntry]
@@ -54,7 +58,7 @@ class Chart(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """Conversion of learner steps and Elo ratings to pixels."""
+    """Conversion of learner steps and Elo ratings to pixels of the tournament's chart."""
 
     steps: tuple[float, float]
     elo: tuple[float, float]
@@ -70,12 +74,12 @@ class _Frame(NamedTuple):
 
 
 def write(path: Path, chart: Chart) -> None:
-    """Writes the chart to a file atomically."""
+    """Writes a tournament's chart of Elo ratings and pay-off matrix to an SVG file, atomically."""
     replace(path, [draw(chart)])
 
 
 def draw(chart: Chart) -> str:
-    """Returns the chart as SVG text."""
+    """Returns a tournament's chart of Elo ratings and pay-off matrix as SVG text."""
     cell = min(CELL, max(LEAST, SIDE / len(chart.entries)))
     side = cell * len(chart.entries)
     label = NAME * max(min(len(entry.name), SIGNS) for entry in chart.entries) + 10
@@ -102,9 +106,10 @@ def draw(chart: Chart) -> str:
 
 
 def remarks(spearman: float | None, cyclic: int, triples: int) -> list[str]:
-    """Returns two lines of text: the rank correlation of snapshot number and rating, and circles.
+    """Returns two lines of text about a tournament of weight snapshots.
 
-    A circle is an intransitive triple of snapshots: i beats j, j beats k, k beats i.
+    The first is the rank correlation of snapshot number and rating. The second is the number of
+    intransitive triples of snapshots (i beats j, j beats k, k beats i), called circles.
     """
     order = "too few snapshots for an order" if spearman is None else f"{spearman:.2f}"
     circles = "no three snapshots to find circles among"
@@ -150,7 +155,10 @@ def _axes(frame: _Frame) -> list[str]:
 
 
 def _anchors(entries: Sequence[ChartEntry], frame: _Frame) -> Iterator[str]:
-    """Draws players that do not learn as horizontal lines, with names that do not overlap."""
+    """Draws the players that do not learn, such as the random player, as horizontal lines.
+
+    Their names are moved apart where they would overlap.
+    """
     still = sorted((entry for entry in entries if entry.steps is None), key=lambda e: e.elo)
     above = float("inf")
     for i, entry in enumerate(still):
@@ -163,7 +171,7 @@ def _anchors(entries: Sequence[ChartEntry], frame: _Frame) -> Iterator[str]:
 
 
 def _snapshots(entries: Sequence[ChartEntry], frame: _Frame) -> Iterator[str]:
-    """Draws the snapshots' ratings with their error bars."""
+    """Draws the Elo ratings of weight snapshots over learner steps, with error bars."""
     found = [(entry, frame.x(entry.steps)) for entry in entries if entry.steps is not None]
     if found:
         way = "M" + "L".join(f"{x:.1f} {frame.y(entry.elo):.1f}" for entry, x in found)
@@ -209,7 +217,7 @@ def _cell(
 
 
 def _key(left: float, top: float) -> list[str]:
-    """Draws the colour key above the matrix."""
+    """Draws the colour key of the pay-off matrix."""
     step = KEY / STEPS
     text = "row's points against column, in %"
     return [
@@ -224,7 +232,10 @@ def _key(left: float, top: float) -> list[str]:
 
 
 def colour_of(share: float) -> str:
-    """Returns the colour of a share of points (0 to 1), on a scale with white in the middle."""
+    """Returns the colour of a cell of the pay-off matrix, from a share of points (0 to 1).
+
+    The scale has white in the middle, at 0.5.
+    """
     end, far = (WIN if share > 0.5 else LOSS), min(1.0, 2 * abs(share - 0.5))
     mixed = [round(even + far * (hue - even)) for even, hue in zip(EVEN, end, strict=True)]
     return "#{:02x}{:02x}{:02x}".format(*mixed)

@@ -1,7 +1,7 @@
 """Matches: many games of two players, each the first player in half of the games.
 
-    result = play(games, (mine, theirs), count=100, rng=rng)
-    results = table(games, {"random": ..., "v400": ...}, count=100, rng=rng)
+    result = play(games, (mine, theirs), count=100, rng=rng)                      # a match
+    results = table(games, {"random": ..., "v400": ...}, count=100, rng=rng)      # a tournament
 
 Every game begins with a few random moves, since two deterministic players would otherwise repeat
 one game. The player with the larger return wins.
@@ -25,9 +25,9 @@ PATIENCE = 200  # failed openings in a row before an error
 
 
 class MatchResult(NamedTuple):
-    """Wins, draws and losses of the first of two players, and the length of every game.
+    """Result of a match of two players: wins, draws, losses of the first, and lengths of the games.
 
-    Results are counted by seat, the position (0 or 1) that the first player had in a game.
+    They are counted by seat, the position (0 or 1) that the first player had in a game.
     """
 
     wins: Rows  # [2]
@@ -81,7 +81,11 @@ def table(
     *,
     opening: int = OPENING,
 ) -> Results:
-    """Plays a tournament with `count` games of every pair of players; returns all results."""
+    """Plays a tournament with `count` games of every pair of players; returns all results.
+
+    Every game begins with `opening` random moves. Raises `ConfigError` if `count` is odd or below
+    2.
+    """
     names = tuple(players)
     wins = np.zeros((len(names), len(names)))
     pairs = [(i, j) for j in range(len(names)) for i in range(j)]
@@ -93,7 +97,7 @@ def table(
 
 
 class _Match:
-    """A match in progress: parallel games, each restarted as soon as it is over."""
+    """A match of two players in progress: parallel games, restarted as soon as they are over."""
 
     def __init__(self, games: Games, players: Sequence[Player], count: int, opening: int):
         self.games, self.count, self.opening = games, count, opening
@@ -117,7 +121,7 @@ class _Match:
     def seat(self, which: Rows, rng: np.random.Generator) -> None:
         """Starts new games of the match in place of the finished parallel games `which` (indices).
 
-        Once all `count` games of the match have begun, no game is started in their place.
+        Once all `count` games of the match have begun, no further game is started.
         """
         fresh = which[: self.count - self.begun]
         self.game[which] = -1
@@ -139,9 +143,10 @@ class _Match:
         self.earned[which] += self.games.reward[which]
 
     def settle(self, which: Rows, rng: np.random.Generator) -> None:
-        """Records the results of those games among `which` that are over, and starts the next ones.
+        """Records the results of those parallel games among `which` (indices) that are over.
 
-        A game that ended within its random opening moves is not recorded but played again.
+        Starts the next games in their place. A game that ended within its random opening moves is
+        not recorded but played again.
         """
         over = which[self.games.over[which]]
         early = self.plies[over] <= self.opening

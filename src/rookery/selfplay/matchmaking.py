@@ -1,9 +1,9 @@
-"""Matchmaking: the probability of each opponent, from the setting `selfplay.opponents`.
+"""Matchmaking of self-play: the probability of each opponent, from `selfplay.opponents`.
 
-The setting gives a share of the games to each kind of opponent: random, scripted, latest (the run's
-newest policy), past and prioritized (snapshots). `MATCHES` has a function for each kind, which
-divides the share of the kind among its opponents. Prioritised fictitious self-play and its two
-weightings follow Vinyals et al. 2019.
+This setting gives a share of the games to each kind of opponent: random, scripted, latest (the
+run's newest policy), past and prioritized (both are weight snapshots of past policies). `MATCHES`
+has a function for each kind, which divides the share of the kind among its opponents. Prioritised
+fictitious self-play and its two weightings follow Vinyals et al. 2019.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from rookery.types import Floats
 
 
 class Rival(NamedTuple):
-    """A snapshot that may be chosen as opponent, with the run's win rate against it."""
+    """A weight snapshot that may be chosen as opponent, with the run's win rate against it."""
 
     who: int  # its published version; for another run's snapshot: tag << 40 | version
     rate: float  # the run's win rate against it; a draw counts half
@@ -32,9 +32,10 @@ WEIGHTINGS: dict[Weighting, Callable[[Floats], Floats]] = {
 
 
 def odds(config: SelfplayConfig, rivals: Sequence[Rival]) -> Shares:
-    """Returns the probability of each opponent, by its id.
+    """Returns the probability of each self-play opponent, by the opponent's id.
 
-    Before the first snapshot, the random player gets the probability of all snapshots.
+    `rivals` are the weight snapshots that may be chosen. While there are none, the random player
+    gets the probability of all snapshots.
     """
     total = sum(config.opponents.values())
     found: Shares = {}

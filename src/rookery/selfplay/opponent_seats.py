@@ -1,8 +1,8 @@
-"""Opponents in an actor process: they act for the players that the run's policy does not play.
+"""Self-play opponents in an actor process: they act for the players that the policy does not play.
 
-A seat is the position of a player in a game. The learner publishes the probabilities of opponents
-with the weights. An actor process samples an opponent for each game. It loads a snapshot when it is
-first needed, and keeps recently used snapshots in memory.
+A seat is the position of a player in a game. The learner process publishes the probabilities of
+opponents with the weights. An actor process samples an opponent for each game. It loads a weight
+snapshot (past policy) when it is first needed, and keeps recently used ones in memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ CACHE = 2  # policies kept in memory for each possible opponent
 
 
 class SeatedOpponents:
-    """Opponents in the games of one actor process: random, scripted and learned players.
+    """Self-play opponents in the games of one actor process: random, scripted and past policies.
 
     Implements `OpponentSeats`, the interface through which an actor's games ask opponents to act.
     """
@@ -56,7 +56,10 @@ class SeatedOpponents:
         return {name: array for name, array in arrays.items() if name not in (WHO, ODDS)}
 
     def invite(self, count: int, rng: np.random.Generator) -> Array:
-        """Samples an opponent for each of the next `count` games; returns the opponents' ids."""
+        """Samples an opponent for each of the next `count` games; returns the opponents' ids.
+
+        The probabilities are those that the learner published last.
+        """
         chosen: Array = self._who[self._below.searchsorted(rng.random(count), side="right")]
         return chosen
 
@@ -109,7 +112,7 @@ def _groups(who: Rows) -> Iterator[tuple[int, int, int]]:
 
 
 def scripted(config: Config, envs: Envs) -> Player:
-    """Returns the scripted player of a game, or a random player if the game has none.
+    """Returns the scripted player of a run's game, or a random player if the game has none.
 
     Raises `ConfigError` if the game has none and `selfplay.opponents` asks for one.
     """

@@ -1,13 +1,13 @@
-"""Opponent manager: a run's snapshots, its win rate against each, and opponents' probabilities.
+"""Opponent manager of self-play: weight snapshots, win rates, and opponents' probabilities.
 
     if manager.due(learner_steps):
         manager.keep(version, weights, learner_steps=..., env_steps=...)
     manager.record(who, points)            # a finished game: 1 won, 0.5 drawn, 0 lost
     weight_store.publish(weights | manager.announcement())
 
-The learner process has one manager. The probabilities of opponents (`announcement`) are published
-with the weights, and actors load snapshots from the store. The manager's state, with the snapshots'
-weights, is part of a checkpoint.
+The learner process has one manager. A snapshot holds the weights of a past policy. The
+probabilities of opponents (`announcement`) are published with the weights, and actors load
+snapshots from the store. The manager's state, with the snapshots' weights, is part of a checkpoint.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ NAMES = {Who.RANDOM: "random", Who.SCRIPTED: "scripted", Who.LATEST: "latest"}
 
 @dataclass
 class GameRecord:
-    """Results of the recent games against one opponent."""
+    """Results of a run's recent games against one self-play opponent."""
 
     points: deque[float]
 
@@ -45,7 +45,11 @@ class GameRecord:
 
 @dataclass
 class OpponentManager:
-    """Stores snapshots and game records, and computes the probability of each opponent."""
+    """Self-play opponents of a run, in the learner process.
+
+    Stores weight snapshots (past policies) and the results of games against them, and computes the
+    probability of each opponent.
+    """
 
     config: SelfplayConfig
     store: SnapshotStore
@@ -57,17 +61,20 @@ class OpponentManager:
 
     @property
     def for_actors(self) -> SnapshotStore:
-        """The store from which actor processes load snapshots."""
+        """The store from which actor processes load weight snapshots of opponents."""
         return self.store
 
     @property
     def league_rivals(self) -> list[int]:
-        """Ids of the snapshots, of the league's other runs, that may be opponents now."""
+        """Ids of other runs' weight snapshots that may be opponents now; empty outside of a league.
+
+        A league is a set of runs that play against each other.
+        """
         return self.league_seen[-1] if self.league_seen else []
 
     @property
     def league_copies(self) -> list[int]:
-        """Ids of other runs' snapshots of which this run keeps a copy.
+        """Ids of other runs' weight snapshots of which this run keeps a copy.
 
         They are its present opponents, and recent ones, against which games may be in progress.
         """
@@ -79,10 +86,11 @@ class OpponentManager:
     def keep(
         self, version: int, weights: Mapping[str, Array], *, learner_steps: int, env_steps: int
     ) -> None:
-        """Stores a snapshot of the weights as an opponent, and updates the league's opponents.
+        """Stores a weight snapshot of the policy as a self-play opponent.
 
         If there are more than `selfplay.keep` snapshots, the one that the setting `selfplay.drop`
-        selects (see `DROPS`) is no longer an opponent.
+        selects (see `DROPS`) is no longer an opponent. In a league (runs that play against each
+        other), also updates which snapshots of other runs are opponents.
         """
         about = {"version": version, "learner_steps": learner_steps, "env_steps": env_steps}
         self.store.put(version, weights, about)
@@ -111,7 +119,7 @@ class OpponentManager:
         return self.records[who].rate if who in self.records else 0.5
 
     def rivals(self) -> list[Rival]:
-        """Returns the snapshots that may be opponents now, with the run's win rate against each.
+        """Returns the weight snapshots that may be opponents now, with the run's win rates.
 
         The kinds of opponent `past` and `prioritized` are sampled from these snapshots.
         """
@@ -122,9 +130,11 @@ class OpponentManager:
         return () if self.config.league and self.config.part is Part.EXPLOITER else own
 
     def _update_league(self, like: Mapping[str, Array]) -> None:
-        """Chooses other runs' snapshots in the league as opponents, and copies their files.
+        """Chooses weight snapshots of other runs as opponents, and copies their files.
 
-        Deletes older copies, except recent ones, against which games may still be in progress.
+        The other runs are those of the league, which play against each other. Deletes older copies,
+        except recent ones, against which games may still be in progress. Snapshots whose arrays
+        differ in shape from `like` are not used.
         """
         found = LEAGUE_CHOICES[self.config.part](self.store.league_snapshots())
         met = [one.who for one in found if self.store.copy_from_league(one, like)]
@@ -146,7 +156,7 @@ class OpponentManager:
         return announcement
 
     def stats(self) -> dict[str, float]:
-        """Returns metrics for the log: snapshots, games, win rates by kind of opponent."""
+        """Returns metrics for the log: number of weight snapshots, games, win rates by opponent."""
         rates = {NAMES[who]: self.rate(who) for who in NAMES if who in self.records}
         met = [self.rate(who) for who in self.snapshots if who in self.records]
         if met:
@@ -161,7 +171,7 @@ class OpponentManager:
         }
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Returns the state for a checkpoint: JSON-ready numbers, and weights of snapshots."""
+        """Returns the state for a checkpoint: JSON-ready numbers, and all weight snapshots."""
         numbers = {
             "snapshots": list(self.snapshots),
             "buried": list(self.dropped),
@@ -178,7 +188,10 @@ class OpponentManager:
         return numbers, arrays
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Restores a checkpoint's state; writes its snapshots to files, removes other snapshots."""
+        """Restores a checkpoint's state: snapshots, game results, opponents.
+
+        Writes the checkpoint's weight snapshots to files, and removes the files of other snapshots.
+        """
         self.snapshots, self.dropped = list(numbers["snapshots"]), list(numbers["buried"])
         self.league_seen = [list(look) for look in numbers.get("looks", ())]
         self.records = {
@@ -204,9 +217,10 @@ class OpponentManager:
         return max(self.snapshots[:-1], key=self.rate)
 
     def _crowded(self) -> int:
-        """Returns the snapshot whose neighbours in version number are closest together.
+        """Returns the version of the weight snapshot to drop so that the others stay spread out.
 
-        The oldest and the newest are not chosen, unless there are only two: then the oldest.
+        It is the one whose neighbours in version number are closest together. The oldest and the
+        newest are not chosen, unless there are only two: then the oldest.
         """
         inner = range(1, len(self.snapshots) - 1)
         if not inner:
@@ -223,7 +237,10 @@ DROPS: dict[Drop, Callable[[OpponentManager], int]] = {
 
 
 def _newest_of_each(found: Sequence[LeagueSnapshot]) -> list[LeagueSnapshot]:
-    """Chooses at most `MAX_LEAGUE` snapshots: the newest of each run, then the second newest ..."""
+    """Chooses at most `MAX_LEAGUE` weight snapshots of other runs as self-play opponents.
+
+    The newest of each run come first, then the second newest of each, and so on.
+    """
     return sorted(one for _, one in sorted(_ranked(found))[:MAX_LEAGUE])
 
 
@@ -233,7 +250,7 @@ def _newest_mains(found: Sequence[LeagueSnapshot]) -> list[LeagueSnapshot]:
 
 
 def _ranked(found: Sequence[LeagueSnapshot]) -> Iterator[tuple[int, LeagueSnapshot]]:
-    """Yields each snapshot with the number of newer snapshots of the same run."""
+    """Yields each weight snapshot with the number of newer snapshots of the same run."""
     newer: dict[int, int] = {}
     for one in sorted(found, reverse=True):
         tag = one.who >> TAG_BITS
@@ -248,6 +265,9 @@ LEAGUE_CHOICES: dict[Part, Callable[[Sequence[LeagueSnapshot]], list[LeagueSnaps
 
 
 def blank(config: SelfplayConfig) -> dict[str, Array]:
-    """Returns arrays of the shape that `announcement` returns, with all probabilities 0."""
+    """Returns arrays of opponents' ids and probabilities, with all probabilities 0.
+
+    They have the shapes of those that the learner publishes with the weights.
+    """
     size = FIXED + config.keep + (MAX_LEAGUE if config.league else 0)
     return {WHO: np.full(size, Who.RANDOM, dtype=np.int64), ODDS: np.zeros(size)}

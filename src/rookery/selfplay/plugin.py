@@ -1,4 +1,4 @@
-"""Plugin that registers self-play opponents with the core."""
+"""Plugin that registers self-play opponents with the library."""
 
 from rookery.plugins import Plugin
 

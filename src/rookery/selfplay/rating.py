@@ -34,7 +34,7 @@ class Results(NamedTuple):
 
     @property
     def share(self) -> Floats:
-        """[K, K] share of the points that i won against j; nan without games."""
+        """Share of the points that player i won against player j, [K, K]; nan without games."""
         shares: Floats = np.divide(
             self.wins, self.games, out=np.full(self.wins.shape, nan), where=self.games > 0
         )
@@ -60,14 +60,16 @@ class Cycles(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Share of the triples that are intransitive; 1/4 for random results."""
+        """Share of the triples that are intransitive: 1/4 for random results, 0 without triples."""
         return self.cyclic / self.triples if self.triples else 0.0
 
 
 def rate(results: Results, anchor: str = "random", *, prior: float = PRIOR) -> Ratings:
-    """Rates players by maximum a posteriori skill, with deviations by Laplace's approximation.
+    """Rates players on the Elo scale from the results of a tournament; the player `anchor` gets 0.
 
-    `prior` is the standard deviation of skills around their common mean, in Elo.
+    Ratings are maximum a posteriori skills of the Bradley-Terry model, deviations are by Laplace's
+    approximation. `prior` is the standard deviation of skills around their common mean, in Elo.
+    Raises ConfigError if the results are inconsistent.
     """
     _check_request(results, anchor)
     skill, covariance = _posterior(results, (ELO / prior) ** 2)
@@ -77,12 +79,15 @@ def rate(results: Results, anchor: str = "random", *, prior: float = PRIOR) -> R
 
 
 def expected(difference: Floats | float) -> Floats:
-    """Returns the expected share of points for a difference in Elo."""
+    """Returns the expected share of points of a player for its lead in Elo over the opponent."""
     return np.asarray(1 / (1 + 10 ** (-np.asarray(difference) / 400)))
 
 
 def spearman(numbers: Iterable[float], ratings: Iterable[float]) -> float:
-    """Returns Spearman's rank correlation of two lists; nan if all values of one are equal."""
+    """Returns Spearman's rank correlation of two lists of numbers.
+
+    It is nan for fewer than two numbers, or if all numbers of one list are equal.
+    """
     one, other = _ranks(numbers), _ranks(ratings)
     if len(one) < 2 or not one.std() or not other.std():
         return nan
@@ -92,8 +97,9 @@ def spearman(numbers: Iterable[float], ratings: Iterable[float]) -> float:
 def cycles(results: Results, *, sure: float = 0.0) -> Cycles:
     """Counts intransitive triples of players: i beats j, j beats k, k beats i.
 
-    Of two players, the one with more points beats the other. With `sure`, its points must exceed
-    half by at least this many standard deviations of fair games; otherwise neither beats the other.
+    Of two players, the one with more points beats the other. With `sure`, it must be ahead of half
+    of the points by at least this many standard deviations (of the points between equally strong
+    players); otherwise neither beats the other.
     """
     beats = _beats(results, sure).astype(np.int64)
     decided = beats | beats.T
@@ -105,9 +111,10 @@ def cycles(results: Results, *, sure: float = 0.0) -> Cycles:
 
 
 def _beats(results: Results, sure: float) -> Bools:
-    """Returns a [K, K] boolean matrix, True where player i beats player j.
+    """Returns a [K, K] boolean matrix of K players, True where player i beats player j.
 
-    The winner must have more than half of the points, by `sure` standard deviations of fair games.
+    The winner must have more than half of the points, by `sure` standard deviations of the points
+    between equally strong players.
     """
     ahead = results.wins - results.games / 2
     beats: Bools = (ahead > 0) & (ahead >= sure * np.sqrt(results.games) / 2 - 1e-9)
@@ -115,9 +122,10 @@ def _beats(results: Results, sure: float) -> Bools:
 
 
 def _posterior(results: Results, pull: float) -> tuple[Floats, Floats]:
-    """Returns the [K] maximum a posteriori skills and their [K, K] covariance.
+    """Returns the maximum a posteriori skills of K players, [K], and their covariance, [K, K].
 
-    Uses Newton's method with step halving; the log-posterior is concave.
+    Uses Newton's method with step halving; the log-posterior is concave. `pull` is the precision
+    (inverse variance) of the prior.
     """
     skill = np.zeros(len(results.names))
     for _ in range(STEPS):
@@ -130,7 +138,10 @@ def _posterior(results: Results, pull: float) -> tuple[Floats, Floats]:
 
 
 def _derivatives(results: Results, skill: Floats, pull: float) -> tuple[Floats, Floats]:
-    """Returns the [K] gradient of the log-posterior and its negative [K, K] Hessian."""
+    """Returns gradient [K] and negative Hessian [K, K] of the log-posterior.
+
+    The log-posterior is a function of the `skill` of K players.
+    """
     chance = 1 / (1 + np.exp(skill - skill[:, None]))  # [K, K] probability that i beats j
     slope = (results.wins - results.games * chance).sum(1) - pull * skill
     weight = results.games * chance * (1 - chance)
@@ -138,7 +149,10 @@ def _derivatives(results: Results, skill: Floats, pull: float) -> tuple[Floats, 
 
 
 def _shortened(results: Results, skill: Floats, step: Floats, pull: float) -> Floats:
-    """Halves a Newton step until it does not decrease the log-posterior; returns the step."""
+    """Halves a Newton step until it does not decrease the log-posterior; returns the step.
+
+    Returns a step of zeros if that does not succeed.
+    """
     before = _log_posterior(results, skill, pull)
     before -= SLACK * (1 + abs(before))  # tolerance for rounding, since the last steps are tiny
     for _ in range(HALVES):
@@ -154,7 +168,7 @@ def _log_posterior(results: Results, skill: Floats, pull: float) -> float:
 
 
 def _ranks(values: Iterable[float]) -> Floats:
-    """Returns [n] ranks from 0; equal values get their mean rank."""
+    """Returns the ranks of n values, [n], from 0; equal values get their mean rank."""
     given = np.asarray(list(values), dtype=np.float64)
     _, which, count = np.unique(given, return_inverse=True, return_counts=True)
     last: Array = np.cumsum(count)

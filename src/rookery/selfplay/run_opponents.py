@@ -1,6 +1,7 @@
-"""Builds a run's self-play opponents: random and scripted players, and snapshots of policies.
+"""Builds a run's self-play opponents: random and scripted players, and past policies.
 
-Snapshots are those of the run itself and, in a league, those of the league's other runs.
+Past policies are stored as weight snapshots. They are those of the run itself and, in a league (a
+set of runs that play against each other), those of the other runs.
 """
 
 from pathlib import Path
@@ -27,10 +28,10 @@ PAIR = 2  # seats of games that can be rated
 
 
 class RunOpponentsBuilder:
-    """Builds a run's opponents in the learner, actor and evaluation processes.
+    """Builds a run's self-play opponents in the learner, actor and evaluation processes.
 
-    Implements `OpponentsBuilder`, the core's interface to self-play. A league is a set of runs that
-    play against each other's snapshots.
+    Implements `OpponentsBuilder`, the library's interface to self-play. A league is a set of runs
+    that play against each other's weight snapshots.
     """
 
     def opponents(self, config: Config, run_dir: Path) -> OpponentManager:
@@ -60,7 +61,10 @@ class RunOpponentsBuilder:
         tables.invite(seated, opening=config.selfplay.eval_opening)
 
     def rater(self, config: Config, factory: Factory | None, seats: int) -> "SnapshotRater | None":
-        """Returns a rater of snapshots for a game of two players, None for other games."""
+        """Returns an object that rates weight snapshots by Elo, for a game of two players.
+
+        Returns None for games with another number of players (`seats`).
+        """
         if seats != PAIR:
             return None
         from rookery.selfplay.evaluation_rating import SnapshotRater  # not needed by actors
@@ -69,7 +73,10 @@ class RunOpponentsBuilder:
 
 
 def store_of(config: Config, run_dir: Path) -> SnapshotStore:
-    """Returns the store of this run's snapshots and, in a league, of other runs' snapshots."""
+    """Returns the store of this run's weight snapshots, which serve as self-play opponents.
+
+    In a league (a set of runs that play against each other) it also reads other runs' snapshots.
+    """
     if not config.selfplay.league:
         return SnapshotStore(run_dir / FOLDER)
     league = Path(str(config.sharing.pool)).absolute() / LEAGUE

@@ -1,13 +1,13 @@
-"""Snapshot files: weights of past policies that runs play against.
+"""Weight snapshots on disk: files with weights of past policies that runs play against.
 
     store = SnapshotStore(run_dir / "opponents", pool / "league", tag)
     store.put(version, weights, about={"learner_steps": 4_000, "env_steps": 80_000})
     store.weights(who)
 
 Files are written atomically. In a league, whose runs play against each other's snapshots, each run
-also publishes its snapshots in a folder of the pool, under its own number (tag). A run copies
-another run's snapshot before it plays against it, since the other run may delete the snapshot and
-the pool is removed when its runs end.
+also publishes its snapshots in a folder that all runs share (in the pool), under its own number
+(tag). A run copies another run's snapshot before it plays against it, since the other run may
+delete the snapshot and the pool is removed when its runs end.
 """
 
 import contextlib
@@ -37,16 +37,20 @@ TAGS = 1 << 12  # tags of a league, so that numbers of opponents are exact as fl
 
 
 class LeagueSnapshot(NamedTuple):
-    """A snapshot that another run of the league has published."""
+    """A weight snapshot that another run of a league has published.
+
+    A league is a set of runs that play against each other.
+    """
 
     who: int
     part: Part
 
 
 class SnapshotStore:
-    """Snapshots of this run, copies of other runs' snapshots, and the league's folder.
+    """Files of weight snapshots: those of this run, and copies of other runs' snapshots.
 
-    The folder of this run's snapshots is made with the first snapshot.
+    In a league (runs that play against each other) it also publishes this run's snapshots in the
+    league's folder. The folder of this run's snapshots is made with the first snapshot.
     """
 
     def __init__(
@@ -57,7 +61,10 @@ class SnapshotStore:
             unfinished.unlink()
 
     def put(self, who: int, weights: Mapping[str, Array], about: Mapping[str, int]) -> None:
-        """Writes a snapshot to a file; a snapshot of this run is also published in the league."""
+        """Writes a weight snapshot to a file; one of this run is also published in the league.
+
+        `who` is the snapshot's id. In a league, runs play against each other's snapshots.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         _write(self.path(who), weights, about)
         if self.league is not None and not who >> TAG_BITS:
@@ -71,7 +78,10 @@ class SnapshotStore:
             self._shown(who).unlink(missing_ok=True)
 
     def weights(self, who: int) -> dict[str, Array]:
-        """Reads the weights of a snapshot; raises `CheckpointError` if it cannot be read."""
+        """Reads the weights of the weight snapshot (past policy) with the id `who`.
+
+        Raises `CheckpointError` if the file cannot be read.
+        """
         path = self.path(who)
         try:
             return load_file(path)
@@ -83,15 +93,15 @@ class SnapshotStore:
             ) from error
 
     def about(self, who: int) -> dict[str, int]:
-        """Returns a snapshot's metadata: version, learner_steps, env_steps."""
+        """Returns a weight snapshot's metadata: version, learner_steps, env_steps."""
         return about(self.path(who))
 
     def versions(self) -> list[int]:
-        """Returns the versions of this run's snapshots, oldest first."""
+        """Returns the versions of this run's weight snapshots, oldest first."""
         return [version for version, _ in snapshots(self.folder)]
 
     def league_copies(self) -> list[int]:
-        """Returns the ids of other runs' snapshots that this run has copied."""
+        """Returns the ids of other runs' weight snapshots that this run has copied."""
         names = (GUEST.fullmatch(path.name) for path in sorted(self.folder.glob("t*")))
         return [int(name[1]) << TAG_BITS | int(name[2]) for name in names if name is not None]
 
@@ -101,7 +111,11 @@ class SnapshotStore:
         return self.folder / f"{whose}v{version:09d}.safetensors"
 
     def league_snapshots(self) -> list[LeagueSnapshot]:
-        """Returns the snapshots of the league's other runs, sorted by name."""
+        """Returns the weight snapshots that other runs have published, sorted by file name.
+
+        The other runs are those of the league, which play against each other. Returns an empty list
+        outside of a league.
+        """
         names = (FOREIGN.fullmatch(name) for name in self._league_names())
         return [
             LeagueSnapshot(int(name[2]) << TAG_BITS | int(name[3]), Part(name[1]))
@@ -110,7 +124,7 @@ class SnapshotStore:
         ]
 
     def copy_from_league(self, found: LeagueSnapshot, like: Mapping[str, Array]) -> bool:
-        """Copies another run's snapshot, and returns whether this run has it now.
+        """Copies another run's weight snapshot, and returns whether this run has it now.
 
         It is not copied if it was deleted, or if its arrays have other shapes than those of `like`.
         """
@@ -140,20 +154,27 @@ class SnapshotStore:
 
 
 def snapshots(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yields (version, file) of a run's snapshots, oldest first."""
+    """Yields (version, file) of a run's weight snapshots, oldest first.
+
+    Yields nothing if the folder does not exist.
+    """
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if name := NAME.fullmatch(path.name):
             yield int(name[1]), path
 
 
 def about(path: Path) -> dict[str, int]:
-    """Returns the metadata of a snapshot file: version, learner_steps, env_steps."""
+    """Returns the metadata of a weight snapshot's file: version, learner_steps, env_steps."""
     with safe_open(path, framework="np") as file:
         return {name: int(value) for name, value in (file.metadata() or {}).items()}
 
 
 def claim(league: Path, run: str) -> int:
-    """Reserves a number for a run in a league (its tag, from 1); a resumed run gets the same."""
+    """Reserves a number from 1 (tag) for a run in a league; a resumed run gets the same number.
+
+    A league is a set of runs that play against each other. Raises `ConfigError` if no number is
+    free.
+    """
     first = zlib.crc32(run.encode())
     for tag in (1 + (first + i) % (TAGS - 1) for i in range(TAGS - 1)):
         try:

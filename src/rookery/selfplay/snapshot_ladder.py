@@ -1,4 +1,4 @@
-"""Ladder: a tournament of a run's snapshots that gives every player an Elo rating.
+"""Ladder: a tournament of a run's weight snapshots that gives every player an Elo rating.
 
     ladder = climb(Path("runs/a"), games=100, seed=0, snapshots=12)
     ladder.answer(); ladder_chart.write(path, ladder.chart())
@@ -38,7 +38,7 @@ SURE = 2.0  # standard deviations by which a side must win to count in `sure_cyc
 
 @dataclass(frozen=True)
 class Ladder:
-    """Results of a tournament of snapshots.
+    """Results of a tournament of a run's weight snapshots (past policies).
 
     Players that do not learn (anchors) come first, then snapshots in the order of training.
     """
@@ -61,18 +61,24 @@ class Ladder:
 
     @property
     def order(self) -> list[int]:
-        """Indices of the players, the strongest first."""
+        """Indices of the tournament's players, the strongest first."""
         return [int(i) for i in np.argsort(-self.ratings.elo, kind="stable")]
 
     @property
     def spearman(self) -> float | None:
-        """Rank correlation of training order and rating of snapshots; None for too few of them."""
+        """Spearman's rank correlation of training order and rating of weight snapshots.
+
+        None for fewer than two snapshots, or if all have the same rating.
+        """
         learned = self.ratings.elo[self.anchors :]
         found = spearman(range(len(learned)), learned.tolist())
         return None if isnan(found) else found
 
     def cycles(self, sure: float = 0.0) -> Cycles:
-        """Counts intransitive triples of snapshots: i beats j, j beats k, k beats i."""
+        """Counts intransitive triples of weight snapshots: i beats j, j beats k, k beats i.
+
+        With `sure` above 0, only clear wins count, as in `rating.cycles`.
+        """
         own = slice(self.anchors, None)
         names, wins, games = self.results
         return cycles(Results(names[own], wins[own, own], games[own, own]), sure=sure)
@@ -92,7 +98,7 @@ class Ladder:
         }
 
     def chart(self) -> Chart:
-        """Returns the data of the chart of ratings and pay-off matrix."""
+        """Returns the data of the tournament's chart: Elo ratings and pay-off matrix."""
         players = range(len(self.results.names))
         return Chart(
             title=f"{self.game}: {len(players)} players, {self.games} games for each pair",
@@ -137,9 +143,10 @@ def climb(
     snapshots: int = 12,
     factory: Factory | None = None,
 ) -> Ladder:
-    """Plays a tournament of a run's snapshots, and of the random and the scripted player.
+    """Plays a tournament of a run's weight snapshots, the random player and the scripted player.
 
-    At most `snapshots` snapshots take part. Every pair of players plays `games` games.
+    At most `snapshots` snapshots take part. Every pair of players plays `games` games. Raises
+    `ConfigError` if the run's environment has a single agent.
     """
     config = load_run(run_dir)
     refuse_foreign(config, run_dir)
@@ -156,7 +163,7 @@ def climb(
 
 
 def picked(run_dir: Path, most: int) -> list[PolicySnapshot]:
-    """Returns at most `most` evenly spaced snapshots of a run.
+    """Returns at most `most` evenly spaced weight snapshots of a run, the newest included.
 
     For a run without snapshots, returns its checkpoints best and latest instead.
     """
@@ -184,7 +191,10 @@ def games_of(config: Config, factory: Factory | None = None) -> Callable[[int], 
 
 
 def anchors(config: Config, factory: Factory | None = None) -> dict[str, Player]:
-    """Returns the players that do not learn: random, and scripted if the game has one."""
+    """Returns the players that do not learn, by name: random, and scripted if the game has one.
+
+    They are the fixed references of Elo ratings.
+    """
     envs = _seated(config, 1, factory)
     found: dict[str, Player] = {RANDOM: RandomPlayer(envs.tables.games.action_space)}
     known = scripted(config, envs)

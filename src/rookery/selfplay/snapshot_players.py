@@ -1,4 +1,4 @@
-"""Players from the snapshots and checkpoints of a run.
+"""Players of a game that act with the weights of a run's weight snapshots and checkpoints.
 
 factory = PlayerFactory(load_run(run_dir))
 for snapshot in taken(run_dir):
@@ -35,7 +35,10 @@ CHECKPOINTS = {"latest": "last", "best": "best"}  # name of the player → its c
 
 @dataclass(frozen=True)
 class PolicySnapshot:
-    """A snapshot: stored weights of a policy, and the steps at which they were stored."""
+    """A weight snapshot: stored weights of a policy, and the steps at which they were stored.
+
+    `read` loads the weights from their file.
+    """
 
     name: str  # v400, latest, best
     version: int
@@ -45,12 +48,15 @@ class PolicySnapshot:
 
 
 def taken(run_dir: Path) -> list[PolicySnapshot]:
-    """Returns the snapshots that a run stored as self-play opponents, oldest first."""
+    """Returns the weight snapshots that a run stored as self-play opponents, oldest first.
+
+    Returns an empty list if there are none.
+    """
     return [_taken(path) for _, path in snapshots(run_dir / FOLDER)]
 
 
 def saved(run_dir: Path, name: str) -> PolicySnapshot:
-    """Returns a run's checkpoint `latest` or `best` as a snapshot."""
+    """Returns a run's checkpoint, `latest` or `best`, in the form of a weight snapshot."""
     found = pick_checkpoint(run_dir, CHECKPOINTS[name])
     counters = found.manifest["about"]["counters"]
     version = int(found.manifest["version"])
@@ -58,7 +64,10 @@ def saved(run_dir: Path, name: str) -> PolicySnapshot:
 
 
 def find(run_dir: Path, name: str) -> PolicySnapshot:
-    """Returns a run's snapshot by name: `latest`, `best`, or v and its version (`v400`)."""
+    """Returns a run's weight snapshot by name: `latest`, `best`, or v and its version (`v400`).
+
+    Raises `ConfigError` if the run has no snapshot of that name.
+    """
     if name in CHECKPOINTS:
         return saved(run_dir, name)
     have = {snapshot.name: snapshot for snapshot in taken(run_dir)}
@@ -98,7 +107,10 @@ def _broken(path: Path, error: Exception) -> CheckpointError:
 
 
 class PlayerFactory:
-    """Makes players from weights, with a run's settings and spaces."""
+    """Makes players of a game from policy weights, with the settings of a training run.
+
+    Recurrent policies and stacked frames are refused with `ConfigError`.
+    """
 
     def __init__(self, config: Config, factory: Factory | None = None):
         self.config, self._recipe = config, Recipe(config, factory)
@@ -115,14 +127,20 @@ class PlayerFactory:
         return spec, codec
 
     def player(self, arrays: Mapping[str, Array]) -> "SnapshotPlayer":
-        """Makes a player with these weights; raises an error for weights of another network."""
+        """Returns a player that acts with the weights `arrays`.
+
+        Raises an error if they are the weights of another network than the run's.
+        """
         policy = InferencePolicy(self._recipe, *self._spaces)
         policy.set_weights(arrays)
         return SnapshotPlayer(policy)
 
 
 class SnapshotPlayer:
-    """Player that acts greedily with fixed weights; ties of actions are broken at random."""
+    """Player that acts greedily with the weights of a past policy, which do not change.
+
+    Among actions of equal value it chooses at random.
+    """
 
     def __init__(self, policy: InferencePolicy):
         self._algorithm, self._codec = policy.algorithm, policy.codec
@@ -149,7 +167,7 @@ class SnapshotPlayer:
 
 
 def allowed(obs: Any, actions: int) -> Bools:
-    """Returns the action mask of observations, [K, actions]; all True if they have none."""
+    """Returns the action masks of K observations, [K, actions]; all True if they have none."""
     if isinstance(obs, Mapping) and MASK in obs:
         mask: Bools = np.asarray(obs[MASK]) > 0
         return mask

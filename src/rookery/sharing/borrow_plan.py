@@ -16,7 +16,10 @@ from rookery.types import Floats, Rows
 
 
 class BorrowPlan(NamedTuple):
-    """Sampling weight of each replay buffer of a pool, and the share of a batch from the pool."""
+    """Sampling weights of the replay buffers of a pool, and the share of a batch from the pool.
+
+    A pool is the set of replay buffers that several runs share.
+    """
 
     weights: Floats  # [buffers] in the order of the names
     newest: float  # share of a buffer's rows that may be sampled, the most recent ones
@@ -26,15 +29,16 @@ class BorrowPlan(NamedTuple):
 class BorrowPlanner(Protocol):
     """Interface: decides how much of a batch to sample from each replay buffer of a pool.
 
-    `plan` gets the ids (`names`) and numbers of stored rows (`sizes`) of all buffers in the pool.
-    The first `own` of these buffers belong to the run that samples.
+    A pool is the set of replay buffers that runs share. `plan` gets the ids (`names`) and numbers
+    of stored env steps (`sizes`) of its buffers. The first `own` of these belong to the run that
+    samples.
     """
 
     def plan(self, own: int, names: Sequence[str], sizes: Rows) -> BorrowPlan: ...
 
 
 class StrategyPlanner(NamedTuple):
-    """Computes the weights of a pool's replay buffers by the run's sharing strategy."""
+    """Computes sampling weights of shared replay buffers by the run's sharing strategy."""
 
     strategy: Strategy
     ratio: float  # share of a batch that comes from the pool
@@ -47,7 +51,7 @@ class StrategyPlanner(NamedTuple):
 class AssignedWeights(NamedTuple):
     """Planner on a host of a cluster: uses the replay buffer weights that the learner has sent.
 
-    Replay buffers without rows get weight 0.
+    Replay buffers without env steps get weight 0.
     """
 
     weights: Mapping[str, float]  # by buffer id; other buffers have weight 0

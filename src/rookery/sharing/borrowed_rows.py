@@ -3,11 +3,11 @@
     copier = RowCopier(leaves, action, [Lender("a", ring), ...], seed=7)
     batch = copier.take(51.2, LenderShares.of(np.array([1.0, 3.0])), 256, n_step=3, gamma=0.99)
 
-A lender is a replay ring from which rows are sampled. The copier takes no lock: it picks a random
-row, copies it if it can start an n-step transition, and keeps the copy if the row was not
-overwritten meanwhile. It reads both kinds of ring: single steps that are linked to their next step
-(Rookery's own runs), and rows that hold their next observation (runs of other libraries). Rows with
-values that are not finite are skipped and counted by lender.
+A lender is a replay ring buffer from which rows (env steps) are sampled. The copier takes no lock:
+it picks a random row, copies it if it can start an n-step transition, and keeps the copy if the row
+was not overwritten meanwhile. It reads both kinds of ring buffer: single steps that are linked to
+their next step (Rookery's own runs), and rows that hold their next observation (runs of other
+libraries). Rows with values that are not finite are skipped and counted by lender.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ _BASE, _PAIRED, _CAPACITY, _STRIDE, _REWARD, _END, _NEXT, _COLUMNS = range(8)
 
 
 class Lender(NamedTuple):
-    """A replay ring, of this or another run, from which rows are sampled, and its buffer id."""
+    """A replay ring buffer, of this or another run, to sample from, and its buffer id."""
 
     name: str
     ring: Ring
@@ -58,22 +58,26 @@ class BorrowedRows(NamedTuple):
 
 
 class LenderShares(NamedTuple):
-    """Probability of each lender (replay ring) to be the one from which a row is sampled."""
+    """Probability of each lender (replay ring buffer) that a transition is sampled from it."""
 
     upto: Floats  # [lenders] cumulative probabilities, the last is 1
     newest: float = 1.0  # share of a ring's rows that may be sampled, the most recent ones
 
     @classmethod
     def of(cls, weights: Floats, newest: float = 1.0) -> "LenderShares":
-        """Returns sampling probabilities proportional to `weights`, which must not all be 0.
+        """Returns sampling probabilities of replay ring buffers proportional to `weights`.
 
-        Only the share `newest` of each ring, its most recent rows, may be sampled.
+        At least one weight must not be 0. Only the share `newest` of each ring buffer, its most
+        recent env steps, may be sampled.
         """
         return cls(np.cumsum(weights / weights.sum()), newest)
 
 
 class CopyCounts(NamedTuple):
-    """Numbers of rows copied and not copied from each lender (replay ring); arrays [lenders]."""
+    """Numbers of rows (env steps) copied and not copied from each lender (replay ring buffer).
+
+    All arrays are [lenders].
+    """
 
     lent: Rows  # rows that were copied
     invalid: Rows  # rows that were not finite
@@ -104,7 +108,7 @@ class BatchLayout(NamedTuple):
 
 
 class RowCopier:
-    """Copies random transitions from replay rings while other processes write to them."""
+    """Copies random transitions from replay ring buffers while other processes write to them."""
 
     def __init__(
         self,
@@ -115,7 +119,11 @@ class RowCopier:
         seed: int,
         own: int = 1,
     ):
-        """Prepares to read the rings of `lenders`; the first `own` belong to the calling run."""
+        """Prepares to read the replay ring buffers of `lenders`.
+
+        The first `own` of them belong to the calling run. Raises `ConfigError` if the columns of
+        one do not fit.
+        """
         self._own = own
         self.leaves, self.action, self.lenders = tuple(leaves), action, list(lenders)
         for lender in lenders:
@@ -132,7 +140,7 @@ class RowCopier:
 
     @property
     def sizes(self) -> Rows:
-        """Number of rows that each lender's ring holds now."""
+        """Number of rows (env steps) that each lender (replay ring buffer) holds now."""
         return np.array([ring.committed - ring.oldest for _, ring in self.lenders])
 
     def take(
@@ -148,9 +156,9 @@ class RowCopier:
     ) -> BorrowedRows:
         """Copies `rows` random transitions into the arrays of a batch of size `batch`.
 
-        If `rows` is not a whole number, it is rounded up or down at random. Fewer are copied if no
-        row that can start a transition is found in a ring. Each reward is scaled and clipped before
-        the n-step return is computed.
+        If `rows` is not a whole number, it is rounded up or down at random. Fewer are copied if a
+        replay ring buffer has too few env steps that can start a transition. Each reward is scaled
+        and clipped before the n-step return is computed.
         """
         layout = self._layouts.get(batch) or self._layout(batch)
         raw = np.empty(layout.bytes, dtype=np.uint8)
@@ -206,9 +214,10 @@ class RowCopier:
 
 
 def check_columns(lender: Lender, leaves: Sequence[Column], action: Column) -> None:
-    """Raises `ConfigError` if a ring's columns differ from those of the reader.
+    """Raises `ConfigError` if the columns of a replay ring buffer differ from the given ones.
 
-    A scalar and a vector of length 1 count as equal.
+    The given columns, observation entries `leaves` and `action`, are those of the run that reads
+    it. A scalar and a vector of length 1 count as equal.
     """
     there = {column.name: column for column in lender.ring.schema}
     for column in (*leaves, action, *_needed(lender.ring, leaves)):
@@ -221,9 +230,9 @@ def check_columns(lender: Lender, leaves: Sequence[Column], action: Column) -> N
 
 
 def _needed(ring: Ring, leaves: Sequence[Column]) -> Iterator[Column]:
-    """Yields the columns, besides observation and action, that are read from a ring to sample.
+    """Yields the columns of a ring buffer that are read to sample, besides observation and action.
 
-    They are the reward, the end of the episode, and the link to the next row or the next
+    They are the reward, the end of the episode, and the link to the next row (env step) or the next
     observation.
     """
     if not ring.paired:
@@ -264,7 +273,10 @@ def _float_size(column: Column) -> int:
 
 @njit(cache=True, nogil=True)
 def _next_random(state):  # type: ignore[no-untyped-def]
-    """Returns the next state of SplitMix64 (Steele et al. 2014) and a number in [0, 1)."""
+    """Returns the next state of the random generator SplitMix64 and a number in [0, 1).
+
+    The generator is that of Steele et al. 2014.
+    """
     state += np.uint64(0x9E3779B97F4A7C15)
     z = state
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -277,11 +289,11 @@ def _next_random(state):  # type: ignore[no-untyped-def]
 def _borrow(  # type: ignore[no-untyped-def]
     rings, state, rows, shares, newest, returns, columns, raw, reward, discount, lender, own, counts
 ):
-    """Fills a batch with random transitions of randomly chosen rings.
+    """Fills a batch with random transitions of randomly chosen replay ring buffers.
 
     `returns` holds n, gamma, reward scale and clip; `columns` holds column widths, float sizes and
-    start offsets, as in `RowCopier`. Returns the numbers of rows requested, copied, copied from
-    other runs, and skipped as invalid.
+    start offsets, as in `RowCopier`. Returns the numbers of transitions requested, copied, copied
+    from other runs, and skipped as invalid.
     """
     widths, floats, starts = columns
     targets = starts + np.int64(raw.ctypes.data)
@@ -310,10 +322,10 @@ def _borrow(  # type: ignore[no-untyped-def]
 def _copy_random_row(  # type: ignore[no-untyped-def]
     ring, seed, newest, returns, widths, floats, targets, to, p, counts
 ):
-    """Copies one random transition of a replay ring to row `to` of a batch.
+    """Copies one random transition of a replay ring buffer to index `to` of a batch.
 
     Returns whether a valid transition was found, the random state, the n-step return, the discount,
-    and how many rows with values that are not finite were skipped.
+    and how many transitions with values that are not finite were skipped.
     """
     n, gamma, scale, clip = returns
     invalid, total, factor = 0, 0.0, 1.0
@@ -342,7 +354,7 @@ def _copy_random_row(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _walk(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-untyped-def]
-    """Computes the n-step return of the transition that starts at `row`.
+    """Computes the n-step return of the transition that starts at row (env step) `row`.
 
     Returns whether the transition is complete, the return, the discount and the last row.
     """
@@ -397,9 +409,10 @@ def _walk_paired(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-unt
 
 @njit(cache=True, nogil=True)
 def _copy_row(ring, row, last, widths, targets, to):  # type: ignore[no-untyped-def]
-    """Copies a transition to row `to` of a batch.
+    """Copies a transition of a replay ring buffer to index `to` of a batch.
 
-    Observation and action are those of `row`, the next observation that of `last`.
+    Observation and action are those of row (env step) `row`, the next observation that of row
+    `last`.
     """
     base, leaves = ring[_BASE], widths.size - 1
     slot, after = row % ring[_CAPACITY], last % ring[_CAPACITY]

@@ -1,13 +1,13 @@
-"""Borrower: samples rows from the other runs' replay buffers in a pool, by a sharing strategy.
+"""Borrower: samples env steps from the other runs' replay buffers in a pool, by a sharing strategy.
 
     borrower = Borrower(registry, buffer_id, [own], leaves, action, strategy=..., ratio=0.2, seed=3)
     borrowed = borrower.borrow(256, n_step=1, gamma=0.99)     # None: no rows
 
 A pool is a folder in shared memory with the replay ring buffers of several runs. About once a
-second, while it samples, the borrower updates its list of rings: it maps new rings, closes removed
-ones, ignores rings without a recent heartbeat, and deletes rings of dead processes. If the pool was
-removed or has too few rows, the run uses more of its own rows instead; the borrower counts how
-many.
+second, while it samples, the borrower updates its list of ring buffers: it maps new ones, closes
+removed ones, ignores those without a recent heartbeat, and deletes those of dead processes. If the
+pool was removed or has too few rows (env steps), the run uses more of its own rows instead; the
+borrower counts how many.
 """
 
 import os
@@ -39,7 +39,7 @@ CLOCK_S = 0.1  # resolution of a folder's mtime: a later change may have the sam
 
 
 class Borrower:
-    """Samples, for one run, rows from the other runs' replay buffers in its pool."""
+    """Samples, for one run, env steps from the replay buffers that other runs share with it."""
 
     def __init__(
         self,
@@ -54,10 +54,11 @@ class Borrower:
         seed: int,
         chained: bool = False,
     ):
-        """Prepares to sample from the replay buffers in `registry`; `own` are the run's own rings.
+        """Prepares to sample from the replay buffers in `registry`; `own` are the run's own.
 
-        With `chained`, only rings whose steps are linked to their next step are read. Frame stacks
-        and sequences need that.
+        With `chained`, only ring buffers whose env steps are linked to their next step are read.
+        Frame stacks and sequences need that. Raises `ConfigError` if `ratio` is not between 0 and
+        1.
         """
         refuse_ratio(ratio)
         self._chained = chained
@@ -81,7 +82,7 @@ class Borrower:
 
     @property
     def active(self) -> bool:
-        """Returns whether the settings allow a batch to hold rows of other runs' replay buffers."""
+        """True if the settings allow a batch to hold env steps of other runs' replay buffers."""
         return self.ratio > 0 and self.strategy is not Strategy.LOCAL_ONLY
 
     def borrow(
@@ -93,9 +94,10 @@ class Borrower:
         reward_scale: float = 1.0,
         reward_clip: float = np.inf,
     ) -> BorrowedRows | None:
-        """Returns a batch whose first `filled` rows are sampled from the shared replay buffers.
+        """Samples a batch whose first `filled` env steps come from the shared replay buffers.
 
-        Returns None if the shared buffers have no rows, or the settings allow no other runs' rows.
+        Returns None if the shared buffers have no steps, or the settings allow no other runs'
+        steps.
         """
         if not self.active:
             self.local += batch
@@ -122,10 +124,11 @@ class Borrower:
         return borrowed
 
     def allocate(self, batch: int, rng: np.random.Generator) -> list[tuple[Lender, int]]:
-        """Decides how many rows of a batch to sample from each shared replay ring.
+        """Decides how many env steps of a batch to sample from each shared replay ring buffer.
 
-        Returns pairs of a ring and its number of rows. The caller samples these rows with a
-        `RingReader`, then calls `count_borrowed` or `count_missing`.
+        Returns pairs of a ring buffer and its number of steps; the list is empty if nothing is to
+        be sampled. The caller samples these steps with a `RingReader`, then calls `count_borrowed`
+        or `count_missing`.
         """
         self.local += batch
         if not self.active:
@@ -141,9 +144,9 @@ class Borrower:
         return [(lender, int(count)) for lender, count in pairs if count]
 
     def count_borrowed(self, lender: Lender, rows: int) -> None:
-        """Counts rows that the caller of `allocate` has sampled from another run's ring.
+        """Counts env steps that the caller of `allocate` has sampled from a shared replay buffer.
 
-        Ignores rows from the run's own rings.
+        Ignores steps from the run's own buffers.
         """
         if lender.name in self._peers:
             self._borrowed_from[lender.name] = self._borrowed_from.get(lender.name, 0) + rows
@@ -151,12 +154,12 @@ class Borrower:
             self.local -= rows
 
     def count_missing(self, rows: int) -> None:
-        """Counts rows that could not be sampled because a shared replay buffer has too few."""
+        """Counts env steps that could not be sampled since a shared replay buffer has too few."""
         self.short += rows
 
     @property
     def newest(self) -> float:
-        """Fraction of each shared replay buffer, its most recent rows, that may be sampled."""
+        """Fraction of each shared replay buffer, its most recent env steps, that may be sampled."""
         return self._shares.newest if self._shares is not None else 1.0
 
     # --- the buffers of the pool
@@ -183,7 +186,7 @@ class Borrower:
         self._update_plan()
 
     def _update_peers(self) -> bool:
-        """Maps replay rings of new runs and closes removed ones; returns whether any changed."""
+        """Maps replay buffers of new runs and closes removed ones; returns whether any changed."""
         try:
             changed = os.stat(self.registry.path).st_mtime_ns
         except FileNotFoundError:  # the next refresh finds the pool removed
@@ -235,7 +238,7 @@ class Borrower:
     def _refuse_invalid(self) -> None:
         """Stops reading other runs' replay buffers that hold nan, infinite or huge values.
 
-        The run's own buffers are still read; only their rows with such values are skipped.
+        The run's own buffers are still read; only their env steps with such values are skipped.
         """
         invalid = np.flatnonzero(self._copier.counts.invalid)
         names = [self._copier.lenders[index].name for index in invalid if index >= len(self.own)]
@@ -275,9 +278,9 @@ class Borrower:
 
     @property
     def filled(self) -> dict[str, int]:
-        """Number of rows in each replay buffer that is read, by buffer id, the run's own first.
+        """Number of env steps in each shared replay buffer that is read, by buffer id.
 
-        It is 0 for a buffer without a recent heartbeat.
+        The run's own buffers come first. It is 0 for a buffer without a recent heartbeat.
         """
         names = [lender.name for lender in self._copier.lenders]
         return dict(zip(names, self._sizes().tolist(), strict=True))
@@ -299,7 +302,10 @@ class Borrower:
     # --- counts
 
     def _collect_counts(self) -> None:
-        """Adds the row counts of the present `RowCopier` to the totals, and resets them."""
+        """Adds the counts of the `RowCopier`, which copies other runs' env steps, to the totals.
+
+        Then resets them to 0.
+        """
         counts = self._copier.counts
         for name, rows in zip(self._peers, counts.lent[len(self.own) :], strict=True):
             self._borrowed_from[name] = self._borrowed_from.get(name, 0) + int(rows)
@@ -307,7 +313,7 @@ class Borrower:
         counts.lent[:] = counts.overwritten[:] = 0
 
     def stats(self) -> dict[str, Any]:
-        """Returns the numbers of own and other runs' rows sampled so far, in total and by buffer.
+        """Returns the numbers of own and other runs' env steps sampled so far, and by buffer.
 
         `refused` holds the replay buffers that are not read, each with the reason.
         """
@@ -326,7 +332,7 @@ class Borrower:
         }
 
     def close(self) -> None:
-        """Closes this run's mappings of the other runs' rings."""
+        """Unmaps the other runs' replay ring buffers, so that this run no longer reads them."""
         self._collect_counts()
         for lender in self._peers.values():
             lender.ring.close()
@@ -335,7 +341,10 @@ class Borrower:
 
 
 def refuse_ratio(ratio: float) -> None:
-    """Raises `ConfigError` unless `cross_sample_ratio` is between 0 and 1."""
+    """Raises `ConfigError` unless `cross_sample_ratio` is between 0 and 1.
+
+    It is the share of a batch that is sampled from the replay buffers that runs share.
+    """
     if not 0.0 <= ratio <= 1.0:
         raise ConfigError(
             f"cross_sample_ratio is {ratio}, the share of a batch that comes from other runs; "

@@ -13,7 +13,10 @@ from rookery.sharing.registry import shared_directory
 
 
 def _stale(directory: Path) -> Iterator[StaleFile]:
-    """Yields the replay files of dead processes and the pool folders that no run uses."""
+    """Yields replay files of dead processes, and pool folders that no run uses.
+
+    A pool folder holds the replay buffers that several runs share.
+    """
     for folder in (directory, *_pools(directory)):
         for dead in stale_pools.find(folder):
             for path in dead.paths:
@@ -24,9 +27,9 @@ def _stale(directory: Path) -> Iterator[StaleFile]:
 
 
 def _clear(directory: Path) -> None:
-    """Removes stale files of replay sharing.
+    """Removes stale files of replay sharing from a directory and the pool folders in it.
 
-    Each file is checked again first, since a run may have joined its pool meanwhile.
+    Each file is checked again first, since a run may have started to use it meanwhile.
     """
     stale_pools.clear(directory)
     for pool in _pools(directory):
@@ -45,9 +48,9 @@ def _pools(directory: Path) -> list[Path]:
 
 
 class PoolCleanup:
-    """Implements `Cleanup`, by which `rookery clean` finds and removes stale files.
+    """Finds and removes stale files of shared replay buffers on this host.
 
-    The files are those of shared replay buffers on this host.
+    Implements `Cleanup`, the interface that `rookery clean` calls.
     """
 
     def stale(self) -> Iterator[StaleFile]:

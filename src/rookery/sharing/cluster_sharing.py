@@ -1,12 +1,13 @@
 """Replay sharing on a cluster: a run samples from other runs' replay buffers on all its hosts.
 
 A pool is the set of replay buffers that the runs on one host share. The run's worker process on
-each host adds its replay shard to the pool there, and samples rows of other runs for the learner
-(`BorrowRows`). Every host reports the sizes of the buffers in its pool. The learner applies the
-sharing strategy to all of them and requests rows from each host.
+each host adds its replay shard (the part of the run's replay on this host) to the pool there, and
+samples env steps of other runs for the learner (`BorrowRows`). Every host reports the sizes of the
+buffers in its pool. The learner applies the sharing strategy to all of them and requests steps from
+each host.
 
-The learner requests rows in advance, so that it does not wait for the network. It sends no requests
-to a host that is lost or does not answer, and uses more of its own rows instead.
+The learner requests steps in advance, so that it does not wait for the network. It sends no
+requests to a host that is lost or does not answer, and uses more of its own steps instead.
 """
 
 import math
@@ -34,9 +35,10 @@ NO_PLAN = BorrowPlan(np.zeros(0), 1.0, 0.0)
 
 
 class BorrowRows(NamedTuple):
-    """Request of the learner to a host: send rows of the replay buffers that runs share on it.
+    """Request of the learner to a host: send env steps of the replay buffers that runs share on it.
 
-    The host also reports the sizes of these buffers. A request for 0 rows asks only for the sizes.
+    The host also reports the sizes of these buffers. A request for 0 rows (env steps) asks only for
+    the sizes.
     """
 
     rows: int
@@ -44,7 +46,10 @@ class BorrowRows(NamedTuple):
 
 
 class RowsBorrowed(NamedTuple):
-    """Answer of a host to `BorrowRows`: sampled rows, and sizes of the shared replay buffers."""
+    """Answer of a host to the request `BorrowRows` of the learner.
+
+    It holds sampled env steps, and the sizes of the replay buffers that runs share on the host.
+    """
 
     asked_rows: int  # rows that were requested
     borrowed: BorrowedBatch | None  # None if the pool has no such rows
@@ -72,9 +77,9 @@ class HostPoolMember(PoolMember):
 
 
 class PrefetchedRows:
-    """Rows of other runs that hosts have sent to the learner in advance.
+    """Env steps of shared replay buffers that hosts have sent to the learner in advance.
 
-    Each row is used once, in random order.
+    Each step is used once, in random order.
     """
 
     def __init__(self) -> None:
@@ -82,12 +87,12 @@ class PrefetchedRows:
         self.size = 0
 
     def put(self, borrowed: BorrowedBatch, rng: np.random.Generator) -> None:
-        """Adds received rows in random order, since they may be sorted by replay buffer."""
+        """Adds received env steps in random order, since they may be sorted by replay buffer."""
         self._lots.append((borrowed, rng.permutation(borrowed.foreign.size)))
         self.size += borrowed.foreign.size
 
     def take(self, rows: int) -> list[BorrowedBatch]:
-        """Removes and returns `rows` rows, or all rows if there are fewer."""
+        """Removes and returns `rows` prefetched env steps, or all of them if there are fewer."""
         taken = []
         while rows > 0 and self._lots:
             borrowed, left = self._lots.popleft()
@@ -104,7 +109,7 @@ class PrefetchedRows:
 class HostPool:
     """The learner's view of one host: sizes and weights of the replay buffers shared there.
 
-    Also holds the rows of these buffers that the host has sent in advance.
+    Also holds the env steps of these buffers that the host has sent in advance.
     """
 
     handle: HostHandle
@@ -118,7 +123,7 @@ class HostPool:
     retry_at: float = -math.inf  # no request before this time: the pool had no rows
 
     def receive(self, rng: np.random.Generator) -> None:
-        """Stores the rows and buffer sizes that the host has sent since the last call."""
+        """Stores env steps and replay buffer sizes that the host has sent since the last call."""
         answers, self.handle.of_peers = self.handle.of_peers, []
         for answer in answers:
             assert isinstance(answer, RowsBorrowed), "not from a `HostPoolMember`"
@@ -134,18 +139,19 @@ class HostPool:
 
     @property
     def weight(self) -> float:
-        """Sum of the sampling weights of the replay buffers on this host.
+        """Sum of the sampling weights of the shared replay buffers on this host.
 
-        It is 0 while the host is lost, and for `POLL_S` seconds after it had no rows to send.
+        It is 0 while the host is lost, and for `POLL_S` seconds after it had no env steps to send.
         """
         can_lend = not self.handle.absent and time.monotonic() >= self.retry_at
         return sum(self.weights.values()) if can_lend else 0.0
 
     def ask(self, need: float, newest: float) -> None:
-        """Requests rows from the host, to keep enough for `PREFETCH_BATCHES` batches in advance.
+        """Requests env steps from the host, to keep enough for `PREFETCH_BATCHES` batches.
 
-        `need` is the mean number of this host's rows in a batch. While enough rows have arrived
-        or been requested, requests only the buffer sizes, every `POLL_S` seconds.
+        `need` is the mean number of this host's steps in a batch. Only the share `newest` of a
+        replay buffer, its most recent steps, may be sampled. While enough steps have arrived or
+        been requested, requests only the buffer sizes, every `POLL_S` seconds.
         """
         coming = self.handle.lending
         if self.stock.size + (coming or 0) < PREFETCH_BATCHES * need:
@@ -162,7 +168,7 @@ class HostPool:
         self.handle.send(AskPeers(order.rows, order))
 
     def take(self, rows: int, rng: np.random.Generator) -> list[BorrowedBatch]:
-        """Returns `rows` prefetched rows; waits for rows that were requested but have not arrived.
+        """Returns `rows` env steps that the host has sent; waits for steps that were requested.
 
         Returns fewer if the host sends too few or stops answering.
         """
@@ -174,9 +180,10 @@ class HostPool:
 
 
 class ClusterPoolMember(MixedBatches):
-    """Replay sharing in the learner of a run on a cluster.
+    """Replay sharing in the learner process of a run on a cluster.
 
-    Mixes rows of other runs, which the run's worker process on each host samples, into batches.
+    Mixes env steps of other runs, which the run's worker process on each host samples, into
+    batches.
     """
 
     def __init__(self, actors: ClusterActors, rng: np.random.Generator):
@@ -206,7 +213,7 @@ class ClusterPoolMember(MixedBatches):
         return joined([part.batch for part in borrowed]) if borrowed else None
 
     def _rounded(self, rows: float) -> int:
-        """Rounds a number of rows up or down at random, so that the mean is exact."""
+        """Rounds a number of env steps up or down at random, so that the mean is exact."""
         return int(rows) + int(self._rng.random() < rows - int(rows))
 
     def _receive(self) -> None:
@@ -219,10 +226,10 @@ class ClusterPoolMember(MixedBatches):
             self._update_plan()
 
     def _update_plan(self) -> None:
-        """Computes by the sharing strategy how often each replay buffer on each host is sampled.
+        """Computes by the sharing strategy how often each shared replay buffer is sampled.
 
-        Host workers on the same machine read the same buffers, so each of them gets an equal part
-        of a buffer's sampling weight.
+        Worker processes of this run on the same machine read the same buffers, so each of them gets
+        an equal part of a buffer's sampling weight.
         """
         known = [host for host in self._hosts.values() if host.own]
         own = {host.own: host.filled[host.own] for host in known}
@@ -257,4 +264,4 @@ class ClusterPoolMember(MixedBatches):
         return SharingCounts(self._local, self._foreign, self._short, len(peers), len(refused))
 
     def close(self) -> None:
-        """Does nothing: the run's worker processes on the hosts end the sharing of their shards."""
+        """Does nothing: the run's worker process on each host ends the sharing of its replay."""

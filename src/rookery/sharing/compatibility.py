@@ -1,9 +1,10 @@
-"""Compatibility of shared replay: properties that all replay buffers of a pool must have in common.
+"""Compatibility of shared replay: properties in which all replay buffers of a pool must agree.
 
-A pool is the set of replay buffers that several runs share. Rows are single steps, so gamma and
-n-step may differ between runs. The stored observation and action, the reward's scale and
-normalisation, and the ring's format must agree. A property that only some libraries provide (the
-environment's id, the bounds of its spaces) is compared if both sides have it.
+A pool is the set of replay buffers that several runs share. A stored row is a single env step, so
+gamma and n-step may differ between runs. The stored observation and action, the reward's scale and
+normalisation, and the file format of the ring buffers must agree. A property that only some
+libraries provide (the environment's id, the bounds of its spaces) is compared only if both buffers
+have it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ def terms_of(
     env: str | None = None,
     space: str | None = None,
 ) -> Terms:
-    """Returns the properties in which all shared replay buffers of a pool must agree.
+    """Returns the properties in which all replay buffers that runs share must agree.
 
     `reward` holds the reward's scale, clip range and a tag that names its normalisation.
     """
@@ -43,7 +44,7 @@ def terms_of(
 
 
 def _extras(schema: Schema) -> dict[str, Any]:
-    """Returns shapes and dtypes of columns that only some algorithms store (recurrent state)."""
+    """Returns shape and dtype of each algorithm-specific replay column, such as recurrent state."""
     after = [column.name for column in schema].index("action") + 1
     common = {*BOOKKEEPING, *TRANSITION}
     return {
@@ -62,7 +63,11 @@ def _action(action: ActionSpec) -> dict[str, Any]:
 
 
 def differences(own: Terms, pool: Terms) -> list[str]:
-    """Returns one message for each property in which a replay buffer differs from its pool."""
+    """Returns one message for each property in which a replay buffer differs from its pool.
+
+    The pool is the set of replay buffers that runs share. A property that is None or missing on one
+    side is not compared. Returns an empty list if all agree.
+    """
     return [
         f"{name}: this buffer has {mine!r}, the pool has {theirs!r}"
         for name, mine, theirs in _pairs(own, pool)

@@ -5,7 +5,8 @@
             for run in launcher.poll(): ...        # runs that have ended since the last poll
         launcher.stop(signal.SIGINT)
 
-The launcher reads the state of a run from its folder and does not import torch.
+The launcher process reads the state of a run from files in the run's folder. It does not import
+torch.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ SIGNALLED = tuple(s for n in (signal.SIGINT, signal.SIGTERM) for s in (128 + n, 
 
 
 class Job(NamedTuple):
-    """One training run to start: its settings, folder and command line."""
+    """One training run to start: its name, seed, GPU, run folder and command line."""
 
     name: str
     scenario: str
@@ -44,7 +45,7 @@ class Job(NamedTuple):
 
 
 class LaunchedRun:
-    """A training run in a process of its own, observed through its folder and exit code.
+    """A training run in a process of its own, observed through its run folder and exit code.
 
     `stdin_fd` becomes the standard input of the process.
     """
@@ -67,7 +68,7 @@ class LaunchedRun:
     def poll(self) -> None:
         """Reads new metrics from the run's folder, and its exit code if the run has ended.
 
-        Updates `standing`, which holds the steps played so far and the state of the run.
+        Updates `standing`, which holds the env steps played so far and the state of the run.
         """
         code = self.exit_code  # read first, so that the folder is complete if the run has ended
         for entry in self._record.fresh():
@@ -161,7 +162,7 @@ class RunLauncher:
         return ended
 
     def stop(self, number: int) -> None:
-        """Sends all runs the signal `number`, and kills runs that still run after `GRACE_S`."""
+        """Sends all runs the signal `number`; kills those still running `GRACE_S` seconds later."""
         deadline = time.monotonic() + GRACE_S
         for run in self.runs:
             run.send(number)
@@ -177,7 +178,7 @@ class RunLauncher:
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """Returns the last lines of a file that may be large."""
+    """Returns the last lines of a file that may be large; an empty list if there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - lines * 1_000))

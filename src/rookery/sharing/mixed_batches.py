@@ -1,12 +1,12 @@
-"""Mixed batches: rows of a run's own replay, and rows sampled from other runs' replay buffers.
+"""Mixed batches: env steps of a run's own replay, and steps sampled from other runs' replay.
 
     batch = peers.sample(replay, 64, beta)                 # instead of replay.sample
     peers.update_priorities(replay, batch.rows, td_error)  # instead of replay.update_priorities
 
-Own rows are sampled as without sharing, so prioritized replay still applies to them. Rows of other
-runs ("borrowed rows") are sampled uniformly from buffers that the sharing strategy weighs. Their
-row number is `BORROWED`, their priorities are never updated, and their importance weight is the
-mean weight of the batch's own rows.
+A row is one stored env step. Own rows are sampled as without sharing, so prioritized replay still
+applies to them. Rows of other runs ("borrowed rows") are sampled uniformly from buffers that the
+sharing strategy weighs. Their row number is `BORROWED`, their priorities are never updated, and
+their importance weight is the mean weight of the batch's own rows.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ BORROWED = -1  # row number of every borrowed row
 
 
 class SharingCounts(NamedTuple):
-    """Counts of rows sampled from the run's own replay and from other runs, and of buffers."""
+    """Counts of env steps sampled from own and other runs' replay, and of other runs' buffers."""
 
     local: int  # own rows
     foreign: int  # rows of other runs
@@ -35,19 +35,19 @@ class SharingCounts(NamedTuple):
 
 
 class MixedBatches(ABC):
-    """Base class that samples batches of a run's own replay rows and rows of other runs."""
+    """Base class that samples batches of a run's own env steps and env steps of other runs."""
 
     @abstractmethod
     def borrow(self, batch: int) -> ArrayBatch | None:
-        """Samples the part of a batch of `batch` rows that comes from shared replay buffers.
+        """Samples the part of a batch of `batch` env steps that comes from shared replay buffers.
 
         Some sharing strategies sample the run's own buffer here too, besides those of other runs.
-        Returns None if no rows come from shared buffers.
+        Returns None if no steps come from shared buffers.
         """
 
     @abstractmethod
     def beat(self) -> None:
-        """Writes the heartbeat of this run's replay rings, which other runs check."""
+        """Writes the heartbeat of this run's replay buffers, which other runs check."""
 
     @abstractmethod
     def counts(self) -> SharingCounts: ...
@@ -57,7 +57,7 @@ class MixedBatches(ABC):
         """Ends sharing: removes this run's replay buffers from the pool of shared buffers."""
 
     def sample(self, pool: OwnReplay, batch: int, beta: float) -> SampledBatch:
-        """Samples a batch of rows of the run's own replay and rows of other runs."""
+        """Samples a batch of env steps of the run's own replay `pool` and of other runs' replay."""
         borrowed = self.borrow(batch)
         if borrowed is None:
             return pool.sample(batch, beta=beta)
@@ -70,7 +70,10 @@ class MixedBatches(ABC):
         return joined([own, borrowed])
 
     def update_priorities(self, pool: OwnReplay, rows: Rows, td_error: "Array | Tensor") -> None:
-        """Updates the priorities of the batch rows that come from the run's own replay."""
+        """Updates the priorities of those batch rows (env steps) that are in the run's own replay.
+
+        `pool` is that replay. TD errors of other runs' rows are ignored.
+        """
         own = rows != BORROWED
         if not own.all():
             rows, td_error = rows[own], np.asarray(td_error)[own]
@@ -78,7 +81,7 @@ class MixedBatches(ABC):
             pool.update_priorities(rows, td_error)
 
     def stats(self) -> dict[str, float]:
-        """Returns the metrics of replay sharing, such as the share of other runs' rows."""
+        """Returns the metrics of replay sharing, such as the share of other runs' env steps."""
         counts = self.counts()
         total = counts.local + counts.foreign
         return {

@@ -1,6 +1,6 @@
 """Files of a pool, the folder in which runs share their replay buffers.
 
-Files are accessible to one user only, become visible only when complete, and are locked by the
+The files are accessible to one user only, become visible only when complete, and are locked by the
 process that uses them. A lock shows that the process is alive: the kernel releases the locks of a
 killed process, and unlike pids, locks work across containers.
 """
@@ -78,7 +78,11 @@ def open_private(path: Path, *, writable: bool = False) -> int:
 
 
 def open_ring(path: Path, *, writable: bool = False) -> Ring:
-    """Maps a replay ring file; raises `ProtocolError` if it is damaged or not a ring."""
+    """Maps the file of a replay ring buffer.
+
+    Raises `FileNotFoundError` if it does not exist, and `ProtocolError` if it is damaged, not a
+    ring buffer, or accessible to other users.
+    """
     fd = open_private(path, writable=writable)
     try:
         return Ring(fd, writable=writable)
@@ -91,7 +95,11 @@ def open_ring(path: Path, *, writable: bool = False) -> Ring:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file; raises `ProtocolError` for any other content."""
+    """Returns the JSON object in a file that only this user can access.
+
+    Raises `FileNotFoundError` if the file does not exist, and `ProtocolError` if other users can
+    access it or it holds anything else.
+    """
     fd = open_private(path)
     try:
         value = json.loads(os.read(fd, MAX_BYTES))
@@ -105,9 +113,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_once(path: Path, value: Any) -> None:
-    """Writes a JSON file atomically unless it exists.
+    """Writes a JSON file atomically, unless it exists already.
 
-    If several processes call it at once, the file has the value of one of them.
+    If several processes call it at once, the file has the value of one of them. Raises
+    `ConfigError` if the file cannot be written.
     """
     if path.exists():
         return
@@ -122,7 +131,7 @@ def write_once(path: Path, value: Any) -> None:
 
 
 def locked_note(path: Path, note: dict[str, Any]) -> int:
-    """Writes the JSON file that registers a replay buffer in a pool, locked from the start.
+    """Writes the JSON file that registers a shared replay buffer, locked from the start.
 
     Returns the file descriptor, which holds the lock.
     """
@@ -150,7 +159,7 @@ def _write_new(path: Path, value: Any) -> int:
 
 
 def name_ring(ring: Ring, path: Path) -> None:
-    """Gives the unnamed file of a replay ring the name `path`.
+    """Gives the unnamed file of a replay ring buffer the name `path`.
 
     Raises `FileExistsError` if the name is taken, `OSError` if the filesystem does not support it.
     """

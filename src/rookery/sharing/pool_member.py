@@ -5,9 +5,9 @@
     batch = member.sample(replay, 64, beta)                 # instead of replay.sample
     member.update_priorities(replay, batch.rows, td_error)  # instead of replay.update_priorities
 
-A pool is the set of replay buffers that the runs on one host share. On a cluster, the run's worker
-process on each host is a pool member. It samples for the learner, with `fetch` instead of `sample`,
-by buffer weights that the learner sends.
+A pool is the set of replay buffers that the runs on one host share. A shard is a part of a run's
+replay buffer. On a cluster, the run's worker process on each host is a pool member. It samples for
+the learner, with `fetch` instead of `sample`, by buffer weights that the learner sends.
 """
 
 import re
@@ -33,7 +33,7 @@ from rookery.types import Array, ArrayBatch, Batch, Bools, EnvSpec, Extra
 
 
 class BorrowedBatch(NamedTuple):
-    """Rows sampled from shared replay buffers, and a mask of those that belong to other runs."""
+    """Env steps sampled from shared replay buffers, and a mask of those that are of other runs."""
 
     batch: ArrayBatch
     foreign: Bools  # [B] rows of other runs; the rest are the run's own
@@ -51,7 +51,7 @@ class PoolMember(MixedBatches):
         family: str | None = None,
         index: int = 0,
     ):
-        """Joins the pool of shared replay buffers that `sharing.pool` names.
+        """Joins the pool (set of shared replay buffers) that the setting `sharing.pool` names.
 
         Members with the same `family` are parts of one run and do not sample from each other;
         `index` makes their random numbers differ.
@@ -68,7 +68,10 @@ class PoolMember(MixedBatches):
         self._rng = seeding.generator(config.run.seed, Role.SHARING, index=index)
 
     def ring(self, place: int, schema: Schema, capacity: int) -> Ring:
-        """Creates the ring of replay shard `place`; other runs may map and read it from now on."""
+        """Creates the ring buffer of replay shard (part of the run's replay buffer) number `place`.
+
+        Other runs may map and read it from now on.
+        """
         name = self._run_id if place == 0 else f"{self._run_id}.{place}"
         buffer_id = self.registry.register_buffer(
             run_id=name,
@@ -93,9 +96,10 @@ class PoolMember(MixedBatches):
 
     @property
     def borrower(self) -> Borrower:
-        """The object that samples rows from other runs' replay buffers.
+        """The object that samples env steps from other runs' replay buffers.
 
-        It is created at the first use, which must come after this run's own replay ring is created.
+        It is created at the first use, which must come after this run's own replay ring buffer is
+        created.
         """
         if self._borrower is None:
             columns = {column.name: column for column in schema_of(self.spec)}
@@ -121,9 +125,10 @@ class PoolMember(MixedBatches):
         return borrowed.batch if borrowed is not None else None
 
     def fetch(self, rows: int, assigned: AssignedWeights) -> BorrowedBatch | None:
-        """Samples `rows` rows of shared replay buffers, by weights that the learner has assigned.
+        """Samples `rows` env steps of shared replay buffers, by weights that the learner has sent.
 
-        Returns None if no row was found. If `rows` is 0, only updates the list of the buffers.
+        Returns None if no step was found. If `rows` is 0, only updates the list of shared buffers
+        and returns None.
         """
         if rows == 0:
             self.borrower.refresh_if_due()
@@ -142,9 +147,9 @@ class PoolMember(MixedBatches):
         return BorrowedBatch(_batch(self.spec, borrowed), foreign)
 
     def _read_chains(self, batch: int) -> BorrowedBatch | None:
-        """Samples transitions with frame stacks, or sequences, from the shared replay rings.
+        """Samples transitions with frame stacks, or sequences, from the shared replay buffers.
 
-        Returns None if no ring had enough rows.
+        Returns None if no buffer had enough env steps.
         """
         parts, foreign = [], list[bool]()
         algo = self.config.algo
@@ -180,17 +185,17 @@ class PoolMember(MixedBatches):
         )
 
     def close(self) -> None:
-        """Ends sharing of this run's replay; the rings stay open for the run's own replay."""
+        """Ends sharing of this run's replay; the ring buffers stay open for the run's own use."""
         if self._borrower is not None:
             self._borrower.close()
         self.registry.stop()
 
 
 def _as_borrowed(part: ArrayBatch, extras: tuple[Extra, ...]) -> ArrayBatch:
-    """Marks sampled rows as borrowed (row number `BORROWED`): their priority is never updated.
+    """Gives all rows (env steps) of a batch the row number `BORROWED`.
 
-    Zeroes those of the columns `extras` that only the policy that wrote them can use, such as
-    recurrent state.
+    The priorities of such rows are never updated. Zeroes those of the columns `extras` that only
+    the policy that wrote them can use, such as recurrent state.
     """
     for extra in extras:
         if extra.own:
@@ -214,5 +219,8 @@ def _batch(spec: EnvSpec, borrowed: BorrowedRows) -> ArrayBatch:
 
 
 def _zero_extras(spec: EnvSpec, count: int) -> dict[str, Array]:
-    """Returns the algorithm-specific columns filled with zeros, since `RowCopier` skips them."""
+    """Returns the algorithm-specific columns of `count` env steps, filled with zeros.
+
+    `RowCopier`, which samples steps of other runs, does not copy these columns.
+    """
     return {extra.name: np.zeros((count, *extra.shape), dtype=extra.dtype) for extra in spec.extras}

@@ -41,7 +41,7 @@ from rookery.sharing.compatibility import Terms, differences
 from rookery.sharing.pool_files import NOTE, POOL, RING, SCRATCH, TERMS
 
 FORMAT = 1
-STALE_S = 300.0  # seconds without a write after which a buffer is ignored
+STALE_S = 300.0  # seconds without a heartbeat after which a buffer is ignored
 ON_POLICY = ("A2C", "PPO", "TRPO", "RecurrentPPO", "MaskablePPO")
 PATIENCE_S = 0.5  # for a lock, which other processes take briefly to see if its holder lives
 STARTS = 10  # attempts to open a pool that another process removes at the same time
@@ -49,17 +49,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 class BufferState(StrEnum):
-    """State of a replay buffer in a pool of shared buffers."""
+    """State of a replay buffer in a pool of shared buffers, such as `lending` or `dead`."""
 
     RESERVED = "reserved"  # registered, no rows yet
     LENDING = "lending"  # other runs can sample from it
-    SILENT = "silent"  # not written for longer than `stale_s`; ignored
+    SILENT = "silent"  # no heartbeat for longer than `stale_s`; ignored
     DEAD = "dead"  # abandoned by its process, or unreadable
 
 
 @dataclass(frozen=True)
 class BufferInfo:
-    """Information about a replay buffer of a pool, as `Registry.list` returns it."""
+    """Information about a replay buffer of a pool (set of shared buffers).
+
+    `Registry.list` returns one for each buffer.
+    """
 
     buffer_id: str
     run_id: str
@@ -71,7 +74,7 @@ class BufferInfo:
     filled: int  # rows that can be read
     capacity: int
     bytes: int
-    silence_s: float | None  # seconds since the last write; None if there was none
+    silence_s: float | None  # seconds since the last heartbeat; None before the first row
     state: BufferState
 
 
@@ -89,7 +92,9 @@ def create_distributed_registry(
     """Opens the pool of shared replay buffers in the folder `path`, or creates it.
 
     Without `path`, creates a new pool with a random name; other processes can open it by the
-    registry's `path`. An existing pool keeps its own `max_buffer_size` and `stale_s`.
+    registry's `path`. `max_buffer_size` is the largest capacity of a buffer, in env steps. A buffer
+    without a heartbeat for `stale_s` seconds is ignored. An existing pool keeps its own values of
+    both.
     """
     if max_buffer_size < 1 or not stale_s > 0:
         raise ConfigError(
@@ -103,7 +108,10 @@ def create_distributed_registry(
 
 
 class Registry:
-    """Access to a pool of replay buffers that runs share; a pickle holds only the folder's path."""
+    """Access to a pool, the folder of the replay buffers that runs share.
+
+    A pickled registry holds only the folder's path.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -124,7 +132,10 @@ class Registry:
     # --- the pool
 
     def start(self, *, max_buffer_size: int = 1_000_000, stale_s: float = STALE_S) -> None:
-        """Opens the pool of shared replay buffers; creates its folder if it does not exist."""
+        """Opens the pool of shared replay buffers; creates its folder if it does not exist.
+
+        Other users must not have access to the folder; otherwise raises `ConfigError`.
+        """
         about = {"format": FORMAT, "max_buffer_size": max_buffer_size, "stale_s": stale_s}
         for _ in range(STARTS):
             with contextlib.suppress(FileNotFoundError, RegistryError):  # removed meanwhile
@@ -176,13 +187,13 @@ class Registry:
 
     @property
     def available(self) -> bool:
-        """Returns whether this registry has opened its pool and the pool's folder still exists."""
+        """True if this registry has opened its pool of replay buffers and it still exists."""
         return self._pool_fd >= 0 and pool_files.is_at(self._pool_fd, self.path / POOL)
 
     def stop(self) -> None:
         """Removes the replay buffers that this registry has registered, and closes the pool.
 
-        The last registry to stop deletes the pool's folder.
+        The last registry to stop deletes the folder of the pool of shared buffers.
         """
         for buffer_id in tuple(self._held):
             self._remove(buffer_id)
@@ -195,7 +206,7 @@ class Registry:
             self._let_go()
 
     def _check(self, call: str) -> None:
-        """Raises `RegistryError` if this registry is stopped or the pool was removed."""
+        """Raises `RegistryError` if this registry is stopped or its pool of buffers was removed."""
         if self._pool_fd < 0:
             raise RegistryError(
                 f"{call}: the registry of {self.path} is stopped; call start() first, or make one "
@@ -220,9 +231,10 @@ class Registry:
     ) -> str:
         """Registers a replay buffer of run `run_id` in the pool; returns the new buffer id.
 
-        `reward_tag` names how rewards were normalised before they were stored, `env` the
-        environment; both must agree within a pool. Buffers with the same `family` are parts of one
-        run and do not sample from each other.
+        The pool is the set of buffers that runs share. `reward_tag` names how rewards were
+        normalised before they were stored, `env` the environment; both must agree within a pool.
+        Buffers with the same `family` are parts of one run and do not sample from each other.
+        Raises `ConfigError` for on-policy algorithms.
         """
         self._check("register_buffer")
         refuse_on_policy(algorithm)
@@ -261,9 +273,10 @@ class Registry:
                 return
 
     def deregister_buffer(self, buffer_id: str) -> None:
-        """Removes a replay buffer from the pool.
+        """Removes a replay buffer from the pool of shared buffers.
 
-        Runs that have mapped it may read it until they next update their list of buffers.
+        Runs that have mapped it may read it until they next update their list of buffers. Raises
+        `RegistryError` if the pool has no such buffer.
         """
         self._check("deregister_buffer")
         if not self._remove(buffer_id):
@@ -284,7 +297,10 @@ class Registry:
         return True
 
     def note(self, buffer_id: str) -> dict[str, Any]:
-        """Returns the registration of a replay buffer: run, algorithm, environment and process."""
+        """Returns the registration of a replay buffer: run, algorithm, environment and process.
+
+        Raises `RegistryError` if the buffer is not registered.
+        """
         self._check("note")
         try:
             return pool_files.read_json(self.path / f"{buffer_id}{NOTE}")
@@ -296,11 +312,11 @@ class Registry:
     def attach(
         self, buffer_id: str, terms: Terms, schema: Schema, capacity: int, *, stride: int = 1
     ) -> Ring:
-        """Returns the replay ring of a registered buffer id; creates it at the first call.
+        """Returns the replay ring buffer of a registered buffer id; creates it at the first call.
 
-        `terms` are the properties that all buffers of a pool must have in common (`terms_of`).
-        Raises `ConfigError` if they differ from the pool's, if the capacity exceeds the pool's
-        limit, or if an existing ring has other columns or another size.
+        `terms` are the properties in which all buffers of a pool (set of shared buffers) must agree
+        (`terms_of`). Raises `ConfigError` if they differ from the pool's, if the capacity exceeds
+        the pool's limit, or if an existing ring buffer has other columns or another size.
         """
         self.note(buffer_id)
         if capacity > self.max_buffer_size:
@@ -323,7 +339,10 @@ class Registry:
         return ring
 
     def _made(self, path: Path, schema: Schema, capacity: int, stride: int) -> Ring:
-        """Creates a ring as an unnamed file, then names it: no process sees an incomplete ring."""
+        """Creates a replay ring buffer as an unnamed file, then names it.
+
+        So no process sees an incomplete ring buffer. Raises `FileExistsError` if the name is taken.
+        """
         if path.exists():
             raise FileExistsError(path)
         ring = Ring.create(schema, capacity, directory=self.path, stride=stride)
@@ -338,7 +357,7 @@ class Registry:
         return ring
 
     def _made_beside(self, path: Path, schema: Schema, capacity: int, stride: int) -> Ring:
-        """Creates a ring under a temporary name, then gives it its final name.
+        """Creates a replay ring buffer under a temporary name, then gives it its final name.
 
         This is used on filesystems that cannot give an unnamed file a name.
         """
@@ -368,7 +387,10 @@ class Registry:
             )
 
     def claim(self, ring: Ring, buffer_id: str) -> None:
-        """Makes this process the only writer of a replay ring, until it closes the ring or ends."""
+        """Makes this process the only writer of a replay ring buffer, until it closes it or ends.
+
+        Raises `RegistryError` if it has another writer or its file was removed.
+        """
         if not pool_files.lock(ring.fd, fcntl.LOCK_EX, patience_s=PATIENCE_S):
             raise RegistryError(
                 f"buffer {buffer_id} is being written by another buffer (pid {ring.owner.pid}); "
@@ -384,18 +406,22 @@ class Registry:
     # --- the buffers of the pool
 
     def others(self, buffer_id: str) -> Sequence[str]:
-        """Returns the ids of all replay buffers of the pool except `buffer_id`."""
+        """Returns the ids of all replay buffers that runs share in the pool but `buffer_id`."""
         return [other for other in stale_pools.buffer_ids(self.path) if other != buffer_id]
 
     def open_ring(self, buffer_id: str) -> Ring:
-        """Maps a replay buffer's ring for reading.
+        """Maps the ring buffer file of a shared replay buffer for reading.
 
-        Raises `ProtocolError` if other users can access the file.
+        Raises `FileNotFoundError` if there is no file yet, and `ProtocolError` if other users can
+        access it or it is damaged.
         """
         return pool_files.open_ring(self.path / f"{buffer_id}{RING}")
 
     def list(self) -> Sequence[BufferInfo]:
-        """Returns run, size, process and state of every replay buffer of the pool."""
+        """Returns run, size, process and state of every replay buffer in this pool.
+
+        A pool is the set of replay buffers that runs share.
+        """
         self._check("list")
         found = map(self._listed, stale_pools.buffer_ids(self.path))
         return tuple(listed for listed in found if listed is not None)
@@ -430,7 +456,7 @@ class Registry:
         return BufferState.SILENT if silent else BufferState.LENDING, found
 
     def stats(self) -> dict[str, Any]:
-        """Returns statistics of the pool: its replay buffers, rows and bytes."""
+        """Returns statistics of the pool of shared replay buffers: buffers, env steps, bytes."""
         buffers = self.list()
         return {
             "path": str(self.path),
@@ -445,12 +471,12 @@ class Registry:
         }
 
     def sweep(self) -> Sequence[str]:
-        """Removes the replay buffers of processes that have ended; returns their ids."""
+        """Removes the shared replay buffers of processes that have ended; returns their ids."""
         return stale_pools.clear(self.path)
 
 
 def refuse_on_policy(algorithm: str) -> None:
-    """Raises `ConfigError` for on-policy algorithms, which cannot learn from other runs' rows."""
+    """Raises `ConfigError` for on-policy algorithms, which cannot learn from other runs' steps."""
     if algorithm.upper() in {name.upper() for name in ON_POLICY}:
         raise ConfigError(
             f"{algorithm} cannot share: it is on-policy, and learns only from rows of its present "
@@ -471,7 +497,11 @@ def _measured(ring: Ring) -> dict[str, Any]:
 
 
 def _limits(folder: Path) -> tuple[int, float]:
-    """Returns `max_buffer_size` and `stale_s` of the pool of replay buffers in a folder."""
+    """Returns `max_buffer_size` and `stale_s` of the pool of replay buffers in a folder.
+
+    They are the largest capacity of a buffer in env steps, and the seconds without a heartbeat
+    after which a buffer is ignored. Raises `ConfigError` if they cannot be read.
+    """
     try:
         about = pool_files.read_json(folder / POOL)
         found, limits = about["format"], (int(about["max_buffer_size"]), float(about["stale_s"]))

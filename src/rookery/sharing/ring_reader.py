@@ -3,10 +3,10 @@
     reader = RingReader(Ring.open(path), spec, n_step=3, gamma=0.99)
     batch = reader.sample(64, rng)
 
-The reader takes no lock and sends no message. It picks random rows that can start an n-step
-transition or a sequence, copies them, then reads the ring's `reserved` counter again. A sampled row
-is valid if none of the rows read for it, its stacked frames included, was overwritten meanwhile.
-n, gamma and the sequence length are the reader's, not the writer's.
+The reader takes no lock and sends no message. It picks random rows (env steps) that can start an
+n-step transition or a sequence, copies them, then reads again which rows the writer may overwrite.
+A sampled row is valid if none of the rows read for it, its stacked frames included, was overwritten
+meanwhile. n, gamma and the sequence length are the reader's, not the writer's.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ TRIES = 100  # attempts to find rows before sampling fails
 
 
 class RingReader:
-    """Samples uniformly from a replay ring while another process writes to it."""
+    """Samples uniformly from a replay ring buffer while another process writes to it."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class RingReader:
         burn_in: int = 0,
         newest: float = 1.0,
     ):
-        """Prepares to sample from a ring.
+        """Prepares to sample from a replay ring buffer.
 
-        Only the fraction `newest` of its rows, the most recent ones, is sampled.
+        Only the fraction `newest` of its rows (env steps), the most recent ones, is sampled. Raises
+        `ConfigError` if its columns do not fit the environment of `spec`.
         """
         _check_columns(ring, spec)
         self.newest = newest
@@ -46,9 +47,9 @@ class RingReader:
         self.overwritten = 0  # rows that their owner overwrote during the copy
 
     def sample(self, batch: int, rng: np.random.Generator) -> ArrayBatch:
-        """Samples B n-step transitions or sequences with replacement, all with weight 1.
+        """Samples `batch` n-step transitions or sequences with replacement, all with weight 1.
 
-        Raises `EmptyReplayError` if `TRIES` attempts do not find enough rows.
+        Raises `EmptyReplayError` if `TRIES` attempts do not find enough of them.
         """
         if batch < 1:
             raise ProtocolError(f"a batch has at least one row, got {batch}")
@@ -68,9 +69,9 @@ class RingReader:
         )
 
     def _attempt(self, batch: int, rng: np.random.Generator) -> ArrayBatch | None:
-        """Tries once to sample `batch` rows; returns those not overwritten during the copy.
+        """Tries once to sample up to `batch` transitions or sequences from the ring buffer.
 
-        Returns None if there are none.
+        Returns those that were not overwritten during the copy, or None if there are none.
         """
         oldest, committed = self.ring.oldest, self.ring.committed
         if oldest >= committed:

@@ -3,9 +3,9 @@
     for stale in find(folder): ...        # yields the stale files
     clear(folder)                         # removes them; returns the ids of their buffers
 
-A replay buffer has two files: its registration (a JSON "note") and its ring. It is abandoned once
-both are unlocked and the processes that they name have ended. A process that removes a buffer holds
-both locks meanwhile, so that no other process can start to use it.
+A replay buffer has two files: its registration (a JSON "note") and its ring buffer. It is abandoned
+once both are unlocked and the processes that they name have ended. A process that removes a buffer
+holds both locks meanwhile, so that no other process can start to use it.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ NEVER = "it was never finished"
 
 
 class StaleFiles(NamedTuple):
-    """Files of a pool of replay buffers that no process needs any more, and the reason."""
+    """Files in a pool of shared replay buffers that no process needs any more, and the reason."""
 
     paths: tuple[Path, ...]
     why: str
@@ -46,7 +46,10 @@ class StaleFiles(NamedTuple):
 
 
 def buffer_ids(folder: Path) -> Iterator[str]:
-    """Yields the ids of the replay buffers that are registered in a pool's folder."""
+    """Yields the ids of the replay buffers that are registered in a pool's folder.
+
+    A pool is the set of replay buffers that runs share. Yields nothing if there is no such folder.
+    """
     for name in _names(folder):
         if name.endswith(NOTE) and name not in (POOL, TERMS) and not name.startswith(SCRATCH):
             yield name[: -len(NOTE)]
@@ -60,7 +63,10 @@ def _names(folder: Path) -> Sequence[str]:
 
 
 def find(folder: Path) -> Iterator[StaleFiles]:
-    """Yields the stale files of a pool: those that `clear` would remove now."""
+    """Yields the files that dead processes have left in a folder of shared replay buffers.
+
+    They are the files that `clear` would remove now.
+    """
     for buffer_id in _buffers(folder):
         with _abandoned(folder, buffer_id) as why:
             if why:
@@ -71,7 +77,10 @@ def find(folder: Path) -> Iterator[StaleFiles]:
 
 
 def clear(folder: Path) -> Sequence[str]:
-    """Removes the stale files of a pool; returns the ids of the removed replay buffers."""
+    """Removes files that dead processes have left in a folder of shared replay buffers.
+
+    Returns the ids of the removed buffers.
+    """
     for path in _unfinished(folder):
         path.unlink(missing_ok=True)
     return tuple(buffer_id for buffer_id in _buffers(folder) if _remove_buffer(folder, buffer_id))
@@ -86,7 +95,7 @@ def _remove_buffer(folder: Path, buffer_id: str) -> bool:
 
 
 def is_buffer_abandoned(folder: Path, buffer_id: str) -> bool:
-    """Returns whether a replay buffer may be removed, since no process uses it any more.
+    """Returns whether a shared replay buffer may be removed, since no process uses it any more.
 
     The processes that registered and wrote it have ended, or its files were never finished.
     """
@@ -95,10 +104,10 @@ def is_buffer_abandoned(folder: Path, buffer_id: str) -> bool:
 
 
 def remove_if_empty(folder: Path) -> bool:
-    """Removes a pool that has no replay buffers and that no process uses.
+    """Removes a pool (folder of shared replay buffers) that is empty and that no process uses.
 
-    Returns whether the pool's folder no longer exists. A process that opens the pool at the same
-    moment finds it removed and creates a new one.
+    Returns whether the folder no longer exists. A process that opens the pool at the same moment
+    finds it removed and creates a new one.
     """
     with exclusive_lock(folder / POOL) as alone:
         if not alone or any(buffer_ids(folder)):
@@ -112,19 +121,22 @@ def remove_if_empty(folder: Path) -> bool:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Returns whether no process uses a pool of replay buffers and only stale files are left."""
+    """Returns whether no process uses a pool (folder of shared replay buffers).
+
+    It is False if the folder holds anything but stale files and the files of the pool itself.
+    """
     with exclusive_lock(folder / POOL) as alone:
         stale = {path.name for found in find(folder) for path in found.paths}
         return alone and set(_names(folder)) <= stale | {POOL, TERMS, LEAGUE}
 
 
 def _files(folder: Path, buffer_id: str) -> tuple[Path, Path]:
-    """Returns the paths of a replay buffer's ring and registration file, in order of removal."""
+    """Returns the paths of a replay buffer's ring and registration files, in order of removal."""
     return folder / f"{buffer_id}{RING}", folder / f"{buffer_id}{NOTE}"
 
 
 def _buffers(folder: Path) -> Sequence[str]:
-    """Returns the ids of all replay buffers in a folder, also of those without a registration."""
+    """Returns the ids of all shared replay buffers in a folder, even without registration."""
     rings = (
         name[: -len(RING)]
         for name in _names(folder)
@@ -149,7 +161,7 @@ def _is_old(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _abandoned(folder: Path, buffer_id: str) -> Iterator[str]:
-    """Context manager that locks an abandoned replay buffer and yields why it is abandoned.
+    """Context manager that locks an abandoned shared replay buffer; yields why it is abandoned.
 
     Yields "" if the buffer may be in use.
     """
@@ -162,7 +174,7 @@ def _abandoned(folder: Path, buffer_id: str) -> Iterator[str]:
 
 
 def _reason(folder: Path, buffer_id: str) -> str:
-    """Returns why a replay buffer is abandoned, or "" if it may be in use.
+    """Returns why a shared replay buffer is abandoned, or "" if it may be in use.
 
     The reason is that its processes have ended, or that it was never finished.
     """
@@ -188,9 +200,10 @@ def _note_owner(note: Path) -> Iterator[Owner]:
 
 
 def _ring_owner(path: Path) -> Iterator[Owner]:
-    """Yields the process that writes a ring; yields nothing if the ring is damaged or missing.
+    """Yields the process that writes a replay ring buffer file.
 
-    Raises `ProtocolError` for a file that other users can access; such a file is never removed.
+    Yields nothing if the file is damaged or missing. Raises `ProtocolError` for a file that other
+    users can access; such a file is never removed.
     """
     try:
         os.close(open_private(path))

@@ -1,14 +1,15 @@
 """Sharing strategies: how often each replay buffer that runs share is sampled.
 
 A pool is the set of replay buffers that several runs share. `cross_sample_ratio` r is the share of
-each batch of B rows that is sampled from the pool; the other rows come from the run's own replay.
-A strategy gives each buffer of the pool a weight, and says which part of a buffer may be sampled.
+each batch of B env steps that is sampled from the pool; the other steps come from the run's own
+replay. A strategy gives each buffer of the pool a weight, and says which part of a buffer may be
+sampled.
 
     self_heavy    equal weights for the other runs' buffers, 0 for the run's own
     uniform       equal weights for every buffer, the run's own included
-    weighted      every buffer by its number of filled rows
+    weighted      every buffer by its number of stored steps
     newest        the newest fifth of every buffer
-    local_only    nothing is borrowed
+    local_only    nothing is sampled from the pool
 
 If r x B is not a whole number, it is rounded up or down at random so that the mean is r x B.
 """
@@ -25,7 +26,7 @@ NEWEST = 0.2  # share of a buffer's filled rows
 
 
 class PoolWeights(NamedTuple):
-    """The weights that a sharing strategy gives the replay buffers of a pool."""
+    """Weights that a sharing strategy gives the replay buffers of a pool (shared by runs)."""
 
     weights: Floats  # [buffers]; all 0: nothing is sampled from the pool
     newest: float = 1.0  # share of a buffer's rows that may be sampled, the most recent ones
@@ -38,7 +39,11 @@ def _others(own: int, sizes: Rows) -> PoolWeights:
 
 
 def _uniform(own: int, sizes: Rows) -> PoolWeights:
-    """Gives all replay buffers equal weights; the run's own shards count as one buffer."""
+    """Gives all shared replay buffers equal weights.
+
+    The first `own` buffers are the run's own shards (parts of its replay); they count as one
+    buffer.
+    """
     weights = (sizes > 0).astype(np.float64)
     weights[:own] = sizes[:own] / max(1, int(sizes[:own].sum()))
     return PoolWeights(weights)
@@ -49,7 +54,10 @@ def _weighted(own: int, sizes: Rows) -> PoolWeights:
 
 
 def _newest(own: int, sizes: Rows) -> PoolWeights:
-    """Weighs each replay buffer by the size of its newest fifth; only these rows are sampled."""
+    """Weighs each shared replay buffer by the size of its newest fifth.
+
+    Only this fifth, the most recent env steps, is sampled.
+    """
     return PoolWeights(np.ceil(NEWEST * sizes), NEWEST)
 
 

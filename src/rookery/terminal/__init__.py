@@ -1,1 +1,1 @@
-"""Helpers of the command line: `arguments`, `output`, `output_path`, `abrupt_exit` (signals)."""
+"""Helpers of the command line: parsing of arguments, output, checks of output files, signals."""

@@ -1,4 +1,4 @@
-"""Signal handlers for Ctrl+C and SIGTERM while no run is active and nothing has to be saved."""
+"""Signal handlers that end the process at once, for times when no run is active to be saved."""
 
 import os
 import signal
@@ -30,16 +30,19 @@ def abrupt() -> Iterator[None]:
 
 
 def leave_when_terminated() -> None:
-    """Installs a handler that ends the process at SIGTERM, with exit code 143.
+    """Installs a handler that ends the process at once at SIGTERM, with exit code 143.
 
-    When a run starts, it installs another handler, which saves a checkpoint before the end.
+    A training run later replaces it by a handler that saves a checkpoint before the end.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _leave)
 
 
 def leave_at_once() -> None:
-    """Installs a handler that ends the process at the next SIGINT or SIGTERM."""
+    """Installs a handler that ends the process at once at the next SIGINT or SIGTERM.
+
+    The exit code is 128 plus the signal's number.
+    """
     if threading.current_thread() is threading.main_thread():
         for number in _WORDS:
             signal.signal(number, _leave)

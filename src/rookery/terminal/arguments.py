@@ -1,4 +1,4 @@
-"""Command-line arguments: the parser of subcommands, converters of values, common arguments."""
+"""Command-line arguments: parser of a subcommand, converters of values, common arguments."""
 
 import argparse
 import re
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        """All flags of this parser and of its subparsers."""
+        """All flags (`--name`) of this parser and of its subparsers."""
         own = [flag for flag in self._option_string_actions if flag.startswith("--")]
         verbs = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
         theirs = [flag for a in verbs for verb in a.choices.values() for flag in verb.flags]
@@ -63,44 +63,47 @@ def accept_underscores(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
-    """Adds the flag --json."""
+    """Adds the flag --json (machine-readable output) to a parser."""
     parser.add_argument(
-        "--json", action="store_true", help="print a JSON object as the last line (default: text)"
+        "--json",
+        action="store_true",
+        help="print the result as JSON, in the last line (default: text)",
     )
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Adds the positional argument RUN, a run folder."""
+    """Adds the positional argument RUN, the folder of a training run, to a parser."""
     parser.add_argument("run", metavar="RUN", help="run folder, as printed by `rookery train`")
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag --checkpoint, a checkpoint of a run."""
+    """Adds the flag --checkpoint, which chooses a checkpoint of a run, to a parser."""
     parser.add_argument(
         "--checkpoint",
         type=checkpoint,
         default="best",
         metavar="WHICH",
-        help="checkpoint to load: best, last, or its number of env steps (default best)",
+        help="checkpoint of the run to load: best (highest evaluation score), last, or its number "
+        "of env steps (default best)",
     )
 
 
 def require_run(run_dir: str | Path) -> None:
-    """Raises `ConfigError` unless the folder holds a run; fast, since it does not need torch."""
+    """Raises `ConfigError` unless the folder holds a training run; does not import torch."""
     from rookery.config.load import load_run
 
     load_run(run_dir)
 
 
 def count(text: str) -> int:
-    """Parses a whole number above 0."""
+    """Parses a command-line value that must be a whole number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"needs a whole number above 0, got {text!r}")
     return int(text)
 
 
 def between(low: float, high: float) -> Callable[[str], float]:
-    """Returns a function that parses a number between two bounds, for argparse's `type=`."""
+    """Returns a parser of command-line values (argparse's `type=`) for numbers from low to high."""
 
     def read(text: str) -> float:
         try:
@@ -117,12 +120,12 @@ def between(low: float, high: float) -> Callable[[str], float]:
 
 
 def counts(text: str) -> list[int]:
-    """Parses whole numbers above 0, separated by commas."""
+    """Parses a command-line value: whole numbers above 0, separated by commas."""
     return [count(part.strip()) for part in text.split(",")]
 
 
 def seeds(text: str) -> list[int]:
-    """Parses a list of seeds: `0-4`, `0,2,5` or a mixture of both."""
+    """Parses a command-line list of seeds: `0-4`, `0,2,5` or a mixture; each seed only once."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part.strip())
@@ -140,19 +143,19 @@ def seeds(text: str) -> list[int]:
 
 
 def words(text: str) -> list[str]:
-    """Parses words separated by commas."""
+    """Parses a command-line value: words separated by commas."""
     return [word.strip() for word in text.split(",")]
 
 
 def checkpoint(text: str) -> str:
-    """Parses the name of a checkpoint: `best`, `last` or its number of env steps."""
+    """Parses the command-line name of a checkpoint: `best`, `last` or its number of env steps."""
     if text in ("best", "last") or (text.isascii() and text.isdigit()):
         return text
     raise argparse.ArgumentTypeError(f"needs best, last or a number, got {text!r}")
 
 
 def amounts(text: str) -> dict[str, float]:
-    """Parses resource amounts, such as `GPU=1,CPU=2`."""
+    """Parses amounts of Ray resources, such as `GPU=1,CPU=2`, to a dict by resource name."""
     found: dict[str, float] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*([\w.:-]+)=(\d+(?:\.\d+)?)\s*", part)
@@ -165,9 +168,11 @@ def amounts(text: str) -> dict[str, float]:
 def target(
     usual: Path, out: str | None, format: str | None, formats: Sequence[str]
 ) -> tuple[Path, str]:
-    """Returns the output file and its format; the file extension and --format must agree.
+    """Returns a command's output file and its format, from the flags --out and --format.
 
-    `usual` is the default file without extension; the first of `formats` is the default.
+    Without --out the file is `usual` plus an extension. Without --format the extension decides, by
+    default the first of `formats`. Raises `ConfigError` if the extension is unknown or contradicts
+    --format.
     """
     path = Path(out) if out else usual.with_name(f"{usual.name}.{format or formats[0]}")
     ending = path.suffix.lower().removeprefix(".")

@@ -1,4 +1,4 @@
-"""Output of a command to a terminal, a file, or a pipe that its reader may close early."""
+"""Text output of a command to a terminal, a file, or a pipe that its reader may close early."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from rookery.errors import ConfigError
 
 
 def say(*lines: str) -> None:
-    """Prints lines and flushes; a closed pipe (`| head`) is not an error."""
+    """Prints lines to standard output at once; a closed pipe (`| head`) is not an error."""
     try:
         print(*lines, sep="\n", flush=True)
     except BrokenPipeError:
@@ -25,14 +25,15 @@ def notice(message: str) -> None:
 
 
 def say_json(answer: Mapping[str, Any]) -> None:
-    """Prints one JSON object on one line."""
+    """Prints a command's result as a JSON object on one line."""
     say(json.dumps(answer))
 
 
 def write(path: Path, flag: str, lines: Iterable[str]) -> None:
-    """Writes lines to a file, whose folder is made if it is missing.
+    """Writes lines to a file, and makes its folder if that is missing.
 
-    Raises `ConfigError` with the name of `flag`, the command-line option for the path.
+    If that fails, raises `ConfigError` with a message that names `flag`, the command-line option
+    that sets the path.
     """
     from rookery.report.trackers.whole_lines import replace
 

@@ -1,4 +1,4 @@
-"""Checks of a command's output path, before the command's work and while it writes the file."""
+"""Checks that a command can write its output file, so that errors name the flag --out."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,11 @@ from rookery.errors import ConfigError
 
 
 def prepare(out: Path, what: str) -> None:
-    """Makes the folder of an output file; raises `ConfigError` if that is not possible."""
+    """Makes the folder of a command's output file, before the command does its work.
+
+    Raises `ConfigError` if that fails, or if `out` is itself a folder; `what` names the output in
+    the message, such as "a video".
+    """
     if out.is_dir():
         raise ConfigError(f"{str(out)!r} is a folder; {what} is a file; name one with --out")
     with reported(out):

@@ -1,8 +1,9 @@
-"""The async loop: actors play continuously, while the learner trains on the rows that arrived.
+"""The async loop: actors play continuously, while the learner trains on the steps that arrived.
 
-Only the rate limiter (samples per insert) pauses actors. The learner inserts the rows that actors
-have written, trains while the rate limiter allows it, and checks for new rows every 5 ms. If the
-rate limiter allows no batch, the learner waits for rows, at most `run.window_s`.
+Only the rate limiter (samples per insert) pauses actors. The learner moves the actors' new env
+steps into replay, trains while the rate limiter allows it, and checks for new env steps every 5 ms.
+If the rate limiter allows no batch, the learner waits for env steps, at most `run.window_s`
+seconds.
 """
 
 import time
@@ -19,7 +20,10 @@ REPORTS_S = 0.02  # between two polls for reports: each costs a system call per 
 
 
 def asynchronous(parts: Parts) -> Iterator[Event]:
-    """Training loop of async mode; yields events; never ends."""
+    """Training loop of async mode: actors play while the learner trains.
+
+    Yields events without end; the caller stops it.
+    """
     actors = async_actors(parts)
     actors.start()
     looked = 0.0
@@ -50,17 +54,18 @@ def async_actors(parts: Parts) -> AsyncActors:
 def over(parts: Parts) -> bool:
     """Returns whether the run has collected `run.env_steps`.
 
-    From then on actors stay paused, and the learner takes its last steps on the rows it has.
+    From then on actors stay paused, and the learner takes its last gradient steps on what replay
+    holds.
     """
     return parts.counters.env_steps >= parts.config.run.env_steps
 
 
 def bring_in(parts: Parts, actors: AsyncActors, *, listen: bool) -> Collected:
-    """Inserts the actors' new rows into replay, then lets all actors play or pauses them.
+    """Inserts the actors' new env steps into replay, then lets all actors play or pauses them.
 
     Actors pause while the rate limiter (samples per insert) blocks, and after `run.env_steps`.
-    Until the next call each may write as many rows as these two leave room for. With `listen`
-    it also reads the messages in which actors report their finished episodes.
+    Until the next call they may write as many steps as these two limits leave. With `listen` it
+    also reads the messages in which actors report their finished episodes.
     """
     inserted = insert(parts)
     if inserted.count:
@@ -79,7 +84,10 @@ def bring_in(parts: Parts, actors: AsyncActors, *, listen: bool) -> Collected:
 
 
 def wait(parts: Parts, actors: AsyncActors) -> None:
-    """Waits for the rows that the rate limiter needs for a batch, at most `run.window_s`."""
+    """Waits for the env steps that the rate limiter needs for a batch, at most `run.window_s`.
+
+    It may return earlier, with fewer env steps.
+    """
     began = time.monotonic()
     left = parts.config.run.env_steps - parts.counters.env_steps
     actors.wait(parts.config.run.window_s, min(parts.limiter.missing, left))

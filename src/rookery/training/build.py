@@ -131,8 +131,8 @@ def build_parts(
     `weights` are the initial weights (`--init-from`). For a resumed run, `incarnations` are the
     actors' restart counts, and `progress` is the state of their environments that outlives
     episodes, such as a curriculum level. `approve` is called before replay is allocated, and raises
-    an error if the run would not fit. With a `saver`, the replay shard of a crashed cluster host is
-    restored from the last checkpoint.
+    an error if the run would not fit. With a `saver`, the part of replay on a crashed cluster host
+    is restored from the last checkpoint.
     """
     device = pick_device(config.learner.device)
     torch.set_num_threads(config.learner.threads)
@@ -457,10 +457,11 @@ def _rollouts(
 
 
 class Every(Sequence[Ring]):
-    """View of every `step`-th ring of `rings`, from `first` on: the rings of one replay shard.
+    """View of every `step`-th ring buffer of `rings`, from `first` on.
 
-    An actor writes its transitions into its own ring buffer in shared memory, and replay reads them
-    there. Since this is a view, it also shows the new ring of a restarted actor.
+    An actor writes its env steps into its own ring buffer in shared memory. If replay is divided
+    into several shards (parts), each shard reads the ring buffers of one such view. The view also
+    shows the new ring buffer of a restarted actor.
     """
 
     def __init__(self, rings: Sequence[Ring], first: int, step: int):

@@ -17,9 +17,10 @@ from rookery.training.sync import sync
 
 
 def on_device(parts: Parts) -> Iterator[Event]:
-    """Training loop of device mode; yields events; never ends.
+    """Training loop of device mode: environments, replay and learner are on one device.
 
-    Raises LostError with advice if the device runs out of memory.
+    Yields events without end; the caller stops it. Raises LostError with advice if the device runs
+    out of memory.
     """
     try:
         yield from sync(parts)

@@ -1,4 +1,4 @@
-"""Runs a training from settings to result: run folder, lock, components, signals."""
+"""Launches a training run: run folder, lock, components, signal handling and result."""
 
 import contextlib
 import time
@@ -120,7 +120,12 @@ def conclude(run: RunSession, event: Stopped) -> RunAnswer:
 
 
 def finished(config: Config, request: RunRequest) -> RunOutcome | None:
-    """Returns the stored result if the run to resume is already finished, otherwise None."""
+    """Returns the stored result of the run to resume if it is finished, otherwise None.
+
+    Finished means that it has reached the target score, `run.env_steps` or `run.episodes`, as the
+    settings are now. Raises ConfigError if another library, such as Stable-Baselines3, trained the
+    run.
+    """
     if request.resume is None:
         return None
     refuse_foreign(config, request.resume)
@@ -230,7 +235,10 @@ def _approve(
 
 
 def _take_up(run: TrainingRun, found: VerifiedCheckpoint | None) -> None:
-    """Restores a resumed run from the checkpoint `found`; None: the run starts from scratch."""
+    """Restores a resumed run from the checkpoint `found`, and writes the settings to its folder.
+
+    If `found` is None, the run starts again from scratch.
+    """
     if found is None:
         run.saver.adopt([])
     else:
@@ -250,7 +258,7 @@ def open_evaluation_client(
     stack: contextlib.ExitStack,
     resumed_at: int | None = None,
 ) -> EvaluationClient:
-    """Starts the evaluation process, which also writes the logs; `stack` closes it."""
+    """Starts the evaluation process, which also writes the logs; leaving `stack` closes it."""
     console, factory = request.console, request.factory
     evaluation_client = EvaluationClient(
         EvaluationSetup(config, str(run_dir), factory, resumed_at, console, first_try=True)
@@ -267,7 +275,10 @@ def check_environment(config: Config, factory: Factory | None) -> None:
 
 
 def claim(config: Config, request: RunRequest, stack: contextlib.ExitStack) -> Path:
-    """Creates the run folder, or opens that of the run to resume; locks and returns it."""
+    """Creates the run folder, or opens that of the run to resume; locks and returns it.
+
+    Raises ConfigError if another process uses the folder, or a new run's folder already has a run.
+    """
     run_dir = request.resume or run_folder.make(config)
     stack.enter_context(run_folder.Lock(run_dir))
     remove_unfinished(run_dir)

@@ -167,7 +167,10 @@ def refuse_devices(config: Config) -> None:
 
 
 def crowding(config: Config, knob: str = "actor.num") -> str | None:
-    """Returns a warning if there are more actors than CPU cores, otherwise None."""
+    """Returns a warning if there are more actor processes than CPU cores, otherwise None.
+
+    The warning advises to lower `knob`, the name of the setting or option for the number of actors.
+    """
     cores = machine.cores()
     if _own_processes(config) <= cores:
         return None
@@ -190,7 +193,10 @@ def _networks(config: Config) -> int:
 
 
 def _replicas(config: Config) -> int:
-    """Returns how many data-parallel learner processes this machine runs besides this one."""
+    """Returns how many data-parallel learner processes this machine runs besides this one.
+
+    With `learner.rendezvous` it is 0: the other learners are then started separately.
+    """
     return config.learner.replicas - 1 if config.learner.rendezvous is None else 0
 
 

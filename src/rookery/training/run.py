@@ -61,8 +61,9 @@ class StepInterval:
 
 
 class BaseRun(ABC):
-    """What every run has, SB3's too: evaluations, target, best score, reasons to stop, result.
+    """Base class of training runs, also of runs that Stable-Baselines3 trains.
 
+    It handles evaluations, the target score, the best score, reasons to stop, and the result.
     Subclasses train: their `_events` yields the events of the training.
     """
 
@@ -99,7 +100,7 @@ class BaseRun(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Number of the weights that actors have now."""
+        """Version number of the run's current weights."""
 
     @property
     @abstractmethod
@@ -195,12 +196,18 @@ class BaseRun(ABC):
 
     @abstractmethod
     def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
-        """Keeps the snapshot with the best score so far, where the run has a place for it."""
+        """Stores the evaluated weights, which have the best score so far.
+
+        A subclass that keeps no best model does nothing.
+        """
 
     # The end.
 
     def _limits(self) -> Sequence[tuple[Reason, float, float | None]]:
-        """Returns reasons to stop, each with its value now and its limit."""
+        """Returns the limits that end a run: reason to stop, present value, and limit of each.
+
+        A limit of None never ends the run.
+        """
         run = self.config.run
         return (
             (Reason.ENV_STEPS, self.counters.env_steps, run.env_steps),
@@ -219,7 +226,10 @@ class BaseRun(ABC):
             self.reason = self.interrupts.reason or Reason.CALLBACK
 
     def _evaluate_the_end(self) -> Iterator[Event]:
-        """Evaluates the final weights and waits for all results, unless a signal ended the run."""
+        """Evaluates the final weights and waits for the results of all pending evaluations.
+
+        Does nothing if a signal ended the run, or if an evaluation has reached the target score.
+        """
         if self.reason in (Reason.INTERRUPTED, Reason.TERMINATED) or self.winner is not None:
             return
         if self._submitted != self.counters:
@@ -242,7 +252,7 @@ class BaseRun(ABC):
 
 
 class TrainingRun(BaseRun):
-    """One training run; iterating over `events()` executes it."""
+    """A run with Rookery's own training loop; iterating over `events()` executes it."""
 
     def __init__(
         self,

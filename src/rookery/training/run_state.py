@@ -81,9 +81,10 @@ def capture(
 
 
 class Rest(NamedTuple):
-    """State of the run itself, pending evaluations and unwritten log events from a checkpoint.
+    """The content of a checkpoint besides the states of learner, actors and replay.
 
-    That is all of its content besides learner, actors and replay.
+    It is the state of the run itself (scores, times), the weights that wait for evaluation, and the
+    events that may be missing in the log.
     """
 
     run: SavedState
@@ -127,17 +128,17 @@ def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
 
 
 def flush_period(parts: Parts) -> int:
-    """Returns the number of env steps between two calls of `flush_rows`.
+    """Returns the env steps between two calls of `flush_rows`, which writes replay to disk.
 
-    In that time about 4 MiB of new rows are collected.
+    In that time about 4 MiB of new rows (stored env steps) are collected.
     """
     return max(1, SEGMENT_BYTES // (LOOKS * row_bytes(schema_of(parts.spec))))
 
 
 def flush_rows(parts: Parts, saver: Saver) -> None:
-    """Queues new replay rows for writing if they amount to at least 64 MiB.
+    """Queues new replay rows (stored env steps) for writing to disk if they are at least 64 MiB.
 
-    A checkpoint at an interrupt then never has much to write.
+    A checkpoint at an interrupt (Ctrl+C or SIGTERM) then never has much to write.
     """
     if not parts.config.checkpoint.replay:
         return

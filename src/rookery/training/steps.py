@@ -23,7 +23,11 @@ CLOCKED = (Mode.ASYNC, Mode.DEVICE)  # modes whose result may depend on the cloc
 
 
 def learn(parts: Parts) -> Learned:
-    """Steps 4 to 8 of training: samples a batch, learns, updates priorities, publishes weights."""
+    """Takes one gradient step: samples a batch, learns, updates priorities, publishes weights.
+
+    Weights are published only when `due` returns True. In self-play it also adds the weights to the
+    opponents from time to time.
+    """
     began = time.monotonic()
     config, replay, learner = parts.config, parts.replay, parts.learner
     peers, size, beta = parts.peers, config.replay.batch_size, beta_now(parts)
@@ -59,7 +63,7 @@ def due(parts: Parts, result: LearnResult) -> bool:
 
 
 def publish(parts: Parts) -> None:
-    """Step 8 of training: publishes the weights to the actors.
+    """Publishes the learner's weights to the actors.
 
     Does nothing if the last publication is less than `Parts.publish_interval_s` ago.
     """
@@ -89,7 +93,7 @@ def keep_snapshot(parts: Parts, opponents: Opponents) -> None:
 
 
 def collect(parts: Parts) -> Collected:
-    """Steps 9, 1 and 2 of training: actors pull weights and play; the learner inserts their rows.
+    """Makes all actors load new weights and play, and inserts their env steps into replay.
 
     Each actor plays `actor.chunk` env steps, or `actor.chunk_episodes` whole episodes.
     """
@@ -134,7 +138,7 @@ def count(
 
 
 def insert(parts: Parts) -> Inserted:
-    """Step 2 of training: inserts the actors' new rows into replay.
+    """Inserts the actors' new env steps into replay.
 
     It also reports their number to the rate limiter, and updates the normalization statistics.
     """
@@ -176,5 +180,5 @@ def beta_now(parts: Parts) -> float:
 
 
 def epsilon_now(parts: Parts) -> float:
-    """Returns the present exploration epsilon, from which each actor's epsilon is derived."""
+    """Returns the run's present exploration epsilon, from which each actor's epsilon is derived."""
     return parts.epsilon.at(parts.counters.env_steps / parts.epsilon_steps)

@@ -6,7 +6,7 @@ loop with one actor in the learner's process. Each iteration learns as often as 
 stop after any event and resume exactly there.
 
 The result depends only on the settings and the seed, not on timing or on the process of an actor:
-rows are inserted in the order of actors, and no actor plays while the learner learns.
+env steps are inserted in the order of actors, and no actor plays while the learner learns.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ LIMIT_S = 300.0  # for an answer; a lost server is noticed long before
 
 
 class InferenceAddress(NamedTuple):
-    """Arguments with which an actor opens its slot, the shared memory for its action requests."""
+    """Arguments of `InferenceClient`: the shared memory in which an actor requests its actions."""
 
     spec: EnvSpec  # of its rows
     memory: int  # numbers that the policy remembers of each environment
@@ -38,9 +38,9 @@ class InferenceClient(Algorithm):
     """
 
     def __init__(self, address: InferenceAddress, beat: Callable[[], None]):
-        """Opens the actor's slot of the inference server.
+        """Opens the shared memory (slot) in which this actor requests actions.
 
-        `beat` sends the actor's heartbeat; `act` calls it while it waits for the server.
+        `beat` sends the actor's heartbeat; `act` calls it while it waits for the inference server.
         """
         self.spec, self.extras, self.memory = address.spec, address.spec.extras, address.memory
         self.acting: nn.Module = nn.Module()

@@ -46,11 +46,11 @@ class InferenceSetup(NamedTuple):
 
 
 class InferenceReady(NamedTuple):
-    """Message from the server to its parent process: the server is ready to answer requests."""
+    """Message from the inference server to its parent process: it is ready to answer requests."""
 
 
 class OpenRequest(NamedTuple):
-    """An actor's request for actions that the server has not answered yet."""
+    """An actor's request for actions that the inference server has not answered yet."""
 
     seat: int
     slot: InferenceSlot
@@ -92,7 +92,10 @@ class InferenceServer:
         raise NotImplementedError(f"an inference server takes no orders, got {order!r}")
 
     def work(self) -> InferenceReady | None:
-        """Answers the open requests, or sleeps briefly if there are none."""
+        """Answers all open action requests of actors, or sleeps briefly if there are none.
+
+        Returns `InferenceReady` at the first call, and None afterwards.
+        """
         self.slots.beat()
         asked = [
             OpenRequest(seat, slot, number, slot.question())
@@ -138,7 +141,7 @@ class InferenceServer:
             self.version = weights.version
 
     def _groups(self, asked: Sequence[OpenRequest]) -> list[list[OpenRequest]]:
-        """Groups open requests into batches that one call of `act` can answer."""
+        """Groups open action requests into batches; one call of `act` can answer each batch."""
         if not self.algorithm.batches_actors:
             return [[one] for one in asked]
         groups: dict[tuple[bool, bool, bool], list[OpenRequest]] = {}
@@ -164,7 +167,7 @@ class InferenceServer:
         )
 
     def _chance(self, group: Sequence[OpenRequest]) -> np.random.Generator:
-        """Returns a random generator for a batch of requests.
+        """Returns a random generator for a batch of action requests.
 
         It draws the random numbers of each request from the seed that the request contains.
         """
@@ -191,14 +194,14 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 
 def _device(config: Config) -> torch.device:
-    """Returns the server's device: the first of `actor.devices`, or the learner's device."""
+    """Returns the inference server's device: the first of `actor.devices`, or the learner's."""
     if config.actor.devices:
         return pick_device(config.actor.devices[0], "actor.devices")
     return pick_device(config.learner.device)
 
 
 def _pull_period(config: Config) -> int:
-    """Returns how many observations the server answers between two checks for new weights.
+    """Returns how many observations the inference server answers between checks for new weights.
 
     It is 1 for on-policy algorithms and in sync mode: the server then checks before every batch.
     """
@@ -210,7 +213,8 @@ def _pull_period(config: Config) -> int:
 def _memory(config: Config, device: torch.device) -> Iterator[None]:
     """Context manager that turns a GPU out-of-memory error into a ConfigError.
 
-    A server that fails with a ConfigError before its first message ends the run, without a restart.
+    An inference server that fails with a ConfigError before its first message ends the run, without
+    a restart.
     """
     try:
         yield

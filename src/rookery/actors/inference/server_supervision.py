@@ -43,7 +43,10 @@ class InferenceSupervisor:
         return {} if self._host is None else {self._host.name: self._host.pid}
 
     def supervise(self) -> None:
-        """Reads the server's messages, and restarts the server if it died or stopped responding."""
+        """Reads the inference server's messages; restarts the server if it died or hangs.
+
+        Raises LostError, which ends the run, after too many failures in a row.
+        """
         if self._host is None:
             if self._watch.due:
                 self._replace()
@@ -58,7 +61,11 @@ class InferenceSupervisor:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Returns request rate, batch size and the actors' mean wait since the last call."""
+        """Returns the inference server's request rate, batch size and mean waiting time of actors.
+
+        The values cover the time since the last call. If no request was answered in that time, only
+        the number of restarts is returned.
+        """
         now, done, last = time.monotonic(), self._slots.done, self._logged
         took, self._logged, self._logged_at = now - self._logged_at, done, now
         requests, batches = done.questions - last.questions, done.batches - last.batches
@@ -117,7 +124,10 @@ class InferenceSupervisor:
         self._warnings.append(self._watch.lost(trouble, status=status))
 
     def close(self) -> None:
-        """Ends the server process. All actors must have ended before, or they would block on it."""
+        """Ends the inference server process.
+
+        All actors must have ended before, or they would wait for its answers.
+        """
         if self._host is not None:
             host, self._host = self._host, None
             host.send(CloseRole())

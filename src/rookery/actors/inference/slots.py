@@ -41,7 +41,7 @@ Layout = dict[str, tuple[tuple[int, ...], str]]  # name → shape and dtype, of 
 
 
 class InferenceRequest(NamedTuple):
-    """A request for actions: the arguments of `Algorithm.act`, and a random seed."""
+    """An actor's request to the inference server for actions: `Algorithm.act` arguments, seed."""
 
     leaves: Mapping[str, Array]  # [E, *leaf] each, as seen: frames are stacked
     memory: Floats | None  # [E, M]
@@ -56,7 +56,7 @@ class InferenceRequest(NamedTuple):
 
 
 class InferenceTotals(NamedTuple):
-    """Totals since the run began: requests, observations, batches, and the actors' waiting time."""
+    """Totals of the inference server: requests, observations, batches, waiting time of actors."""
 
     questions: int = 0
     observations: int = 0
@@ -65,7 +65,11 @@ class InferenceTotals(NamedTuple):
 
 
 def layout_of(spec: EnvSpec, memory: int, envs: int) -> Layout:
-    """Returns names, shapes and dtypes of the arrays of a slot, for an actor with `envs` envs."""
+    """Returns name, shape and dtype of each array of a slot, for an actor with `envs` environments.
+
+    A slot is the shared memory through which an actor requests actions from the inference server.
+    `memory` is the size of the policy's recurrent state.
+    """
     deep = spec.frame_stack
     shapes: Layout = {}
     for leaf in spec.obs:
@@ -79,7 +83,7 @@ def layout_of(spec: EnvSpec, memory: int, envs: int) -> Layout:
 
 
 class InferenceSlot:
-    """The shared-memory slot of one actor: holds its last request and the server's answer."""
+    """Shared memory of one actor: its last action request, and the inference server's answer."""
 
     def __init__(self, words: Rows, arrays: dict[str, Array]):
         self._words, self._arrays = words, arrays
@@ -94,11 +98,11 @@ class InferenceSlot:
 
     @property
     def answered(self) -> bool:
-        """Whether the server has answered the actor's last request."""
+        """Whether the inference server has answered the actor's last request."""
         return look(self._words, _ANSWERED) == look(self._words, _ASKED)
 
     def ask(self, question: InferenceRequest) -> None:
-        """Writes an actor's request for actions into the slot.
+        """Writes the actor's request for actions into shared memory, for the inference server.
 
         The actor's previous request must be answered, unless the actor was restarted after a crash.
         """
@@ -114,9 +118,9 @@ class InferenceSlot:
         post(self._words, _ASKED, self.asked + 1)
 
     def question(self) -> InferenceRequest:
-        """Returns the actor's request to the server, as views of shared memory.
+        """Returns the actor's last request for actions, as views of shared memory.
 
-        The views are valid until the server writes its answer.
+        The inference server calls it. The views are valid until the server writes its answer.
         """
         size, seed, _, noise, values, remembers = self._params[:6].tolist()
         return InferenceRequest(
@@ -129,7 +133,7 @@ class InferenceSlot:
         )
 
     def tell(self, number: int, acted: Acted, version: int) -> None:
-        """Writes the server's answer to the request with this number."""
+        """Writes the inference server's answer to the actor's request with this number."""
         size, arrays = len(acted.action), self._arrays
         arrays["action"][:size] = acted.action
         valued, remembers = acted.best is not None, acted.memory is not None
@@ -147,7 +151,10 @@ class InferenceSlot:
         post(self._words, _ANSWERED, number)
 
     def take(self) -> Acted:
-        """Returns to the actor a copy of the server's answer, which the next answer overwrites."""
+        """Returns a copy of the inference server's answer, for the actor.
+
+        The next answer overwrites this one in shared memory.
+        """
         size, version, valued, remembers, given = self._words[_ANSWER : _ANSWER + 5].tolist()
         arrays = self._arrays
         return Acted(
@@ -164,7 +171,7 @@ class InferenceSlot:
         )
 
     def waited(self, nanoseconds: int) -> None:
-        """Adds `nanoseconds` to the total time that this slot's actor has waited for answers."""
+        """Adds `nanoseconds` to the time that this actor has waited for the inference server."""
         self._words[_WAITED] += nanoseconds
 
     @property
@@ -173,7 +180,10 @@ class InferenceSlot:
 
 
 class InferenceSlots:
-    """The slots of all actors, and the heartbeat and totals of the inference server."""
+    """Shared memory of central inference: one slot for each actor's requests and answers.
+
+    It also holds the heartbeat and the totals of the inference server.
+    """
 
     def __init__(self, layout: Layout, count: int, *, fd: int | None = None):
         sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout.values()]
@@ -203,22 +213,25 @@ class InferenceSlots:
         return len(self._slots)
 
     def open(self) -> Iterator[tuple[int, InferenceSlot, int]]:
-        """Yields slot index, slot and request number of every request not answered yet."""
+        """Yields slot index, slot and request number of every actor request not answered yet.
+
+        A slot is the shared memory for the requests of one actor.
+        """
         for place, slot in enumerate(self._slots):
             if not slot.answered:
                 yield place, slot, slot.asked
 
     def beat(self) -> None:
-        """Records that the server is alive, at the present time (heartbeat)."""
+        """Records a heartbeat of the inference server: it is alive at the present time."""
         post(self._words, _BEAT, time.clock_gettime_ns(_CLOCK))
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the server's last heartbeat."""
+        """Seconds since the inference server's last heartbeat."""
         return (time.clock_gettime_ns(_CLOCK) - look(self._words, _BEAT)) / 1e9
 
     def count(self, questions: int, observations: int) -> None:
-        """Adds one answered batch, with its requests and observations, to the server's totals."""
+        """Adds one answered batch of requests and observations to the inference server's totals."""
         self._words[_QUESTIONS] += questions
         self._words[_OBSERVATIONS] += observations
         self._words[_BATCHES] += 1
@@ -230,7 +243,10 @@ class InferenceSlots:
         return InferenceTotals(questions, observations, batches, waited_s)
 
     def close(self) -> None:
-        """Unmaps the shared memory. It is freed when the last process has closed it."""
+        """Unmaps the shared memory; raises ClosedError if it was unmapped before.
+
+        The memory is freed when the last process has closed it.
+        """
         if self.fd < 0:
             raise ClosedError("these slots were closed before; keep one owner for them")
         self._slots.clear()

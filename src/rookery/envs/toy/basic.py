@@ -1,8 +1,8 @@
 """Toy environments with a known optimum, each of which tests one ability of an agent.
 
-These are credit assignment over many steps (`Corridor`) or one step (`Echo`), time limits (`Loop`),
-images and frame stacks (`Pictures`), continuous actions (`Reach`), multi-discrete actions (`Dials`)
-and Dict observations (`Mixed`).
+The abilities are credit assignment over many steps (`Corridor`) or one step (`Echo`), time limits
+(`Loop`), images and frame stacks (`Pictures`), continuous actions (`Reach`), multi-discrete actions
+(`Dials`) and Dict observations (`Mixed`).
 """
 
 from math import prod
@@ -20,14 +20,17 @@ TILE = 32  # pixels
 
 
 class Toy(gym.Env[Any, Any]):
-    """Base class of toy environments; their saved state is the attributes named in `MEMORY`."""
+    """Base class of toy environments with a known optimum.
+
+    Their saved state is the attributes whose names are in `MEMORY`.
+    """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
     MEMORY: ClassVar[tuple[str, ...]] = ()
 
     @property
     def optimal_return(self) -> float:
-        """The undiscounted return of the optimal policy in the current episode."""
+        """The undiscounted return of the optimal policy in an episode; read it after `reset`."""
         raise NotImplementedError
 
     def export_state(self) -> dict[str, Any]:
@@ -39,7 +42,7 @@ class Toy(gym.Env[Any, Any]):
 
 
 class Corridor(Toy):
-    """Walk from the left to the right end of a corridor; action 0 is left, 1 is right.
+    """Environment: walk from the left to the right end of a corridor (action 0 left, 1 right).
 
     Every step costs 0.01; reaching the right end earns 1 and terminates the episode. Other episodes
     are truncated after 100 steps.
@@ -78,7 +81,10 @@ class Corridor(Toy):
         return _one_hot(self.position, self.length), reward, arrived, truncated, info
 
     def render(self) -> Any:
-        """Returns a frame [32, 32 * length, 3]: the agent in white, the goal in grey."""
+        """Returns an RGB frame [32, 32 * length, 3]: the agent in white, the goal in grey.
+
+        Returns None without a render mode.
+        """
         if self.render_mode is None:
             return None
         tiles = np.zeros((1, self.length, 3), dtype=np.uint8)
@@ -87,7 +93,9 @@ class Corridor(Toy):
 
 
 class Echo(Toy):
-    """Repeat the cue, a random class at each step: the right action earns 1, any other 0.
+    """Environment: repeat the observed cue, a random class at each step, as the action.
+
+    The right action earns 1, any other 0.
 
     Terminates after `length` steps. The next cue does not depend on the action, so an action only
     affects the reward of its own step.
@@ -124,7 +132,7 @@ class Echo(Toy):
 
 
 class Loop(Toy):
-    """Walk round a ring of `period` states; action `state % 2` earns 1, the other one 0.
+    """Environment: walk round a ring of `period` states; action `state % 2` earns 1, the other 0.
 
     Every step leads to the next state, whatever the action. Episodes never terminate, and are
     truncated after `limit` steps, which the observation does not show. An agent that treats
@@ -145,7 +153,7 @@ class Loop(Toy):
         return float(self.limit)
 
     def value_of(self, gamma: float) -> float:
-        """Returns the value, equal for all states, of the optimal policy without time limit."""
+        """Returns the optimal value, without time limit, which is the same for all states."""
         return 1.0 / (1.0 - gamma)
 
     def reset(
@@ -163,12 +171,12 @@ class Loop(Toy):
 
 
 class Pictures(Toy):
-    """Catch a dot that falls through an image [1, size, size] with a paddle on the bottom row.
+    """Environment: catch a falling dot with a paddle on the bottom row of an image.
 
-    The dot moves down one row each step and sideways by a drift of -1, 0 or 1 that one frame does
-    not show; a wall reverses the drift. Actions move the paddle: 0 left, 1 stay, 2 right. The
-    episode terminates when the dot reaches the bottom row, with reward 1 for a catch and -1 for a
-    miss; all earlier rewards are 0.
+    Observes an image [1, size, size]. The dot moves down one row each step and sideways by a drift
+    of -1, 0 or 1 that one frame does not show; a wall reverses the drift. Actions move the paddle:
+    0 left, 1 stay, 2 right. The episode terminates when the dot reaches the bottom row, with reward
+    1 for a catch and -1 for a miss; all earlier rewards are 0.
 
     Optimum: return 1. Two frames show the drift, and so the column in which the dot will land,
     which the paddle can always reach.
@@ -207,7 +215,7 @@ class Pictures(Toy):
         return self._picture(), reward, landed, False, info
 
     def render(self) -> Any:
-        """Returns the image as a frame [8 * size, 8 * size, 3], or None without a render mode."""
+        """Returns the image as an RGB frame, 8 times enlarged, or None without a render mode."""
         if self.render_mode is None:
             return None
         large = self._picture()[0].repeat(8, axis=0).repeat(8, axis=1)
@@ -221,11 +229,11 @@ class Pictures(Toy):
 
 
 class Reach(Toy):
-    """Move a point on a line to a goal. Observes [position, goal]; the action is the velocity.
+    """Environment: move a point on a line to a goal; the action is the velocity.
 
-    The point starts at 0; the goal is a multiple of 1/8 in [-5, 5], which float32 holds exactly;
-    the velocity is in [-2, 2]; the reward is minus the distance after the step. Episodes are
-    truncated after 20 steps.
+    Observes [position, goal]. The point starts at 0; the goal is a multiple of 1/8 in [-5, 5],
+    which float32 holds exactly; the velocity is in [-2, 2]; the reward is minus the distance after
+    the step. Episodes are truncated after 20 steps.
 
     Optimum, which depends on the goal of the episode: move at full speed until the goal is within
     one step, then move onto it and stay. With the goal at distance d from the start, the return is
@@ -266,7 +274,7 @@ class Reach(Toy):
 
 
 class Dials(Toy):
-    """Set several dials (multi-discrete actions) to the cues, which are random at each step.
+    """Environment: set several dials (multi-discrete actions) to cues, random at each step.
 
     Observes the concatenated one-hot cues; the action is a position for each dial. A step in which
     every dial equals its cue earns 1, any other step 0. Terminates after `length` steps.
@@ -308,7 +316,7 @@ class Dials(Toy):
 
 
 class Mixed(Toy):
-    """Count how many of three bits are 1; each bit is one entry of a Dict observation.
+    """Environment: count how many of three bits are 1; each is an entry of a Dict observation.
 
     Bit 1 or 0 is shown by a first component of 1 or -1 in "vector", a bright or dark "image"
     [8, 8, 3], and the number 2 or 1 in "choice". The bits are random at each step. The action that

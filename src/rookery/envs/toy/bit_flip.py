@@ -1,4 +1,7 @@
-"""A goal environment with sparse rewards, which needs hindsight (Andrychowicz et al. 2017)."""
+"""A toy goal environment with sparse rewards, which needs hindsight experience replay (HER).
+
+Andrychowicz et al. 2017.
+"""
 
 from typing import Any
 
@@ -10,15 +13,15 @@ from rookery.types import Array
 
 
 class BitFlip(Toy):
-    """Flip one of `bits` bits at a time until they equal a goal.
+    """Goal environment: flip one of `bits` bits at a time until they equal a goal.
 
     Observes a Dict: "observation" and "achieved_goal" are the bits, "desired_goal" is the goal,
     which differs from the initial bits. A step that reaches the goal earns 0 and terminates, any
     other -1. Truncated after `bits` steps.
 
-    With many bits, random actions almost never reach the goal; hindsight relabelling (HER) replaces
-    it by a goal that the episode reached. `compute_reward` and `compute_terminated` accept goals of
-    shape [..., bits].
+    With many bits, random actions almost never reach the goal; hindsight experience replay (HER)
+    replaces it by a goal that the episode reached. `compute_reward` and `compute_terminated` accept
+    goals of shape [..., bits].
 
     Optimum, which depends on the goal of the episode: flip each of the d bits that differ from the
     goal once, return 1 - d.
@@ -44,11 +47,17 @@ class BitFlip(Toy):
         self.steps = state["steps"]
 
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
-        """Returns whether both goals are equal, [...] for goals [..., bits]; ignores `info`."""
+        """Returns whether achieved and desired goal are equal, which ends the episode.
+
+        Goals may be batches [..., bits]; the result is [...]. Ignores `info`.
+        """
         return np.all(np.asarray(achieved_goal) == np.asarray(desired_goal), axis=-1)
 
     def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
-        """Returns rewards [...] for goals [..., bits]: 0 if achieved equals desired, else -1."""
+        """Returns the reward: 0 if achieved and desired goal are equal, else -1.
+
+        Goals may be batches [..., bits]; the result is [...].
+        """
         reached = self.compute_terminated(achieved_goal, desired_goal, info)
         return np.asarray(reached, dtype=np.float32) - 1.0
 

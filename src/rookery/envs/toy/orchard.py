@@ -18,7 +18,7 @@ COLOURS = ((90, 60, 30), (220, 40, 40), (90, 110, 40))
 
 
 class Orchard(Toy):
-    """Move a basket on the bottom row under falling ripe apples.
+    """Environment: move a basket on the bottom row under falling ripe apples.
 
     Observes an image [3, 10, 10]: the basket, the ripe and the rotten apples, a channel each.
     Actions move the basket: 0 left, 1 stay, 2 right. Every third step an apple appears in the top
@@ -65,7 +65,7 @@ class Orchard(Toy):
         return self._picture(), reward, over, False, {}
 
     def render(self) -> Any:
-        """Returns the image as an RGB frame [80, 80, 3], or None without a render mode."""
+        """Returns the scene as an RGB frame [80, 80, 3], or None without a render mode."""
         if self.render_mode is None:
             return None
         colours = np.array(COLOURS, dtype=np.uint8)

@@ -13,10 +13,10 @@ CORRIDOR, CHOICE = 2, 3
 
 
 class Recall(Toy):
-    """Remember which of two cues the first observation showed, and repeat it as the last action.
+    """Environment: remember which of two cues was shown first; repeat it as the last action.
 
-    The observation is one-hot with four entries: cue 0 or cue 1 at first, then `delay` times the
-    corridor, then the choice. The action at the choice earns 1 if it equals the cue, else -1, and
+    The observation is one-hot with four entries: cue 0 or cue 1 at first, then `delay` times
+    "corridor", then "choice". The action at the choice earns 1 if it equals the cue, else -1, and
     ends the episode after `delay` + 2 steps; other actions have no effect.
 
     Optimum: return 1. Without memory every policy has an expected return of 0: the observation at

@@ -1,4 +1,4 @@
-"""Multi-agent games with several players, called seats, who move in turn or simultaneously.
+"""Multi-player games, whose players (seats) move in turn or simultaneously.
 
 `game` (the interface of games), `compiled_game` (parallel games with compiled rules), `pettingzoo`
 (PettingZoo environments as games), `tables` (parallel games as a vector environment), `opponents`

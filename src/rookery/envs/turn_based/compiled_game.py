@@ -23,9 +23,10 @@ Records: TypeAlias = npt.NDArray[np.void]
 
 
 def record(actions: int, *more: Field) -> np.dtype[np.void]:
-    """Returns the numpy record dtype of a game's state, for a game with `actions` actions.
+    """Returns the numpy record dtype of the state of a two-player game with `actions` actions.
 
-    It has the fields `more`, which the game's own rules need, and those that all games have.
+    It has the fields `more`, which the game's own rules need, and those that all games have, such
+    as rewards and the action mask.
     """
     fields: list[Field] = [
         *more,
@@ -40,9 +41,9 @@ def record(actions: int, *more: Field) -> np.dtype[np.void]:
 
 
 class Turns(ABC):
-    """Base class of E parallel two-player turn-based games; subclasses add the rules.
+    """Base class of a batch of two-player turn-based games; subclasses add the rules.
 
-    Implements the interface `Games`.
+    Implements `Games`, the interface of E parallel games.
     """
 
     name = "turns"
@@ -66,22 +67,22 @@ class Turns(ABC):
         self.action_space: spaces.Space[Any] = spaces.Discrete(actions)
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
-        """Restarts the parallel games `which` [K], with random numbers from `rng`."""
+        """Restarts the parallel games with the indices `which`, with random numbers from `rng`."""
         self._begin(self._at(which), rng)
 
     def look(self, which: Rows, seats: Rows) -> dict[str, Array]:
-        """Returns K observations as new arrays: of seat `seats[k]` in game `which[k]`.
+        """Returns observations as new arrays: the k-th is of seat `seats[k]` in game `which[k]`.
 
-        The action mask of a seat whose turn it is not is all zeros.
+        A seat is a player, 0 or 1. Its action mask is all zeros if it is not to move.
         """
         tables, sides = self._at(which), _within(seats, SEATS, "seats")
         return {OBSERVATION: self._seen(tables, sides), MASK: _masks(self.tables, tables, sides)}
 
     def play(self, which: Rows, action: Array) -> None:
-        """Plays one action in each of the K different games `which`.
+        """Plays one action in each of K games, those with the indices `which` [K].
 
-        `action` [K, 2] has a number for both seats; that of the seat not to move is ignored. Raises
-        `EnvError` for a forbidden action, before any game is changed.
+        `action` [K, 2] has a number for both seats (players); that of the seat not to move is
+        ignored. Raises `EnvError` for a forbidden action, before any game is changed.
         """
         tables, given = self._at(which), np.asarray(action)
         chosen = self._chosen(tables, given)
@@ -93,7 +94,7 @@ class Turns(ABC):
         return {name: self.tables[name].tolist() for name in _names(self.tables)}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Restores a state from `export_state`.
+        """Restores the state of all games that `export_state` returned.
 
         Raises `CheckpointError` if it was saved with another number of games.
         """
@@ -117,7 +118,10 @@ class Turns(ABC):
         return _within(which, self.num, "tables")
 
     def _chosen(self, tables: Rows, action: Array) -> Rows:
-        """Returns the action of the seat to move in each game, -1 where it is forbidden."""
+        """Returns the action of the player to move in each game, or -1 if it is forbidden.
+
+        `tables` are the indices of the games, `action` has an action for both players of each.
+        """
         if action.shape != (len(tables), SEATS) or action.dtype.kind not in "iu":
             raise EnvError(
                 f"{self.name} takes whole numbers [{len(tables)}, {SEATS}], one for each seat of "
@@ -141,11 +145,14 @@ class Turns(ABC):
 
     @abstractmethod
     def _move(self, tables: Rows, chosen: Rows) -> None:
-        """Plays one allowed action in each of the games `tables`."""
+        """Plays the allowed action `chosen[k]` in the game with index `tables[k]`, for each k."""
 
     @abstractmethod
     def _seen(self, tables: Rows, sides: Rows) -> Array:
-        """Returns the observations of seats `sides` in games `tables`, a new array [K, *shape]."""
+        """Returns observations as a new array [K, *shape].
+
+        The k-th is that of seat (player) `sides[k]` in the game with index `tables[k]`.
+        """
 
 
 def rows(numbers: Any) -> Rows:
@@ -164,7 +171,10 @@ def _within(numbers: Any, count: int, what: str) -> Rows:
 
 
 def _of_both(flag: Bools) -> Bools:
-    """Returns a view [E, 2] that repeats each game's flag for both seats, which end together."""
+    """Returns a view [E, 2] that repeats the flag of each of E games for both of its players.
+
+    A game ends for both players at the same time.
+    """
     return np.broadcast_to(flag[:, None], (len(flag), SEATS))
 
 

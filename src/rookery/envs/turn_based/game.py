@@ -22,9 +22,10 @@ __all__ = ["MASK", "OBSERVATION", "Games", "Player", "Who"]
 
 
 class Who(IntEnum):
-    """Integer codes of opponents in self-play that are not snapshots.
+    """Integer codes of the opponents in self-play that are not weight snapshots.
 
-    A code above 0 is a snapshot, an earlier policy of the run: the version number of its weights.
+    A code above 0 stands for a weight snapshot: an earlier policy of this run, whose code is its
+    weight version, or a policy of another run of the league.
     """
 
     SCRIPTED = -2
@@ -33,7 +34,10 @@ class Who(IntEnum):
 
 
 class Games(Protocol):
-    """Interface of E parallel games with S seats (players); all seats have the same spaces."""
+    """Interface of E parallel games with S seats (players) each.
+
+    All seats have the same observation and action space.
+    """
 
     name: str
     num: int  # E
@@ -47,16 +51,19 @@ class Games(Protocol):
     truncated: Bools  # [E, S] it ended by a limit
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
-        """Restarts the parallel games `which` [K], with random numbers from `rng`."""
+        """Restarts the parallel games with the indices `which`, with random numbers from `rng`."""
 
     def look(self, which: Rows, seats: Rows) -> Any:
-        """Returns K observations as a batch: of seat `seats[k]` in game `which[k]`."""
+        """Returns a batch of observations.
+
+        The k-th is that of seat (player) `seats[k]` in the game with index `which[k]`.
+        """
 
     def play(self, which: Rows, action: Array) -> None:
-        """Plays actions [K, S], one for each seat, in the games `which` [K].
+        """Plays actions [K, S], one for each of S seats (players), in the K games `which`.
 
-        Actions of seats that are not due are ignored. Raises `EnvError` for an action that the mask
-        forbids.
+        `which` are indices of the parallel games. Actions of seats that are not to move are
+        ignored. Raises `EnvError` for an action that the mask forbids.
         """
 
     def export_state(self) -> dict[str, Any] | None:
@@ -79,9 +86,10 @@ class Player(Protocol):
 
 
 def among(marked: Bools, rng: np.random.Generator) -> Rows:
-    """Samples uniformly, for each of K rows, one of the actions that are True in `marked` [K, A].
+    """Samples a uniformly random action among those that are True, for each row of `marked`.
 
-    Returns action indices [K]; raises `EnvError` if a row has no True.
+    `marked` is [K, A]: K players to move, A actions. Returns action indices [K]. Raises `EnvError`
+    if a row has no True.
     """
     if not marked.any(axis=1).all():
         raise EnvError(

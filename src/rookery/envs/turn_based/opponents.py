@@ -3,7 +3,7 @@
 Opponents play the seats (players) that the run's own policy does not play. A plugin provides an
 `OpponentsBuilder`, which builds the objects of each process:
 
-    learner process        `Opponents`: keeps snapshots and results, and selects opponents
+    learner process        `Opponents`: keeps weight snapshots and game results, selects opponents
     actor process          `OpponentSeats`: plays the other seats of an actor's games
     evaluation process     opponents in evaluation games, and a `Rater`, which computes Elo
 """
@@ -22,10 +22,10 @@ from rookery.types import Array
 
 
 class Opponents(Protocol):
-    """Opponent pool of self-play, in the learner process.
+    """Interface of the opponent pool of self-play, in the learner process.
 
-    Stores snapshots of the learner's policy, counts the results of games against them, and selects
-    the opponents of the next games.
+    Stores snapshots of the learner's weights as opponents, counts the results of games against all
+    opponents, and selects the opponents of the next games.
     """
 
     @property
@@ -33,37 +33,42 @@ class Opponents(Protocol):
         """Picklable data that actor processes pass to `OpponentsBuilder.seat`."""
 
     def due(self, learner_steps: int) -> bool:
-        """Returns whether a snapshot of the weights must be stored at this learner step."""
+        """Returns whether a weight snapshot must be stored as an opponent at this learner step."""
 
     def keep(
         self, version: int, weights: Mapping[str, Array], *, learner_steps: int, env_steps: int
     ) -> None:
-        """Stores network weights, published as `version`, as a snapshot: a new opponent."""
+        """Stores a snapshot of the learner's weights, published as `version`, as a new opponent."""
 
     def record(self, who: int, points: float) -> None:
         """Records the result of a finished game of the run's policy against the opponent `who`.
 
-        `points` is 1 if the run's policy won, 0.5 for a draw, 0 if it lost.
+        `who` is a member of `Who`, or a number above 0 for a weight snapshot. `points` is 1 if the
+        run's policy won, 0.5 for a draw, 0 if it lost.
         """
 
     def announcement(self) -> dict[str, Array]:
-        """Returns the opponents and their probabilities as arrays, to publish with the weights.
+        """Returns the opponents of the next games and their probabilities, as named arrays.
 
-        The arrays have the same shapes during the whole run.
+        The learner process publishes them to actors together with the weights. The arrays have the
+        same shapes during the whole run.
         """
 
     def stats(self) -> dict[str, float]:
         """Returns metrics of self-play by name, such as win rates, for the run's log."""
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Returns the state for a checkpoint: JSON-ready numbers, and arrays by name."""
+        """Returns the opponents' state for a checkpoint: JSON-ready numbers, and arrays by name."""
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Restores a state that `state` returned."""
+        """Restores the opponents' state from a checkpoint, as `state` returned it."""
 
 
 class OpponentSeats(Protocol):
-    """Interface of the opponents in an actor process, which play the other seats of its games."""
+    """Interface of the self-play opponents in an actor process.
+
+    They play the seats (players) of the actor's games that the run's policy does not play.
+    """
 
     epsilon: float  # of the actor
     heard: dict[str, Array]  # the latest announcement of the learner
@@ -77,7 +82,7 @@ class OpponentSeats(Protocol):
 
 
 class Rater(Protocol):
-    """Interface of the object that rates network weights by Elo, in the evaluation process."""
+    """Interface for rating network weights by Elo, in the evaluation process."""
 
     def figures(self, arrays: Mapping[str, Array], *, games: int, seed: int) -> dict[str, float]:
         """Rates the network weights `arrays` by games against players of known strength.
@@ -87,19 +92,19 @@ class Rater(Protocol):
 
 
 class OpponentsBuilder(Protocol):
-    """Builds the opponents of runs with `selfplay.opponents`; a plugin provides it.
+    """Interface of a plugin's builder of self-play opponents, for runs with `selfplay.opponents`.
 
     `latest` is the `Algorithm` with the run's newest weights in the same process.
     """
 
     def opponents(self, config: Config, run_dir: Path) -> Opponents:
-        """Builds the opponents of the learner process; snapshots are stored in the run folder."""
+        """Builds the learner process's opponent pool; it stores weight snapshots in `run_dir`."""
 
     def blank(self, config: Config) -> dict[str, Array]:
         """Returns arrays with the names and shapes of `Opponents.announcement`.
 
-        An actor process needs them to read the memory in which the learner publishes weights and
-        announcement. All opponents have probability 0 in them.
+        An actor process needs them to read the memory in which the learner process publishes
+        weights and opponents. All opponents have probability 0 in them.
         """
 
     def seat(self, config: Config, envs: Envs, for_actors: Any, latest: Any) -> OpponentSeats:
@@ -115,14 +120,17 @@ class OpponentsBuilder(Protocol):
         """
 
     def rater(self, config: Config, factory: Factory | None, seats: int) -> Rater | None:
-        """Builds the rater of snapshots.
+        """Builds the object that rates weights by Elo, in the evaluation process.
 
-        Returns None if it cannot rate games with this number of seats (players).
+        Returns None if games with this number of seats (players) cannot be rated.
         """
 
 
 def opponents_builder(config: Config) -> OpponentsBuilder | None:
-    """Returns the builder of a run's opponents, or None for a run without opponents."""
+    """Returns the builder of a run's self-play opponents, or None for a run without opponents.
+
+    Raises `ConfigError` if the run has opponents, but no installed plugin provides them.
+    """
     if not config.selfplay.on:
         return None
     for name in plugins.each("opponents"):

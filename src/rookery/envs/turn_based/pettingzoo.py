@@ -36,7 +36,7 @@ EMPTY = "it must allow at least one action; end the game there, or add an action
 
 
 class ZooGames(ABC):
-    """Base class of games that are PettingZoo environments; implements `Games`."""
+    """Base class of PettingZoo environments as parallel games; implements the interface `Games`."""
 
     def __init__(self, factory: Callable[[], Any], num: int):
         self.num, self._envs = num, [factory() for _ in range(num)]
@@ -82,7 +82,7 @@ class ZooGames(ABC):
         return spaces.Dict({OBSERVATION: self._seen, MASK: mask})
 
     def reset(self, which: Rows, rng: np.random.Generator) -> None:
-        """Restarts the parallel games `which` [K], each with a random seed from `rng`."""
+        """Restarts the parallel games with the indices `which`, with random seeds from `rng`."""
         self.over[which] = self.ended[which] = self.truncated[which] = False
         self.reward[which] = 0.0
         for table in which.tolist():
@@ -91,9 +91,9 @@ class ZooGames(ABC):
             self._update_due(table)
 
     def look(self, which: Rows, seats: Rows) -> Any:
-        """Returns K observations: of seat `seats[k]` in game `which[k]`.
+        """Returns a batch of observations: the k-th of player (seat) `seats[k]`, game `which[k]`.
 
-        For a seat whose game has ended, it is the seat's last observation.
+        For a seat for which the game has ended, it is the seat's last observation.
         """
         pairs = zip(which.tolist(), seats.tolist(), strict=True)
         seen = [self._look(table, self.agents[seat]) for table, seat in pairs]
@@ -102,9 +102,10 @@ class ZooGames(ABC):
         return _stacked(seen)
 
     def _keep_masks(self, which: Rows, seats: Rows, seen: Sequence[Any]) -> None:
-        """Stores the action masks of seats that are to move, to check their next actions.
+        """Stores the action masks of players that are to move, to check their next actions.
 
-        Raises `Fault` if a mask allows no action.
+        The observation `seen[k]` is that of seat (player) `seats[k]` in game `which[k]`. Raises
+        `Fault` if a mask allows no action.
         """
         for at in np.flatnonzero(self.due[which, seats]).tolist():
             table, agent = int(which[at]), self.agents[int(seats[at])]
@@ -113,9 +114,10 @@ class ZooGames(ABC):
                 raise Fault(f"{agent!r} is due, and its {MASK} allows no action; {EMPTY}", table)
 
     def play(self, which: Rows, action: Array) -> None:
-        """Plays actions [K, S], one for each seat, in the games `which` [K].
+        """Plays actions [K, S], one for each of S seats (players), in the K games `which`.
 
-        Actions of seats that are not to move are ignored. Raises `Fault` for a forbidden action.
+        `which` are indices of the parallel games. Actions of seats that are not to move are
+        ignored. Raises `Fault` for a forbidden action.
         """
         self.reward[which] = 0.0
         for table, row in zip(which.tolist(), action, strict=True):
@@ -142,7 +144,7 @@ class ZooGames(ABC):
                 )
 
     def _update_due(self, table: int) -> None:
-        """Updates which seats of a game are to move; if there are none, the game is over."""
+        """Updates which seats (players) of a game are to move; if there are none, it is over."""
         self.due[table] = False
         self._allowed[table].clear()
         for agent in self._alive(table):
@@ -166,7 +168,10 @@ class ZooGames(ABC):
     def _record_ends(
         self, table: int, terminated: Mapping[Agent, Any], truncated: Mapping[Agent, Any]
     ) -> None:
-        """Records which agents are terminated or truncated now, and their last observations."""
+        """Records which agents of a game have just been terminated or truncated.
+
+        Stores their last observations.
+        """
         for agent in {**terminated, **truncated}:
             seat, died = self._seat[agent], bool(terminated.get(agent))
             if self.ended[table, seat] or not (died or truncated.get(agent)):
@@ -193,11 +198,14 @@ class ZooGames(ABC):
 
     @abstractmethod
     def _begin(self, table: int, seed: int) -> None:
-        """Resets the environment of one game."""
+        """Resets the PettingZoo environment of the game with index `table`."""
 
     @abstractmethod
     def _step(self, table: int, chosen: Mapping[Agent, Any]) -> None:
-        """Steps one game with the actions `chosen`, by agent; adds all rewards to `self.reward`."""
+        """Steps the game with index `table`; adds the agents' rewards to `self.reward`.
+
+        `chosen` maps the agents that are to move to their actions.
+        """
 
     @abstractmethod
     def _alive(self, table: int) -> Sequence[Agent]:
@@ -213,7 +221,7 @@ class ZooGames(ABC):
 
 
 class AecGames(ZooGames):
-    """Games of a PettingZoo `AECEnv`, whose agents take turns."""
+    """Parallel games of a PettingZoo `AECEnv`, whose agents take turns."""
 
     def _begin(self, table: int, seed: int) -> None:
         self._call(table, "reset", seed=seed)
@@ -227,7 +235,7 @@ class AecGames(ZooGames):
         self._step_dead(table)
 
     def _step_dead(self, table: int) -> None:
-        """Steps dead agents with the action None, as PettingZoo requires.
+        """Steps terminated or truncated agents with the action None, as PettingZoo requires.
 
         Stops when a living agent is next. Rewards of these steps are not counted.
         """
@@ -252,7 +260,7 @@ class AecGames(ZooGames):
 
 
 class ParallelGames(ZooGames):
-    """Games of a PettingZoo `ParallelEnv`, whose agents act simultaneously."""
+    """Parallel games of a PettingZoo `ParallelEnv`, whose agents act simultaneously."""
 
     def __init__(self, factory: Callable[[], Any], num: int):
         self._views: list[dict[Agent, Any]] = [{} for _ in range(num)]
@@ -295,7 +303,7 @@ class ParallelGames(ZooGames):
 
 
 def kind_of(env: Any) -> type[ZooGames] | None:
-    """Returns `AecGames` or `ParallelGames` for a PettingZoo environment, else None."""
+    """Returns the class that runs a PettingZoo environment as games; None for any other `env`."""
     zoo: Any = sys.modules.get("pettingzoo")  # not imported: it cannot be one
     if zoo is None:
         return None
@@ -315,7 +323,7 @@ def _possible(env: Any, name: str) -> Sequence[Agent]:
 
 
 def _spaces(env: Any, agents: Sequence[Agent], name: str) -> tuple[Space, Space]:
-    """Returns the observation and action space of the agents.
+    """Returns the observation and the action space of the agents of a PettingZoo environment.
 
     Raises `ConfigError` if they differ between agents, since one network plays all seats.
     """

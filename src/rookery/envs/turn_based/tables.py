@@ -1,13 +1,13 @@
-"""Parallel games with several players as a vector environment.
+"""Parallel multi-player games as one vector environment, in which each slot is one player.
 
     tables = Tables(games_factory, num)           # the run's policy plays all seats
     tables.invite(opponents)                      # or one seat of each game, in rotation
     obs, info = tables.reset(seed=3)
     obs, reward, terminated, truncated, info = tables.step(action)
 
-A seat is a player of a game. An own seat is one that the run's policy plays. An environment slot of
-the vector (a lane) stands for one seat. Only slots whose seat is to move (`due`) act; the actions
-of all other slots are ignored.
+A table is one of the parallel games. A seat is a player of a game; an own seat is one that the
+run's policy plays. An environment slot of the vector (a lane) stands for one seat. Only slots whose
+seat is to move (`due`) act; the actions of all other slots are ignored.
 
 A slot's transition is complete (`real`) when its seat is to move again, or when the game ends for
 its seat; its reward is the sum of rewards since the slot's action. When the game has ended for its
@@ -22,9 +22,8 @@ once, even if opponents could still play on in the old game.
                      weights (`Who.LATEST`) all seats are own seats; in games against other
                      opponents the slots of the opponents' seats do not act
 
-A slot that does not act keeps the observation of its last action, whose mask allows some action.
-If the mask of a final observation is all zeros, since the seat is not to move, it is replaced by
-ones.
+A slot that does not act keeps the observation of its last action, whose mask allows some action. If
+the mask of a final observation is all zeros, since the seat is not to move, it is replaced by ones.
 
 When the game ends for a slot's seat, the info entries `points` and `is_success` compare the sums of
 rewards of all seats. Rewards that other seats earn later in the same game do not count.
@@ -51,20 +50,23 @@ SAVED = ("_turn", "_who", "_ours", "_open", "_earned", "_score", "due")
 
 
 class TableOpponents(Protocol):
-    """Interface of opponents in a `Tables`: they play the seats that the run's policy does not."""
+    """Interface of the opponents in a `Tables`, a vector of parallel multi-player games.
+
+    They play the seats (players) that the run's policy does not play.
+    """
 
     def invite(self, count: int, rng: np.random.Generator) -> Rows:
         """Selects an opponent for each of `count` new games; returns their codes [count].
 
-        A code is a member of `Who`, or the weight version of a snapshot, an earlier policy of the
-        run.
+        A code is a member of `Who`, or a number above 0 that stands for a weight snapshot, such as
+        an earlier policy of the run.
         """
 
     def act(self, who: Rows, obs: Any, rng: np.random.Generator) -> Array:
-        """Returns opponents' actions for K observations: opponent `who[k]` acts on the k-th.
+        """Returns the actions of opponents: opponent `who[k]` acts on the k-th observation.
 
-        `who` is sorted. Observations and actions are elements of the game's spaces, not converted
-        for replay.
+        `who` are sorted codes of opponents (see `invite`). Observations and actions are elements of
+        the game's spaces, not converted for replay.
         """
 
 
@@ -82,7 +84,10 @@ class RandomOpponents:
 
 
 class Tables(VectorEnv[Any, Any, Any]):
-    """Vector environment of parallel games, in which each environment slot is one seat (player)."""
+    """Vector environment of parallel multi-player games.
+
+    Each environment of the vector (a slot, or lane) stands for one seat (player) of a game.
+    """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as gymnasium declares it
         "autoreset_mode": AutoresetMode.SAME_STEP,
@@ -90,7 +95,10 @@ class Tables(VectorEnv[Any, Any, Any]):
     }
 
     def __init__(self, games_factory: Callable[[int], Games], num: int):
-        """Makes `num` environment slots, rounded up to whole games if every seat has a slot."""
+        """Makes a vector with `num` environments, each of which stands for one player of a game.
+
+        If every player of a game is an environment, `num` is rounded up to whole games.
+        """
         self._factory, self._num = games_factory, num
         self.games = games_factory(1)
         self.seats = self.games.seats
@@ -113,7 +121,8 @@ class Tables(VectorEnv[Any, Any, Any]):
         """Sets the opponents of the run's policy; must be called before the first `reset`.
 
         If `opponents` is None, they play random allowed actions. With `both_seats`, every seat
-        (player) has an environment slot; without, only the seat of the run's policy has one.
+        (player) of a game is an environment of the vector; without, only the seat of the run's
+        policy is.
 
         `step` returns once the run's policy is to move in a fraction `ready` of the games. Every
         game begins with `opening` random moves, or with `vary` with a random number of them, from 0
@@ -128,7 +137,10 @@ class Tables(VectorEnv[Any, Any, Any]):
         self.changed()
 
     def _sit(self, lanes: int) -> None:
-        """Makes the parallel games and their arrays, with `lanes` environment slots per game."""
+        """Makes the parallel games and their arrays.
+
+        `lanes` is the number of environments of the vector for each game: 1 or one per player.
+        """
         tables, seats = -(-self._num // lanes), self.seats
         self._may_wait = 0  # tables at which opponents may be due when `step` returns
         if self.games.num != tables:
@@ -155,12 +167,15 @@ class Tables(VectorEnv[Any, Any, Any]):
 
     @property
     def seat(self) -> Rows:
-        """[L] the seat (player number) of each environment slot in the current games."""
+        """Array [L]: for each of the vector's L environments, the player (seat) it stands for."""
         return self._turn if self._fixed is None else self._fixed
 
     @property
     def opponent(self) -> Rows:
-        """[L] each environment slot's opponent now: a `Who`, or a snapshot's weight version."""
+        """Array [L]: for each of the vector's L environments, the opponent in its present game.
+
+        It is a member of `Who`, or a number above 0 that stands for a weight snapshot.
+        """
         return self._who[self._table]
 
     def reset(
@@ -205,9 +220,9 @@ class Tables(VectorEnv[Any, Any, Any]):
         return self._obs, reward, terminated, truncated, info
 
     def _choose(self, table: Rows, seat: Rows, action: Array) -> None:
-        """Stores the actions of the run's policy for seats `seat[k]` of games `table[k]`.
+        """Stores the policy's actions: the k-th for player (seat) `seat[k]` in game `table[k]`.
 
-        Each starts a transition, whose reward is summed from 0.
+        Each action starts a transition, whose reward is summed from 0.
         """
         self._choice[table, seat] = action
         self._open[table, seat] = True
@@ -219,9 +234,9 @@ class Tables(VectorEnv[Any, Any, Any]):
         return due
 
     def _any_due_seat(self) -> Rows:
-        """Returns for each environment slot a seat of its game that is to move now.
+        """Returns, for each environment of the vector, a player (seat) of its game that is to move.
 
-        Seats that the run's policy plays are preferred.
+        Players that the run's policy plays are preferred.
         """
         own = self.games.due & self._ours
         due = np.where(own.any(1, keepdims=True), own, self.games.due)
@@ -231,8 +246,9 @@ class Tables(VectorEnv[Any, Any, Any]):
     def _play_on(self, which: Rows, may_wait: int) -> int:
         """Lets opponents move in games `which` until the run's policy is to move or has finished.
 
-        Stops early when at most `may_wait` games are left in which an opponent is to move, since
-        moving in a few games takes as long as in many. Returns the number of games left.
+        `which` are indices of the parallel games. Stops early when at most `may_wait` games are
+        left in which an opponent is to move, since moving in a few games takes as long as in many.
+        Returns the number of games left.
         """
         while (which := which[self._waits(which)]).size > may_wait:
             self._turns(which)
@@ -246,7 +262,7 @@ class Tables(VectorEnv[Any, Any, Any]):
     def _left(self, which: Rows) -> Bools:
         """Returns for each game in `which` whether it has ended for the run's policy.
 
-        It has if it has ended for all seats that the policy plays.
+        That is so if the game has ended for all seats (players) that the policy plays.
         """
         plays = self._ours[which] & ~self.games.ended[which]
         left: Bools = np.count_nonzero(plays, axis=1) == 0
@@ -255,8 +271,8 @@ class Tables(VectorEnv[Any, Any, Any]):
     def _turns(self, which: Rows) -> None:
         """Plays one move in each of the games `which` and adds up the rewards.
 
-        Opponents choose the actions of their seats; the actions of the run's policy were stored by
-        `_choose`.
+        Opponents choose the actions of their seats (players); the actions of the run's policy were
+        stored before, by `_choose`.
         """
         at, seat = np.nonzero(self.games.due[which] & ~self._ours[which])
         if at.size:
@@ -267,7 +283,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         self._score[which] += brought
 
     def _ask_opponents(self, table: Rows, seat: Rows) -> None:
-        """Stores the actions that opponents choose for seats `seat[k]` of games `table[k]`.
+        """Stores opponents' actions: the k-th for player (seat) `seat[k]` in game `table[k]`.
 
         Calls the opponents' `act` once, with the observations sorted by opponent.
         """
@@ -280,7 +296,8 @@ class Tables(VectorEnv[Any, Any, Any]):
     def _begin(self, which: Rows, may_wait: int) -> None:
         """Starts new games `which`, and lets opponents move until the run's policy is to move.
 
-        A game that ends before the policy's first move is started again.
+        At most `may_wait` games may be left in which an opponent is still to move. A game that ends
+        before the policy's first move is started again; raises `Fault` if that happens too often.
         """
         self._turn = self._turn.copy()  # callers may keep the old array
         self._turn[which] = (self._turn[which] + 1) % self.seats
@@ -305,7 +322,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         )
 
     def _play_opening(self, which: Rows) -> None:
-        """Plays the first moves (opening) of the new games `which` with random allowed actions."""
+        """Plays the opening (first moves) of the new games `which` with random allowed actions."""
         plies = np.full(which.size, self.opening)
         if self.vary and self.opening:
             plies = self.np_random.integers(self.opening + 1, size=which.size)
@@ -321,7 +338,7 @@ class Tables(VectorEnv[Any, Any, Any]):
             self.games.play(which, self._choice[which])
 
     def _won(self, table: Rows, seat: Rows) -> Array:
-        """Returns for each seat `seat[k]` in game `table[k]` whether it won: 1 or 0.
+        """Returns 1 or 0: whether player (seat) `seat[k]` won game `table[k]`, for each k.
 
         It won if its sum of rewards is positive and no other seat of the game has a larger one.
         """
@@ -330,7 +347,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         return won.astype(np.float64)
 
     def _points(self, table: Rows, seat: Rows) -> Array:
-        """Returns the result of each seat `seat[k]` in game `table[k]`: 1, 0.5 or 0.
+        """Returns 1, 0.5 or 0: the result of player (seat) `seat[k]` in game `table[k]`.
 
         The seat's sum of rewards is compared with the largest sum of another seat of the game: 1 if
         it is larger, 0.5 if it is equal, 0 if it is smaller.
@@ -343,10 +360,10 @@ class Tables(VectorEnv[Any, Any, Any]):
         return points
 
     def _final(self, lanes: Rows) -> Any:
-        """Returns a batch [L, ...] with the final observations of the environment slots `lanes`.
+        """Returns a batch of observations with the final ones of the environments `lanes`.
 
-        These are slots for whose seat the game has just ended. All other slots have their latest
-        observation in the batch.
+        Each environment of the vector (lane) stands for one player; for the players of `lanes` the
+        game has just ended. All others have their latest observation in the batch.
         """
         seen = self.games.look(self._table[lanes], self.seat[lanes])
         if isinstance(seen, Mapping) and MASK in seen:
@@ -357,7 +374,10 @@ class Tables(VectorEnv[Any, Any, Any]):
         return final
 
     def export_state(self) -> dict[str, Any] | None:
-        """Returns the exact state of the games as JSON, or None if they cannot be saved."""
+        """Returns the exact state of the parallel games as JSON.
+
+        Returns None before the first reset, or if the games cannot be saved.
+        """
         games = self.games.export_state()
         if games is None or self._obs is None:
             return None
@@ -365,7 +385,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         return {"games": games, "own": own, "obs": _mapped(states.pack, self._obs)}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Restores a state from `export_state`; the games must have been reset once."""
+        """Restores a state of the games from `export_state`; needs an earlier call of `reset`."""
         self.games.restore_state(state["games"])
         for name in SAVED:
             setattr(self, name, states.unpack(state["own"][name]))
@@ -376,7 +396,10 @@ class Tables(VectorEnv[Any, Any, Any]):
 
 
 def any_allowed(space: spaces.Space[Any], obs: Any, rng: np.random.Generator) -> Array:
-    """Samples a uniformly random allowed action for each of K observations."""
+    """Samples a uniformly random allowed action for each observation of a batch.
+
+    Action masks are read from the observations; without masks every action is allowed.
+    """
     for kind, sample in SAMPLERS.items():
         if isinstance(space, kind):
             return sample(space, obs, rng)

@@ -1,4 +1,6 @@
-"""Collective communication among the learners of a run, by torch.distributed.
+"""Collective communication among the data-parallel learners of a run, by torch.distributed.
+
+The leader is the learner of rank 0, followers are the other learners.
 
     store = listen("127.0.0.1:0")                   # the leader; followers: connect(address)
     collectives = Collectives(store, rank, size, ...)   # returns once all learners have joined
@@ -6,7 +8,7 @@
     collectives.all_reduce(tensor)                  # all get the sum, equal to the last bit
     collectives.gather(tensor)                      # the leader gets the tensors of all
 
-gloo over TCP between processes and hosts, nccl between GPUs. The process groups are made here and
+Processes and hosts communicate by gloo over TCP, GPUs by nccl. The process groups are made here and
 not registered with torch, because torch's default group belongs to the user's program. Nothing is
 pickled.
 """
@@ -72,9 +74,10 @@ OptionsT = TypeVar("OptionsT", bound=RootedOptions)
 
 
 def listen(address: str) -> RendezvousStore:
-    """Opens the leader's TCP store, at which the data-parallel learners of a run meet.
+    """Opens the leader's (rank 0) TCP store, at which the data-parallel learners of a run meet.
 
-    The store accepts connections at `address` (host:port) only.
+    The store accepts connections at `address` (host:port) only. Raises ConfigError if that address
+    cannot be opened.
     """
     host, port = _parts(address)
     try:
@@ -97,7 +100,7 @@ def listen(address: str) -> RendezvousStore:
 
 
 def connect(address: str) -> RendezvousStore:
-    """Connects a follower (rank > 0) to the leader's TCP store; waits until it is open."""
+    """Connects a follower (rank > 0) to the leader's (rank 0) TCP store; waits until it is open."""
     host, port = _parts(address)
     store: RendezvousStore = dist.TCPStore(
         host,
@@ -137,21 +140,21 @@ class Collectives:
             raise lost(error) from error
 
     def scatter(self, rows: Tensor) -> None:
-        """Sends row i of a uint8 tensor [N, ...] to the learner of rank i, for all N learners.
+        """Sends row i of a uint8 tensor to the learner of rank i, for all learners of the run.
 
-        Only the leader calls it; followers call `receive`.
+        Only the leader (rank 0) calls it; followers (the other ranks) call `receive`.
         """
         mine = torch.empty_like(rows[FIRST])
         self._wait(self._group.scatter([mine], [list(rows)], self._options(dist.ScatterOptions())))
 
     def receive(self, count: int) -> Tensor:
-        """Waits for the leader's next `scatter` and returns this learner's row, [count] uint8."""
+        """Waits for the leader's next `scatter`; returns this learner's row of `count` bytes."""
         mine = torch.empty(count, dtype=torch.uint8)
         self._wait(self._group.scatter([mine], [], self._options(dist.ScatterOptions())))
         return mine
 
     def broadcast(self, raw: Tensor) -> None:
-        """Copies the leader's tensor `raw` into the tensor `raw` of every follower."""
+        """Copies the leader's (rank 0) tensor `raw` into the tensor `raw` of all followers."""
         self._wait(self._group.broadcast([raw], self._options(dist.BroadcastOptions())))
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -159,9 +162,9 @@ class Collectives:
         self._all_reduce(tensor)
 
     def gather(self, tensor: Tensor) -> Tensor | None:
-        """Concatenates the [K, ...] tensors of all learners on the leader.
+        """Concatenates the tensors of all learners, which have equal shapes, along axis 0.
 
-        Returns the result on the leader, None on followers.
+        Returns the result on the leader (rank 0), None on all other learners.
         """
         options = self._options(dist.GatherOptions())
         if self.rank != FIRST:
@@ -186,7 +189,7 @@ class Collectives:
             self._check(waited_s)
 
     def _finished(self, work: Work) -> bool:
-        """Waits up to `POLL` for an operation; returns whether it is finished.
+        """Waits up to one second for a collective operation; returns whether it is finished.
 
         Raises an error if another learner was lost.
         """

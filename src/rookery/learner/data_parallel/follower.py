@@ -79,10 +79,11 @@ class DataParallelLearner(Learner):
     collectives: Collectives
 
     def _descend(self, loss: Loss) -> tuple[Loss, Tensor]:
-        """Computes the gradient of a loss, and averages it over all learners.
+        """Computes the gradient of a loss, and averages it over all data-parallel learners.
 
-        Loss value and metrics are averaged in the same all-reduce. Returns the averaged loss and
-        the norm of the averaged gradient.
+        Loss value and metrics are averaged in the same all-reduce. If the loss has an `amount` (its
+        number of averaged elements), learners are weighted by it. Returns the averaged loss and the
+        norm of the averaged gradient.
         """
         flat, names = self._flat[loss.group], list(loss.metrics)
         flat.descend(loss.value)
@@ -141,7 +142,10 @@ class FollowerWorker:
         self._join(setup.address, device)
 
     def _join(self, address: str, device: torch.device) -> None:
-        """Sends the follower's settings to the leader, which compares them, and joins the group."""
+        """Joins the data-parallel learners, after the leader (rank 0) has checked the settings.
+
+        Raises ConfigError if the settings differ or the rank is taken already.
+        """
         try:
             self._store = connect(address)
             if self._store.add(f"seat/{self.rank}", 1) > 1:
@@ -167,7 +171,7 @@ class FollowerWorker:
         raise NotImplementedError(f"a follower takes no orders, got {order!r}")
 
     def work(self) -> None:
-        """Waits for the leader's next message and handles it."""
+        """Waits for the leader's (rank 0) next message, e.g. a slice of a batch, and handles it."""
         raw = self.learner.collectives.receive(HEAD.size + self._layout.size).numpy()
         head = MessageHeader(*HEAD.unpack(raw[: HEAD.size].tobytes()))
         HANDLERS[MessageKind(head.kind)](self, head, raw[HEAD.size :])
@@ -290,7 +294,8 @@ def shared_settings(config: Config) -> JsonObject:
 def rank_of(config: Config) -> int:
     """Returns this learner's rank from the environment variable RANK (torchrun); 0 is the leader.
 
-    Without `learner.rendezvous` the leader starts its followers itself, and RANK is ignored.
+    Without `learner.rendezvous` the leader starts its followers itself, and RANK is ignored. Raises
+    ConfigError if RANK is not a rank of the run.
     """
     rank = os.environ.get("RANK", str(FIRST))
     if config.learner.rendezvous is None or rank == str(FIRST):

@@ -64,7 +64,8 @@ class FollowerFailure(NamedTuple):
 class FollowerGroup:
     """Starts and ends the followers of a run for its leader, and detects their failures.
 
-    With `learner.rendezvous`, the user starts the followers, which connect to that address.
+    The leader is the data-parallel learner of rank 0, followers are the others. With
+    `learner.rendezvous`, the user starts the followers, which connect to that address.
     """
 
     def __init__(self, config: Config, spec: EnvSpec):
@@ -97,7 +98,8 @@ class FollowerGroup:
     def connect(self, device: torch.device) -> Collectives:
         """Waits for all followers to connect; returns the collective operations of the learners.
 
-        Raises `ConfigError` if a follower's settings differ from the leader's.
+        Raises `ConfigError` if a follower's settings differ from the leader's, and `LostError` if a
+        follower does not connect within 120 s.
         """
         refusal = self._refusal(self._joined_settings())
         self._store.set("verdict", refusal)
@@ -118,7 +120,10 @@ class FollowerGroup:
         return self.collectives
 
     def _joined_settings(self) -> dict[int, JsonObject]:
-        """Waits until all followers have connected; returns their settings, by rank."""
+        """Waits until all followers have connected; returns their settings, by rank.
+
+        Raises LostError if one has not connected within 120 s.
+        """
         if missing := self._wait_for("ready", START_S):
             raise self._absent(missing)
         ranks = range(1, self._count)
@@ -154,7 +159,11 @@ class FollowerGroup:
         return ""
 
     def check(self, waited_s: float) -> None:
-        """Raises an error if a follower has failed or has not answered for too long."""
+        """Raises an error if a follower (learner of rank > 0) has failed or takes too long.
+
+        `waited_s` are the seconds that the leader has waited; `learner.replica_timeout_s` is the
+        limit.
+        """
         for rank, host in self._hosts.items():
             self._examine(rank, host)
         if self._failures:
@@ -233,7 +242,7 @@ class FollowerGroup:
 
 
 class LeaderLearner(DataParallelLearner):
-    """Data-parallel learner of rank 0, which distributes slices of its batches to followers."""
+    """Data-parallel learner of rank 0, which distributes slices of its batches to the others."""
 
     def __init__(
         self,
@@ -250,7 +259,7 @@ class LeaderLearner(DataParallelLearner):
         self._layout: ArrayLayout | None = None  # of a slice; None: followers have no state yet
 
     def start_followers(self, config: Config, spec: EnvSpec) -> None:
-        """Starts the follower processes on this machine.
+        """Starts the followers (learners of rank > 0) as processes on this machine.
 
         If `learner.rendezvous` is set, only listens at that address for followers that the user
         starts.
@@ -264,7 +273,7 @@ class LeaderLearner(DataParallelLearner):
         self._messages = torch.zeros(self.collectives.size, HEAD.size, dtype=torch.uint8)
 
     def learn(self, batch: SampledBatch) -> LearnResult:
-        """Scatters a batch to all followers and takes a gradient step together with them.
+        """Scatters a batch to the followers (other learners) and takes a gradient step with them.
 
         The result holds the TD errors of the whole batch.
         """

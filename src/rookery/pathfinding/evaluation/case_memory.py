@@ -1,4 +1,4 @@
-"""Memory checks for evaluation, made before anything large is allocated."""
+"""Memory checks for the evaluation of path-finding policies, made before maps are allocated."""
 
 from rookery.errors import ConfigError
 from rookery.pathfinding.world.cases import Cases
@@ -14,7 +14,8 @@ DRAWING = 16  # bytes per cell while one map is being drawn
 def check_case_memory(count: int, *, agents: int, size: int) -> None:
     """Raises ConfigError if `count` random problem instances would not fit into memory.
 
-    Two copies of all maps have to fit: concatenating the maps copies them.
+    An instance is a map of `size` x `size` cells with starts and goals. Two copies of all maps have
+    to fit: concatenating the maps copies them.
     """
     need, free = (2 * count + DRAWING) * size**2, machine.memory().free
     if need > free:

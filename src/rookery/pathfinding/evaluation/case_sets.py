@@ -1,8 +1,11 @@
-"""Sets of problem instances for evaluation, random or from files, and the methods to compare.
+"""Sets of path-finding problem instances, random or from files, for comparing methods.
 
-evaluator = CaseEvaluator(policy=load_team_policy("runs/a"), rules=rules)
-for case_set in random_case_sets(200, agents=[8], sizes=(17, 21), densities=(0.1, 0.3), seed=0):
-    evaluator.evaluate("results", case_set)
+    evaluator = CaseEvaluator(policy=load_team_policy("runs/a"), rules=rules)
+    for case_set in random_case_sets(200, agents=[8], sizes=(17, 21), densities=(0.1, 0.3), seed=0):
+        evaluator.evaluate("results", case_set)
+
+A problem instance ("case") is a map with starts and goals. The methods are a policy, a baseline
+(shortest paths) and a planner.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +42,7 @@ LARGE_BATCH = 256  # problem instances played in parallel on a GPU
 
 
 class CaseSet(NamedTuple):
-    """A set of problem instances whose mean results are one row of the result table."""
+    """A set of problem instances (map, starts, goals), whose results are reported as means."""
 
     cases: Cases
     size: int | str | None = None  # map size in the report; None: that of the maps
@@ -47,7 +50,10 @@ class CaseSet(NamedTuple):
 
 
 class EpisodeWriter(NamedTuple):
-    """Writer of one animation file format, with a check that its dependencies are installed."""
+    """Writer of episode animations in one file format.
+
+    `require` checks that the packages that the format needs are installed.
+    """
 
     require: Callable[[], None]  # raises ConfigError if what it needs is not installed
     write: Callable[[Path, RecordedEpisode, float], None]
@@ -87,9 +93,9 @@ def _random_case_set(
     *,
     seed: int,
 ) -> CaseSet:
-    """Draws the problem instances at the positions `numbers` of the random sequence for `agents`.
+    """Draws problem instances for `agents` agents: those at the positions `numbers` of a sequence.
 
-    The sequence follows from `seed` and `agents`.
+    The random sequence of instances is determined by `seed` and `agents`.
     """
     low, high = sizes
     rng = seeding.generator(seed, Role.EVALUATOR, index=agents)
@@ -105,9 +111,10 @@ def _random_case_set(
 def from_file(
     path: str, *, agents: Sequence[int] | None = None, count: int | None = None
 ) -> CaseSet:
-    """Reads problem instances from an `.npz` file; all, or the first `count`.
+    """Reads problem instances (maps, starts, goals) from an `.npz` file; all, or the first `count`.
 
-    Raises ConfigError if `agents` is given and differs from the number of agents in the file.
+    Raises ConfigError if there are none, or if `agents` differs from the number of agents in the
+    file.
     """
     found = select(cases.load(path), slice(count))
     if not len(found.maps):
@@ -122,10 +129,11 @@ def from_file(
 
 
 def from_map(path: str, scenarios: Sequence[str], agents: Sequence[int]) -> list[CaseSet]:
-    """Reads problem instances from a MovingAI map file and its scenario files.
+    """Reads problem instances from a MovingAI map file and its scenario files of starts and goals.
 
     Returns one set for each number of agents. A set has one problem instance per scenario file,
-    made of the file's first rows. All files are read at once, so errors come before any evaluation.
+    made of the file's first rows, one row for each agent. All files are read at once, so errors
+    come before any evaluation.
     """
     blocked = map_text.read_map(path)
     return [
@@ -177,7 +185,7 @@ class CaseEvaluator:
     shield: bool = False  # replace colliding actions of the policy, by PIBT, before each step
 
     def evaluate(self, method: str, case_set: CaseSet) -> CaseSetResult:
-        """Evaluates a method on all problem instances of a set; returns its mean measures.
+        """Evaluates a method on a set of problem instances; returns means of success and costs.
 
         `method` is a key of `METHODS`: results (the policy), baseline (shortest paths), planner.
         """
@@ -222,9 +230,10 @@ METHODS: dict[
 def record_case(
     evaluator: CaseEvaluator, case_set: CaseSet, case: int, out: Path, *, format: str, pace: float
 ) -> dict[str, Any]:
-    """Plays problem instance `case` with the policy and writes an animation of the episode.
+    """Plays problem instance `case` with the policy; writes an animation of the episode to `out`.
 
-    Returns a summary: file, agents, agents on their goals at the end, length, bytes.
+    Returns a summary: file, agents, agents on their goals at the end, length, bytes. Raises
+    ConfigError if the set has no such instance.
     """
     WRITERS[format].require()
     output_path.prepare(out, "a picture")

@@ -3,7 +3,8 @@
     result = evaluate_cases(policy, cases, WorldRules(steps=256))
     episode = record_episode(policy, cases, WorldRules(steps=256), case=7)    # to be drawn
 
-A policy is an `Algorithm` for as many agents as the problem instances have, or any `CasePolicy`.
+A problem instance ("case") is a map with starts and goals. A policy is an `Algorithm` for as many
+agents as the problem instances have, or any `CasePolicy`.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ BATCH = 32  # problem instances played in parallel
 
 
 class CasePolicy(Protocol):
-    """A policy that chooses the actions of N agents in each of E parallel worlds."""
+    """Interface of a policy that chooses the actions of N agents in each of E parallel worlds."""
 
     memory: int  # size of its recurrent state for each world; 0: none
 
@@ -37,7 +38,7 @@ class CasePolicy(Protocol):
         *,
         memory: Floats | None = None,
     ) -> Acted:
-        """Returns the actions [E, N].
+        """Returns the actions [E, N] of N agents in E parallel worlds.
 
         `rng` may combine one generator per world (`BatchedGenerators`), so a policy must draw
         random numbers by the functions of `rookery.algorithms.exploration`.
@@ -46,10 +47,13 @@ class CasePolicy(Protocol):
 
 @runtime_checkable
 class CommunicatingPolicy(Protocol):
-    """A policy whose agents exchange messages, and which can report their communication graph."""
+    """Interface of a policy whose agents exchange messages.
+
+    It can report who receives messages from whom, the communication graph.
+    """
 
     def links(self, obs: Obs) -> Array:
-        """Returns the communication graph of E worlds, [E, N, K].
+        """Returns the communication graph of N agents in each of E parallel worlds, [E, N, K].
 
         For each agent, the numbers of the up to K agents it receives messages from, including
         itself; -1: no edge.
@@ -67,7 +71,7 @@ class CaseOutcomes(NamedTuple):
 
 
 class CaseSetResult(NamedTuple):
-    """Mean measures of a set of problem instances: one row of the result table."""
+    """Mean success, makespan and sum of costs over a set of path-finding problem instances."""
 
     agents: int  # the largest number of agents in one problem instance
     size: int | str  # rows and columns; "rows x columns" where they differ
@@ -87,13 +91,14 @@ def evaluate_cases(
     batch: int = BATCH,
     shielded: bool = False,
 ) -> CaseSetResult:
-    """Plays every problem instance once with a policy; returns the mean measures.
+    """Plays every problem instance once with a policy; returns mean success, makespan and cost.
 
     `batch` instances are played in parallel. Each has its own random generator, seeded by `seed`
     and the index of the instance.
 
-    With `shielded`, actions that would collide are replaced before each step, by PIBT on the
-    policy's action values (pathfinding/planner/shield.py); the policy must return these values.
+    With `shielded`, actions that would collide are replaced before each step, by the MAPF method
+    PIBT on the policy's action values (pathfinding/planner/shield.py); the policy must return these
+    values.
     """
     rngs = [np.random.default_rng((seed, case)) for case in range(len(cases.maps))]
     batches = (slice(at, at + batch) for at in range(0, len(rngs), batch))
@@ -115,8 +120,8 @@ def record_episode(
 ) -> RecordedEpisode:
     """Plays problem instance `case` of `cases` and records positions and messages for drawing.
 
-    The episode is the same as in `evaluate_cases` without `shielded`, if `number` is the index of
-    the instance there: it determines the random seed. None: `number` is `case`.
+    `number` determines the random seed; None: `number` is `case`. The episode is the same as in
+    `evaluate_cases` without `shielded`, if `number` is the index of the instance there.
     """
     rng = np.random.default_rng((seed, case if number is None else number))
     match = CaseRollout(policy, select(cases, slice(case, case + 1)), rules, [rng])
@@ -131,7 +136,7 @@ def record_episode(
 
 
 def evaluate_plans(cases: Cases, plans: Sequence[JointPlan], limit: int) -> CaseSetResult:
-    """Returns the mean measures of a planner's plans, without executing them.
+    """Returns mean success, makespan and cost of a planner's plans, without executing them.
 
     An instance without a plan is a failure: no agent is on its goal, and makespan and the cost of
     each agent are the step limit `limit`.
@@ -156,7 +161,7 @@ def concatenate_outcomes(parts: Sequence[CaseOutcomes]) -> CaseOutcomes:
 
 
 def summarize(cases: Cases, ended: CaseOutcomes) -> CaseSetResult:
-    """Returns the mean measures of a set of problem instances from their outcomes."""
+    """Returns mean success, makespan and cost of a set of problem instances from their outcomes."""
     rows, columns = cases.maps.shape[1:]
     return CaseSetResult(
         agents=int(ended.present.max()),
@@ -176,7 +181,7 @@ def _play(match: "CaseRollout") -> CaseOutcomes:
 
 
 class CaseRollout:
-    """E problem instances played in parallel by a policy, one episode each.
+    """E path-finding problem instances that a policy plays in parallel worlds, one episode each.
 
     The policy chooses actions only for worlds whose episode has not ended.
     """
@@ -206,17 +211,20 @@ class CaseRollout:
 
     @property
     def memory(self) -> Floats | None:
-        """Recurrent states of worlds whose episode has not ended; None: policy is not recurrent."""
+        """Recurrent states of the policy in the grid worlds whose episode has not ended.
+
+        None if the policy is not recurrent.
+        """
         return self._memory[self.running] if self._policy.memory else None
 
     @property
     def running(self) -> Bools:
-        """Mask [E] of the worlds whose episode has not ended by success or the step limit."""
+        """Mask [E] of the parallel worlds whose episode is not over by success or step limit."""
         running: Bools = ~self._success & (self.steps < self.worlds.rules.steps)
         return running
 
     def obs(self) -> Obs:
-        """Returns the observations of the worlds whose episode has not ended."""
+        """Returns the observations of the parallel grid worlds whose episode has not ended."""
         running = self.running
         return {
             "view": self.worlds.views()[running],
@@ -225,7 +233,7 @@ class CaseRollout:
         }
 
     def step(self) -> None:
-        """Steps, once, all worlds whose episode has not ended; the policy chooses the actions."""
+        """Steps all grid worlds whose episode has not ended once, by the policy's actions."""
         running = np.flatnonzero(self.running)
         acted = self._policy.act(self.obs(), self._generators(running), memory=self.memory)
         action = np.full(self.home.shape, STAY)
@@ -243,23 +251,27 @@ class CaseRollout:
             self._memory[running] = acted.memory
 
     def _generators(self, running: Rows) -> np.random.Generator:
-        """Combines the random generators of the worlds `running` into one argument for `act`."""
+        """Combines the random generators of some grid worlds into one, for the policy's `act`.
+
+        `running` are the indices of the worlds.
+        """
         voices = [
             ActorSlice(slice(i, i + 1), self._rngs[world], 0.0) for i, world in enumerate(running)
         ]
         return cast(np.random.Generator, BatchedGenerators(voices))
 
     def _resolved(self, acted: Acted, running: Rows) -> Array:
-        """Returns collision-free actions by PIBT on the policy's action values.
+        """Returns collision-free actions, by the MAPF method PIBT on the policy's action values.
 
-        The longer an agent has been away from its goal, the higher its priority.
+        `running` are the indices of the parallel worlds whose episode has not ended. The longer an
+        agent has been away from its goal, the higher its priority.
         """
         worlds = self.worlds
         q = acted.extras[VALUES]
         return shield(q, worlds.place[running], worlds.maps[running], self._away[running])
 
     def outcome(self) -> CaseOutcomes:
-        """Returns success, makespan and cost of all worlds up to the current step."""
+        """Returns success, makespan and sum of costs of all problem instances so far."""
         cost = np.minimum(self._settled, self._length[:, None])
         return CaseOutcomes(
             self._success.copy(),

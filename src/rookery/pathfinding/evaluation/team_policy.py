@@ -1,9 +1,10 @@
-"""A trained team policy, for teams of any size.
+"""A trained path-finding policy, for teams of any size.
 
     policy = load_team_policy("runs/a")       # a run folder, a file of `rookery export`, "demo"
     algorithm = policy.for_agents(64)         # the same weights, for 64 agents
 
-The weights do not depend on the number of agents, but an `Algorithm` object is built for one.
+The weights do not depend on the number of agents, but an `Algorithm` object is built for one number
+of agents.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ LARGEST = 2**15  # rows and columns of a map: places are stored in 16 bits
 
 @dataclass(frozen=True)
 class TeamPolicy:
-    """Weights of a trained team policy, with the settings of its training run."""
+    """Weights of a trained path-finding policy, with the settings of its training run."""
 
     config: Config
     arrays: Mapping[str, Array]
@@ -45,7 +46,7 @@ class TeamPolicy:
     device: torch.device
 
     def for_agents(self, agents: int) -> Algorithm:
-        """Builds the `Algorithm` with these weights for a team of `agents` agents."""
+        """Builds an `Algorithm` with the policy's weights for a team of `agents` agents."""
         algorithm = build_algorithm(self.config, _spec(agents, self.rules()))
         load_arrays(algorithm.acting, self.arrays)
         algorithm.acting.to(self.device).eval()
@@ -64,8 +65,9 @@ class TeamPolicy:
         return replace(self, config=replace(self.config, algo=algo))
 
     def rules(self, **changed: Any) -> WorldRules:
-        """Returns world rules with the view settings `radius` and `outside` of the training run.
+        """Returns rules of a grid world with the view settings of the training run.
 
+        These are `radius`, the view radius, and `outside`, how cells outside of the map appear.
         `changed` sets further fields of `WorldRules`.
         """
         given = self.config.env.kwargs
@@ -80,10 +82,11 @@ class TeamPolicy:
 def load_team_policy(
     run: str, *, checkpoint: str = "best", device: str = "auto", threads: int | None = None
 ) -> TeamPolicy:
-    """Loads a policy from a run folder or an exported file.
+    """Loads a path-finding policy from a run folder or an exported file.
 
     `run` = "demo" loads the policy shipped with the library, unless a run folder or file has that
-    name. `threads` sets torch's CPU threads in this process; None keeps the present number.
+    name. `threads` sets torch's CPU threads in this process; None keeps the present number. Raises
+    ConfigError for a run of another algorithm than `team`.
     """
     path = Path(run)
     if run == DEMO and not _is_policy(path):
@@ -98,7 +101,10 @@ def load_team_policy(
 
 
 def load_packaged_policy(*, device: str = "auto", threads: int | None = None) -> TeamPolicy:
-    """Loads the path-finding policy that is shipped with the library."""
+    """Loads the path-finding policy that is shipped with the library.
+
+    Raises ConfigError if the installation does not have it.
+    """
     found = files("rookery.pathfinding") / PACKAGED
     if not found.is_file():
         raise ConfigError(

@@ -1,6 +1,8 @@
-"""Draws an episode of many agents on a grid as an animated GIF that looks like `episode_svg`.
+"""Draws a path-finding episode of many agents on a grid as an animated GIF.
 
-episode_gif.write(path, episode)
+    episode_gif.write(path, episode)
+
+The pictures look like those of `episode_svg`.
 """
 
 from pathlib import Path
@@ -42,14 +44,18 @@ def write(path: Path, episode: RecordedEpisode, pace: float = PACE) -> None:
 
 
 def between(episode: RecordedEpisode) -> int:
-    """Returns the number of animation frames per step; fewer for long episodes."""
+    """Returns the number of animation frames per env step; fewer for long episodes.
+
+    All frames are held in memory, so their total number is limited.
+    """
     return max(1, min(BETWEEN, MOST // (episode.steps + REST)))
 
 
 def frames(episode: RecordedEpisode, each: int) -> list[Array]:
-    """Returns the animation frames, uint8 [height, width, 3]: `each` frames per step.
+    """Returns the frames of an episode's animation, `each` frames per env step.
 
-    The last frame is repeated, so that the end of the episode is shown for a while.
+    A frame is uint8 [height, width, 3]. The last frame is repeated, so that the end of the episode
+    is shown for a while.
     """
     gif.require()
     renderer, texts, places = (
@@ -89,9 +95,10 @@ class _FrameRenderer:
         self._prepare(episode)
 
     def draw(self, places: Array, talk: list[Pair], caption: str) -> Array:
-        """Draws one frame with agents at `places` [N, 2], which may lie between cells.
+        """Draws one frame of an episode's animation.
 
-        Lines connect the pairs of agents in `talk`, the communication edges.
+        `places` [N, 2] are rows and columns of N agents, which may lie between cells. Lines connect
+        the pairs of agents in `talk`, the communication edges. Returns uint8 [height, width, 3].
         """
         picture = self._ground.copy()
         pen, middle = self._pen(picture), places + 0.5

@@ -1,4 +1,4 @@
-"""Draws an episode of many agents on a grid as an animation in one SVG file.
+"""Draws a path-finding episode of many agents on a grid as an animation in one SVG file.
 
     episode_svg.write(path, RecordedEpisode(map, goals, places, links))
 
@@ -37,7 +37,7 @@ DARK |= {"ink": "#bcc5d3", "talk": "#aeb9ca", "bar": "#76839a"}
 
 
 class CellBox(NamedTuple):
-    """A rectangle of a map, in cells."""
+    """A rectangle of cells in a grid map."""
 
     left: int
     top: int
@@ -59,18 +59,24 @@ class RecordedEpisode(NamedTuple):
 
     @property
     def present(self) -> npt.NDArray[np.intp]:
-        """Indices of the agents that take part; others are padding with goal -1."""
+        """Indices of the agents that take part; others are padding, with goal -1."""
         return np.flatnonzero(self.goals[:, 0] >= 0)
 
     @property
     def home(self) -> Bools:
-        """Mask [T + 1, N]: whether each agent is on its goal at each time."""
+        """Mask [T + 1, N]: whether each of N agents is on its goal at each time.
+
+        Times are the start of the episode and the ends of its T steps.
+        """
         there: Bools = (self.places == self.goals).all(-1)
         return there
 
 
 def write(path: Path, episode: RecordedEpisode, pace: float = PACE) -> None:
-    """Writes an episode as an animated SVG file, atomically; `pace` is steps per second."""
+    """Writes a path-finding episode as an animated SVG file, atomically.
+
+    `pace` is the number of env steps shown per second.
+    """
     replace(path, [draw(episode, pace=pace)])
 
 
@@ -105,7 +111,10 @@ def headline(episode: RecordedEpisode) -> str:
 
 
 def captions(episode: RecordedEpisode) -> list[str]:
-    """Returns a caption for each of the T + 1 times: how many agents are on their goals."""
+    """Returns the captions of an episode's animation: for the start and after each step.
+
+    A caption says how many agents are on their goals.
+    """
     present = episode.present
     there = episode.home[:, present].sum(1)
     texts = [f"step {t}, {home} of {len(present)} home" for t, home in enumerate(there)]
@@ -172,7 +181,7 @@ def _runs(line: Array) -> Iterable[tuple[int, int]]:
 
 
 class _Clock:
-    """Converts steps to times of the animation loop, which shows T steps and then a pause.
+    """Converts env steps to times of an SVG animation, which shows T steps and a pause in a loop.
 
     Times are fractions of the loop's duration, from 0 to 1.
     """
@@ -195,9 +204,10 @@ class _Clock:
         )
 
     def move(self, places: Array) -> str:
-        """Returns an SVG animation that moves an element along a path [T + 1, 2] of rows, columns.
+        """Returns an SVG animation that moves an element along an agent's path.
 
-        The element stays at the last cell during the pause.
+        `places` [T + 1, 2] are the rows and columns of the path. The element stays at the last cell
+        during the pause at the end of the loop.
         """
         stops = [f"{column} {row}" for row, column in places.tolist()]
         return element(
@@ -209,7 +219,7 @@ class _Clock:
         )
 
     def show(self, step: int) -> str:
-        """Returns an SVG animation that shows an element only during one step.
+        """Returns an SVG animation that shows an element only during one env step of the episode.
 
         At the last step it stays visible until the end of the loop.
         """

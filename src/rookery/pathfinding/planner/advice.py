@@ -1,4 +1,4 @@
-"""Plans the actions of all agents from the current states of worlds, for imitation learning.
+"""Plans the actions of all agents of given grid worlds, for imitation learning.
 
 Planner processes run this module; it imports neither torch nor a network.
 """
@@ -16,10 +16,11 @@ PlannedActions = dict[int, Array]  # world → actions [T, N]
 
 
 def plan_actions(worlds: Array, cases: Cases, steps: int, seed: int) -> PlannedActions:
-    """Plans problem instances; returns a dict from world index to planned actions [T, N].
+    """Plans problem instances (map, starts, goals); returns planned actions by grid world index.
 
-    `worlds` are the world indices of the problem instances `cases`. Instances without a plan of at
-    most `steps` steps, and those that are already solved, are not in the dict.
+    Each value is uint8 [T, N]: T steps of N agents. `worlds` holds the index of the grid world of
+    each problem instance in `cases`. Instances without a plan of at most `steps` steps, and those
+    that are already solved, are not in the dict.
     """
     plans = plan(cases, steps=steps, seed=seed, budget=BUDGET, rounds=ROUNDS)
     return {

@@ -6,9 +6,10 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def link(blocked):  # type: ignore[no-untyped-def]
-    """Returns the adjacency of a map [H, W], int32 [cells, 5].
+    """Returns the adjacency of a grid map, int32 [cells, 5].
 
-    Entry [cell, action] is the cell that an action leads to; -1: blocked or outside of the map.
+    Entry [cell, action] is the cell that an action (0 stay, 1 up, 2 down, 3 left, 4 right) leads
+    to; -1: blocked or outside of the map. Cells are numbered row by row.
     """
     height, width = blocked.shape
     near = np.full((height * width, 5), -1, np.int32)

@@ -25,8 +25,10 @@ FOUND, NONE, SPENT = 0, 1, 2  # NONE: proven that there is no plan; SPENT: the b
 class SearchState(NamedTuple):
     """State of a LaCAM search: K configurations in order of discovery, and P constraints.
 
-    The constraints of a configuration form a tree: each adds one agent's next vertex to those of
-    its ancestors. Constraints that were not tried yet form a queue. All arrays are int32.
+    A configuration is the vertices (cells) of all N agents. A constraint fixes the next vertices of
+    some agents. The constraints of a configuration form a tree: each adds one agent's next vertex
+    to those of its ancestors. Constraints that were not tried yet form a queue. All arrays are
+    int32.
     """
 
     used: Array  # [2] number of configurations and of constraints so far
@@ -46,13 +48,14 @@ class SearchState(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def search(near, far, starts, goals, rank, budget, state):  # type: ignore[no-untyped-def]
-    """Searches a plan; returns the outcome, the paths [T + 1, N], and the budget spent.
+    """Searches a plan by LaCAM; returns the outcome, the paths [T + 1, N], and the budget spent.
 
-    The outcome is FOUND, NONE (there provably is no plan) or SPENT (the budget ran out). Paths are
-    empty unless FOUND. `near` is the adjacency, `far` [N, cells] the distances to the
-    agents' goals. `budget` is the maximum number of proposed successors. Agents that have been away
-    from their goals for equally long are ordered by `rank` [N] int32. `state` [1] uint64 is the
-    state of the random generator.
+    The outcome is FOUND, NONE (there provably is no plan) or SPENT (the budget ran out). The paths
+    are the cells of N agents for T steps; they are empty unless FOUND. `near` [cells, 5] is the
+    cell that each action leads to, `far` [N, cells] the path lengths to the goals. `budget` is the
+    maximum number of proposed successors (next positions of all agents). Agents that have been away
+    from their goals for equally long are ordered by `rank` [N] int32, the highest first. `state`
+    [1] uint64 is the state of the random generator.
     """
     memory, turn = (
         _make_search_state(budget, goals.size),
@@ -82,7 +85,10 @@ def search(near, far, starts, goals, rank, budget, state):  # type: ignore[no-un
 
 @njit(cache=True, nogil=True)
 def _make_search_state(budget, agents):  # type: ignore[no-untyped-def]
-    """Allocates a search state for `budget` successors; only the hash table is initialized."""
+    """Allocates the arrays of a LaCAM search with at most `budget` proposed successors.
+
+    Only the counters and the hash table are initialized.
+    """
     most, rules, slots = budget + 1, 6 * budget + 1, 4
     while slots < 2 * most:
         slots *= 2
@@ -105,9 +111,10 @@ def _make_search_state(budget, agents):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _visit(memory, rank, goals, cells, parent):  # type: ignore[no-untyped-def]
-    """Returns the index of the configuration `cells`, a successor of `parent`; adds it if new.
+    """Returns the index of a configuration (the cells of all agents); adds it if it is new.
 
-    A known configuration gets the new parent if that makes its path from the start shorter.
+    `parent` is the index of the configuration before it. A known configuration gets this parent if
+    that makes its path from the start shorter.
     """
     at = memory.slots[_slot(memory, cells)]
     if at < 0:
@@ -120,7 +127,10 @@ def _visit(memory, rank, goals, cells, parent):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _slot(memory, cells):  # type: ignore[no-untyped-def]
-    """Returns the hash table slot of a configuration, or the free slot for it if it is new."""
+    """Returns the hash table slot of a configuration (the cells of all agents).
+
+    That is a free slot if the configuration is new.
+    """
     code = np.uint64(0xCBF29CE484222325)
     for cell in cells:
         code = (code ^ np.uint64(cell)) * np.uint64(0x100000001B3)
@@ -134,9 +144,9 @@ def _slot(memory, cells):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _discover(memory, rank, goals, cells, parent):  # type: ignore[no-untyped-def]
-    """Adds a new configuration; returns its index.
+    """Adds a new configuration (the cells of all agents) to the search; returns its index.
 
-    Its queue holds one constraint, the root of its tree, which fixes no agent.
+    Its queue of constraints holds only the root of their tree, which fixes no agent's next cell.
     """
     at = memory.used[0]
     memory.used[0] += 1
@@ -154,9 +164,10 @@ def _discover(memory, rank, goals, cells, parent):  # type: ignore[no-untyped-de
 
 @njit(cache=True, nogil=True)
 def _order(memory, rank, at, parent):  # type: ignore[no-untyped-def]
-    """Orders the agents of a configuration: longest away from the goal first, then highest rank.
+    """Writes the priority order of the agents in the configuration with index `at`.
 
-    Ranks are fixed during a search; changing them would keep agents from arriving.
+    The agent that has been away from its goal for longest comes first, then the one of highest
+    `rank`. Ranks are fixed during a search; changing them would keep agents from arriving.
     """
     key, order = np.empty(rank.size, np.int64), memory.order[at]
     for agent in range(rank.size):
@@ -176,9 +187,10 @@ def _prescribe(memory, above, level, cell):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _refine(memory, near, at, rule):  # type: ignore[no-untyped-def]
-    """Removes a constraint from a configuration's queue and appends its children.
+    """Replaces a constraint in the queue of the configuration `at` by its children in their tree.
 
-    Each child fixes the next vertex of one more agent.
+    A constraint fixes the next cells of some agents; each child fixes that of one more agent. The
+    constraint is removed from the front, its children are appended.
     """
     level = memory.level[rule]
     if level < memory.order.shape[1]:
@@ -193,9 +205,10 @@ def _refine(memory, near, at, rule):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _propose(turn, memory, near, far, goals, at, rule, state):  # type: ignore[no-untyped-def]
-    """Computes by PIBT a successor that satisfies the constraint `rule`.
+    """Computes by PIBT a joint step of all agents from the configuration with index `at`.
 
-    Writes it to `turn.chosen`; returns False if PIBT finds none.
+    The step satisfies the constraint `rule`, which fixes the next cells of some agents. Writes the
+    next cells to `turn.chosen`; returns False if PIBT finds none.
     """
     begin(turn, memory.cells[at])
     while memory.level[rule] > 0:
@@ -232,7 +245,10 @@ def _rate(turn, near, far, agent, state, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _trace(memory, at):  # type: ignore[no-untyped-def]
-    """Returns the agents' paths from the start to a configuration, [T + 1, N]."""
+    """Returns the paths of N agents from their starts to the configuration `at`, [T + 1, N].
+
+    A configuration is the cells of all agents; it is T steps after the start.
+    """
     length, back = 0, at
     while back >= 0:
         length, back = length + 1, memory.parent[back]

@@ -55,7 +55,7 @@ def make_joint_step(agents, cells):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def begin(turn, cells):  # type: ignore[no-untyped-def]
-    """Starts a step: sets the current cells of all agents and clears their decisions."""
+    """Starts a PIBT step: sets the current cells of all agents and clears their decisions."""
     for agent in range(cells.size):
         if turn.chosen[agent] >= 0:
             turn.taken[turn.chosen[agent]] = False
@@ -69,7 +69,10 @@ def begin(turn, cells):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def prefer(turn, near, agent, key):  # type: ignore[no-untyped-def]
-    """Writes an agent's preferred next cells: targets of its 5 actions by ascending `key` [5]."""
+    """Writes an agent's preferred next cells: the targets of its 5 actions, by ascending `key` [5].
+
+    `near` [cells, 5] is the cell that each action leads to, -1 if it is blocked.
+    """
     actions, count = np.arange(5), 0
     sort(actions, key)
     for action in actions:
@@ -124,7 +127,7 @@ def decide(turn, agent):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _start_choices(turn, agent, depth):  # type: ignore[no-untyped-def]
-    """Pushes an agent on the stack with all its choices untried.
+    """Pushes an agent on the stack of agents that are choosing a next cell, all choices untried.
 
     If it has to swap with an undecided agent, the order of its choices is reversed: it moves away
     from its goal first.
@@ -144,9 +147,10 @@ def _start_choices(turn, agent, depth):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _pull_partners(turn, depth):  # type: ignore[no-untyped-def]
-    """Moves the swap partners of agents on the stack into the cells that those agents leave.
+    """Lets each agent's swap partner follow into the cell that the agent leaves.
 
-    Only for agents that got their first choice, and partners that are undecided.
+    Applies to the agents on the stack up to index `depth` that got their first choice, if the
+    partner is undecided.
     """
     for k in range(depth, -1, -1):
         agent = turn.stack[k]

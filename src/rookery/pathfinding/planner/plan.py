@@ -1,12 +1,13 @@
 """Plans collision-free paths for all agents of a problem instance, with full map knowledge.
 
     plans = plan(cases, steps=256)
-    plans[0].paths      # int16 [T + 1, N, 2], or None
+    plans[0].paths      # int16 [T + 1, N, 2]: T steps of N agents, row and column; or None
     plans[0].actions()  # int64 [T, N], none of which fails in `Worlds.step`
 
 Agents in different connected components of the map are planned separately: LaCAM finds a few plans
-(lacam.py), and the best one is improved (shorten.py). A plan has no vertex conflicts and no swaps;
-agents may follow each other and rotate in cycles. Both collision rules allow such moves.
+(lacam.py), and the best one is improved (shorten.py). A plan never has two agents in one cell and
+no swaps; agents may follow each other and rotate in cycles. Both collision rules of the grid world
+(`reference` and `soft`) allow such moves.
 """
 
 from enum import StrEnum
@@ -55,7 +56,10 @@ class JointPlan(NamedTuple):
         return 0 if self.paths is None else len(self.paths) - 1
 
     def actions(self) -> npt.NDArray[np.int64]:
-        """Returns the planned actions [T, N]; absent agents stay; T is 0 if there is no plan."""
+        """Returns the planned actions of N agents for T steps, [T, N]; [0, 0] if there is no plan.
+
+        Absent agents stay.
+        """
         if self.paths is None:
             return np.zeros((0, 0), dtype=np.int64)
         moves = np.diff(self.paths.astype(np.int64), axis=0)  # [T, N, 2]
@@ -65,12 +69,12 @@ class JointPlan(NamedTuple):
 def plan(
     cases: Cases, *, steps: int, seed: int = 0, budget: int = BUDGET, rounds: int = ROUNDS
 ) -> list[JointPlan]:
-    """Returns a `JointPlan` for each problem instance, with a makespan of at most `steps`.
+    """Plans paths of at most `steps` steps for each problem instance (map, starts, goals).
 
-    If no such plan was found, its `paths` are None and its `status` says why. The same seed gives
-    the same plans. `budget` is the maximum number of successors that LaCAM proposes for each
-    instance. `rounds` is the number of attempts to lower the cost of a plan by replanning a few
-    agents.
+    If no such plan was found, the `paths` of the result are None and its `status` says why. The
+    same seed gives the same plans. `budget` is the maximum number of successors (next positions of
+    all agents) that LaCAM proposes for each instance. `rounds` is the number of attempts to lower
+    the cost of a plan by replanning a few agents.
     """
     check(cases)
     for name, value in (("steps", steps), ("budget", budget)):
@@ -132,9 +136,10 @@ def _groups(far: Cells, starts: Cells) -> list[npt.NDArray[np.int64]]:
 
 
 def _join(found: list[tuple[npt.NDArray[np.int64], Cells]], goals: Cells) -> Cells:
-    """Joins the paths of agent groups, [T' + 1, N'] each, up to the time when all have arrived.
+    """Joins the paths of separately planned groups of agents to the paths of all agents.
 
-    Agents of groups that arrive earlier stay on their goals.
+    Agents of groups that arrive earlier stay on their goals. The joined paths end at the time when
+    all agents have arrived.
     """
     joined = np.tile(goals, (max(len(ways) for _, ways in found), 1))
     for group, ways in found:
@@ -154,9 +159,10 @@ class _Group:
         self.spent = 0
 
     def solve(self, steps: int, budget: int, rounds: int) -> tuple[int, Cells]:
-        """Plans the group; returns the outcome of `lacam.search` and the best paths, [T + 1, N].
+        """Plans the group's paths; returns the outcome of LaCAM and the paths of lowest cost found.
 
-        The makespan T is greater than `steps` if no plan with at most `steps` was found.
+        The paths are [T + 1, N], the cells of N agents for T steps. They are empty unless the
+        outcome is `lacam.FOUND`. T exceeds `steps` if all plans found are longer than that.
         """
         outcome, best = self._first(budget)
         if outcome != lacam.FOUND or len(self.goals) == 1:
@@ -177,8 +183,9 @@ class _Group:
     def _first(self, budget: int) -> tuple[int, Cells]:
         """Runs LaCAM with restarts until a plan is found or the budget is spent.
 
-        A single search can take very long. So each search has a limit of proposed successors;
-        each restart raises the limit and adds noise to the priority order of the agents.
+        A single search can take very long. So each search has a limit of proposed successors (next
+        positions of all agents). Each restart raises the limit and adds noise to the priority
+        order of the agents. Returns the last search's outcome and paths.
         """
         limit, noise = min(FIRST_LIMIT, budget), 0
         outcome, ways = self._search(limit, noise)
@@ -188,10 +195,10 @@ class _Group:
         return outcome, ways
 
     def _search(self, limit: int, noise: int) -> tuple[int, Cells]:
-        """Runs LaCAM once; returns its outcome and paths.
+        """Runs one LaCAM search; returns its outcome (such as `lacam.FOUND`) and the agents' paths.
 
-        Agents with longer shortest paths have a higher rank; random noise of up to `noise` steps is
-        added.
+        `limit` is the maximum number of proposed successors. Agents with longer shortest paths have
+        a higher rank in the priority order; random noise of up to `noise` steps is added.
         """
         way = self.far[np.arange(len(self.goals)), self.starts]
         rank = way + self.rng.integers(noise + 1, size=len(way), dtype=np.int32)

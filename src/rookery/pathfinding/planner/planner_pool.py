@@ -1,11 +1,11 @@
-"""A pool of planner processes: one per CPU core, except two cores for actor and learner.
+"""A pool of processes that plan paths: one per CPU core, except two cores for actor and learner.
 
     planners = PlannerPool(planner_count())
     future = planners.submit(worlds, cases, steps, seed)      # arguments of advice.plan_actions
     planners.close()
 
-For each planner process the calling process has a thread that waits for its answers. Planner
-processes end when the calling process ends.
+The plans are for imitation learning. For each planner process the calling process has a
+thread that waits for its answers. Planner processes end when the calling process ends.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ PATIENCE_S = 300.0  # for an answer: the search has a budget, but the first one 
 
 
 def planner_count() -> int:
-    """Returns how many planner processes to start: CPU cores minus SPARE, at least 1."""
+    """Returns how many planner processes to start: all CPU cores except two, at least 1."""
     return max(1, machine.cores() - SPARE)
 
 
 class PlannerPool:
-    """A pool of planner processes; each request goes to the next free one."""
+    """A pool of processes that plan paths for imitation learning; a request takes a free one."""
 
     def __init__(self, count: int):
         function = "rookery.pathfinding.planner.advice:plan_actions"

@@ -18,11 +18,12 @@ from rookery.types import Array, Floats
 
 
 def shield(score: Floats, place: Places, maps: Maps, priority: Array) -> npt.NDArray[np.int64]:
-    """Returns collision-free actions [..., N] from action scores [..., N, 5], by PIBT.
+    """Returns collision-free actions [..., N] of N agents from action scores [..., N, 5], by PIBT.
 
-    `place` [..., N, 2] are the agents' rows and columns, and `maps` is [..., H, W]. Agents with a
-    higher `priority` [..., N] choose first. Ties go to the lowest agent or action number. Absent
-    agents (position -1) stay.
+    Scores may be Q values. `place` [..., N, 2] are the agents' rows and columns, and `maps` is
+    [..., H, W] (rows and columns). Agents with a higher `priority` [..., N] choose first. Ties go
+    to the lowest agent or action number. Absent agents (position -1) stay. Raises ConfigError for
+    invalid positions or shapes.
     """
     _check_shapes(score, place, maps, priority)
     action = np.zeros(priority.shape, dtype=np.int64)
@@ -55,9 +56,10 @@ def _check_shapes(score: Floats, place: Places, maps: Maps, priority: Array) -> 
 
 @njit(cache=True, nogil=True)
 def _shield(score, places, maps, priority, action):  # type: ignore[no-untyped-def]
-    """Writes the collision-free actions of all worlds to `action`.
+    """Writes collision-free actions of the agents in all parallel grid worlds to `action`.
 
-    Returns True if positions are invalid: on a blocked cell, outside, or two agents in one cell.
+    Returns True, and stops, if agents' positions are invalid: on a blocked cell, outside of the
+    map, or two agents in one cell. Returns False otherwise.
     """
     for world in range(maps.shape[0]):
         near = link(maps[world])

@@ -1,5 +1,6 @@
-"""Lowers the sum of costs of a plan by replanning some agents; compiled with numba.
+"""Lowers the sum of costs of a multi-agent plan by replanning some agents; compiled with numba.
 
+The sum of costs is the number of steps until each agent stays on its goal, summed over the agents.
 The paths of all other agents are fixed, and replanning is space-time A* around them.
 `improve_each` replans one agent at a time. `improve_groups` replans a few agents at a time: large
 neighbourhood search (Li et al. 2021, "Anytime multi-agent path finding via large neighborhood
@@ -33,8 +34,9 @@ class ReservationTable(NamedTuple):
 def improve_each(ways, near, far, goals):  # type: ignore[no-untyped-def]
     """Replans one agent after the other until no path improves; returns paths [T' + 1, N].
 
-    `ways` [T + 1, N] are the paths of the given plan and are overwritten. `near` is the adjacency,
-    `far` [N, cells] the distances to the goals. No agent arrives later than before.
+    `ways` [T + 1, N] are the paths of N agents for T steps; they are overwritten. The returned plan
+    has T' <= T steps, and no agent arrives later than before. `near` [cells, 5] is the cell that
+    each action leads to, `far` [N, cells] the path lengths to the goals.
     """
     table, arrival = _make_table(ways, near.shape[0]), arrivals(ways, goals)
     order, improved = np.arange(goals.size), True
@@ -50,9 +52,9 @@ def improve_each(ways, near, far, goals):  # type: ignore[no-untyped-def]
 def improve_groups(ways, near, far, goals, steps, rounds, state):  # type: ignore[no-untyped-def]
     """Replans random groups of agents `rounds` times; returns the improved paths [T' + 1, N].
 
-    A replanned group is kept if its `price` is not higher: the sum of costs, with a penalty for
-    arrivals after the step limit `steps`. `ways` [T + 1, N] are the paths of the given plan and are
-    overwritten.
+    New paths of a group are kept if their cost is not higher: the sum of the agents' arrival times,
+    with a penalty for arrivals after the step limit `steps`. `ways` [T + 1, N] are the paths of N
+    agents for T steps; they are overwritten. The returned plan has T' <= T steps.
     """
     table, arrival = _make_table(ways, near.shape[0]), arrivals(ways, goals)
     some = np.empty(_MOST, np.int32)
@@ -97,8 +99,8 @@ def _gather(table, ways, near, far, arrival, some, state):  # type: ignore[no-un
 def _meet(table, ways, near, far, agent, until, some, count, size, state):  # type: ignore[no-untyped-def]
     """Adds agents that block `agent` to the group `some`; returns the new size of the group.
 
-    From a random time of the agent's path it follows a shortest path to the goal, and adds the
-    agents that occupy its cells at the times when `agent` would enter them.
+    The function follows a shortest path to the goal from a random time of the agent's path. It adds
+    the agents that occupy cells of that path at the times when `agent` would enter them.
     """
     moment = draw(state) % until
     cell = ways[moment, agent]
@@ -128,8 +130,8 @@ def _include(some, count, agent):  # type: ignore[no-untyped-def]
 def _replan(table, ways, near, far, goals, arrival, some, kept, steps):  # type: ignore[no-untyped-def]
     """Replans the agents `some` one after the other, around the fixed paths of all others.
 
-    Restores their old paths if one of them finds no path, or if the sum of their costs, with the
-    penalty of `price`, would rise.
+    Restores their old paths if one of them finds no path, or if the sum of their arrival times,
+    with the penalty for arrivals after the step limit `steps`, would rise.
     """
     before, after = np.int64(0), np.int64(0)
     for k, agent in enumerate(some):
@@ -160,9 +162,10 @@ def _replan(table, ways, near, far, goals, arrival, some, kept, steps):  # type:
 
 @njit(cache=True, nogil=True)
 def price(ways, goals, steps):  # type: ignore[no-untyped-def]
-    """Returns the sum of costs of the paths `ways`, plus a penalty for late arrivals.
+    """Returns the sum of costs of the agents' paths `ways`, plus a penalty for late arrivals.
 
-    The penalty is 64 for each step by which an agent arrives after the step limit `steps`.
+    An agent's cost is the time from which it stays on its goal. The penalty is 64 for each step by
+    which an agent arrives after the step limit `steps`.
     """
     total = np.int64(0)
     for arrival in arrivals(ways, goals):
@@ -186,7 +189,10 @@ def arrivals(ways, goals):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def arrive(way, goal):  # type: ignore[no-untyped-def]
-    """Returns the time from which one agent with path `way` [T + 1] stays on its goal."""
+    """Returns the time from which one agent with path `way` [T + 1] stays on its goal.
+
+    Returns T + 1, for a path of T steps, if the agent does not end on its goal.
+    """
     moment = way.size
     while moment > 0 and way[moment - 1] == goal:
         moment -= 1
@@ -294,7 +300,10 @@ def _put(table, far, moment, cell, action, earliest, latest):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def _follow(table, near, arrival, goal, way):  # type: ignore[no-untyped-def]
-    """Writes to `way` the path that `_find` found, reading `table.came` backwards from the goal."""
+    """Writes to `way` the path that space-time A* found, from the goal back to the start.
+
+    `table.came` holds the action that led to each cell and time. After `arrival` the agent stays.
+    """
     way[arrival:] = goal
     cell = goal
     for moment in range(arrival, 0, -1):

@@ -12,9 +12,10 @@ from rookery.pathfinding.planner.pibt import NO_AGENT
 
 @njit(cache=True, nogil=True)
 def pair(turn, near, far, goals):  # type: ignore[no-untyped-def]
-    """Writes to `turn.partner`, for each agent, the agent it must swap with, or NO_AGENT.
+    """Writes to `turn.partner`, for each agent, the agent it must swap positions with, or NO_AGENT.
 
-    `turn` is the `JointStep` of PIBT.
+    `turn` is the state of one PIBT step. `near` [cells, 5] is the cell that each action leads to,
+    `far` [N, cells] the path lengths to the goals of N agents.
     """
     for agent in range(goals.size):
         turn.partner[agent] = _partner(turn, near, far, goals, agent)

@@ -29,7 +29,7 @@ TRIES = 1000  # maps drawn for one problem instance before it is refused as impo
 
 
 class Cases(NamedTuple):
-    """C problem instances of N agents on maps of H rows and W columns."""
+    """C path-finding problem instances of N agents: maps of H rows and W columns, starts, goals."""
 
     maps: Maps  # [C, H, W] 1: blocked
     starts: Places  # [C, N, 2] row and column; -1: an absent agent
@@ -39,12 +39,12 @@ class Cases(NamedTuple):
 def generate(
     count: int, *, agents: int, size: int, density: float | None, rng: np.random.Generator
 ) -> Cases:
-    """Draws random problem instances on square maps; each goal is reachable from its start.
+    """Draws random problem instances (square map, starts, goals) with reachable goals.
 
     Cells are blocked independently with probability `density`. None: each map draws its own density
     from the triangular distribution with ends 0 and 0.5 and mode 0.33 (as in PRIMAL: Sartoretti et
     al. 2019). Starts and goals are all distinct cells. A map without enough free cells for all
-    agents is drawn again.
+    agents is drawn again; ConfigError is raised after 1000 such maps.
     """
     check_possible(count, agents, size, density)
     return from_seeds(seeds(count, rng), agents=agents, size=size, density=density)
@@ -79,9 +79,10 @@ def from_seeds(seeds: Seeds, *, agents: int, size: int, density: float | None) -
 
 
 def pad(cases: Cases, agents: int, size: int) -> Cases:
-    """Returns the same problem instances, padded with absent agents and to a larger map.
+    """Pads problem instances (map, starts, goals) to more agents and larger maps.
 
-    The original map is in the upper left corner; all added cells are blocked.
+    The original map is in the upper left corner; all added cells are blocked. Added agents are
+    absent: their starts and goals are -1. Raises ConfigError if the given numbers are too small.
     """
     count, present = cases.starts.shape[:2]
     rows, columns = cases.maps.shape[1:]
@@ -98,7 +99,7 @@ def pad(cases: Cases, agents: int, size: int) -> Cases:
 
 
 def check_possible(count: int, agents: int, size: int, density: float | None) -> None:
-    """Raises ConfigError if no problem instance can have this many agents, map size and density."""
+    """Raises ConfigError for a number of agents, map size or obstacle density out of range."""
     numbers = {"count": count, "agents": agents, "size": size}
     for name, value in numbers.items():
         least, most = (0, np.inf) if name == "count" else (1, LARGEST)
@@ -198,5 +199,5 @@ def _check_shapes(cases: Cases) -> None:
 
 
 def select(cases: Cases, which: slice) -> Cases:
-    """Returns the problem instances of a slice."""
+    """Returns some of the given problem instances, those in the slice `which`."""
     return Cases(cases.maps[which], cases.starts[which], cases.goals[which])

@@ -10,8 +10,8 @@ A rule is a function compiled with numba
     action    int64 [E, N]      0 stay, 1 up, 2 down, 3 left, 4 right
     moved     bool  [E, N]      output: whether an agent moves to the cell its action leads to
 
-for E worlds of N agents on maps [H, W]. A rule writes to `moved` only. It never lets two agents
-enter one cell or swap cells, and absent agents do not move.
+for E parallel grid worlds of N agents on maps of H rows and W columns. A rule writes to `moved`
+only. It never lets two agents enter one cell or swap cells, and absent agents do not move.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ _STAYS, _MOVES, _OPEN = range(3)
 
 @njit(cache=True, nogil=True)
 def reference(maps, occupant, place, action, moved):  # type: ignore[no-untyped-def]
-    """Collision rule of DHC (Ma, Luo, Ma 2021); the text of the module lists the arguments.
+    """Collision rule `reference`, that of DHC (Ma, Luo, Ma 2021): writes which agents move.
 
     Moves into obstacles fail. Both moves of a swap fail. Of several agents with the same target
     cell only the lowest number can succeed. A move into a cell whose occupant does not leave fails,
     and so do the moves of agents queued behind. All other moves succeed: into empty cells, behind
-    each other, and in cycles of three or more.
+    each other, and in cycles of three or more. The module docstring lists the arguments.
     """
     worlds, agents = action.shape
     target = np.empty((agents, 2), dtype=np.int64)
@@ -85,9 +85,9 @@ def _stop_swaps(occupant, place, target, state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _keep_lowest(claim, target, state):  # type: ignore[no-untyped-def]
-    """Cancels all but the lowest-numbered of several agents with the same target cell.
+    """Cancels the moves of all but the lowest-numbered of several agents with one target cell.
 
-    `claim` is a scratch array of cells, reset before returning.
+    `claim` is a scratch array with one entry per cell; it is all -1 before and after the call.
     """
     for i in range(state.size):
         if state[i] == _OPEN:
@@ -102,10 +102,11 @@ def _keep_lowest(claim, target, state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _resolve_queues(occupant, target, state):  # type: ignore[no-untyped-def]
-    """Decides the remaining moves, one queue of agents at a time.
+    """Decides the moves that are still possible, one queue of agents behind each other at a time.
 
-    Each cell has at most one agent that would enter it and one occupant, so such agents form queues
-    and cycles that never join. A queue moves if the agent at its head moves; a cycle rotates.
+    Each cell has at most one agent that would enter it and one occupant, so the agents form queues
+    and cycles that never join. A queue moves if the cell ahead of it is empty or becomes empty; a
+    cycle rotates.
     """
     for first in range(state.size):
         if state[first] != _OPEN:

@@ -109,17 +109,26 @@ class Curriculum:
         return [task.size for task in self.tasks if task.agents == agents]
 
     def record(self, task: CurriculumTask, *, success: bool) -> None:
-        """Records whether an episode succeeded; ignored if its task is not unlocked (any more)."""
+        """Records whether an episode of a task (team size, map size) succeeded.
+
+        Does nothing if the task is not unlocked, for example after a change of the settings.
+        """
         if task in self.results:
             self.results[task].append(success)
 
     def success(self, task: CurriculumTask) -> float:
-        """Returns the success rate of a task's recent episodes; 0 before the first one."""
+        """Returns the success rate of recent episodes of an unlocked task; 0 before the first one.
+
+        A task is a pair of team size and map size; KeyError if it is not unlocked.
+        """
         seen = self.results[task]
         return sum(seen) / len(seen) if seen else 0.0
 
     def advance(self) -> list[CurriculumTask]:
-        """Unlocks the tasks that follow newly mastered tasks; returns the unlocked ones."""
+        """Marks tasks with a high enough success rate as mastered and unlocks the next larger ones.
+
+        Returns the tasks (team size, map size) that this call unlocked; empty if there are none.
+        """
         opened = []
         for task in self.tasks:
             full = len(self.results[task]) >= self.spec.history
@@ -137,10 +146,11 @@ class Curriculum:
         return True
 
     def metrics(self) -> dict[str, float]:
-        """Returns metrics: the largest unlocked team size and map size, and success rates.
+        """Returns the curriculum's progress as metrics for logging, by metric name.
 
-        Success rates are those of each task with results; the number of unlocked tasks is
-        `curriculum/open`.
+        They are the largest unlocked team size and map size, the number of unlocked tasks
+        (`curriculum/open`), and the success rate of each task (team size, map size) with recorded
+        episodes.
         """
         tried = [task for task in self.tasks if self.results[task]]
         shares = {
@@ -161,10 +171,10 @@ class Curriculum:
         }
 
     def restore(self, state: Mapping[str, Any]) -> list[CurriculumTask]:
-        """Restores what `state` returned; returns saved tasks that the settings no longer contain.
+        """Restores the curriculum from what the method `state` returned, for example on resume.
 
-        Those tasks are dropped. Tasks that follow a mastered one under the present settings are
-        unlocked.
+        Saved tasks (team size, map size) that the present settings do not contain are dropped and
+        returned. Tasks that follow a mastered one under the present settings are unlocked.
         """
         saved = {CurriculumTask(agents, size): seen for agents, size, seen in state["results"]}
         mastered = {CurriculumTask(*task) for task in state["mastered"]}
@@ -182,9 +192,10 @@ class Curriculum:
 
 
 def curriculum_spec(given: Mapping[str, Any]) -> CurriculumSpec:
-    """Builds a `CurriculumSpec` from a mapping of its fields; ConfigError for unknown fields.
+    """Builds the settings of a curriculum from a mapping; raises ConfigError for unknown fields.
 
-    Runs in mode device pass `algo.curriculum`; the environment `Team` its argument `curriculum`.
+    The mapping is the setting `algo.curriculum` if environments, replay and learner are on one
+    device (`run.mode` device), otherwise the argument `curriculum` of the environment `Team`.
     """
     lists = {key: tuple(value) for key, value in given.items() if isinstance(value, Sequence)}
     try:

@@ -1,9 +1,9 @@
-"""Thousands of parallel grid worlds in torch, on the GPU of the network.
+"""Simulates thousands of parallel grid worlds with torch, on the GPU that runs the network too.
 
     worlds = DeviceWorlds(cases, rules, width=40)       # E worlds of N agents
-    view, place = worlds.views(), worlds.place
+    view, place = worlds.views(), worlds.place          # observations and positions
     stepped = worlds.step(action)                       # [E, N] each, as in worlds.py
-    worlds.renew(stepped.finished, cases)               # new problem instances for those
+    worlds.renew(stepped.finished, cases)               # new problem instances in finished worlds
 
 Steps give the same results as the CPU simulator `worlds.py`. A step does not synchronize with the
 device: it is a fixed list of in-place kernels, independent of the states of the worlds. Cells are
@@ -37,7 +37,7 @@ TRIANGLE = (0.33, 0.5)  # densities of training maps: mode and maximum
 
 
 class DeviceStepResult(NamedTuple):
-    """Rewards and outcomes of one step of E worlds of N agents."""
+    """Rewards and outcomes of one step of E parallel grid worlds of N agents, as torch tensors."""
 
     reward: Tensor  # [E, N] float32
     collided: Tensor  # [E, N] bool: the move failed
@@ -46,9 +46,10 @@ class DeviceStepResult(NamedTuple):
 
 
 class DeviceCases(NamedTuple):
-    """C problem instances on a device, with observation channels precomputed for all cells.
+    """C problem instances (map, starts, goals) of N agents as tensors on one torch device.
 
-    A map has P cells, including a margin as wide as the view radius at each side.
+    A map has P cells, including a margin as wide as the view radius at each side. The observation
+    bits of every cell are precomputed, except that of other agents.
     """
 
     field: Tensor  # [C, N, P] uint8: bits of obstacles and of moves that shorten the agent's path
@@ -66,7 +67,7 @@ class DeviceCases(NamedTuple):
 
 
 class DeviceWorlds:
-    """E parallel grid worlds of N agents on one device: observations and steps."""
+    """Simulator of E parallel grid worlds of N agents, with all its state on one torch device."""
 
     def __init__(self, layouts: DeviceCases, rules: WorldRules, *, width: int):
         """Starts one episode of each problem instance in `layouts`.
@@ -92,18 +93,25 @@ class DeviceWorlds:
 
     @property
     def cell(self) -> Tensor:
-        """The current cell numbers of all agents, [E, N]; 0: an absent agent."""
+        """The current cell numbers of N agents in each of E worlds, [E, N]; 0: an absent agent.
+
+        Cells are numbered row by row in the map with its margin.
+        """
         return self.layouts.place
 
     @property
     def place(self) -> Tensor:
-        """The current rows and columns of all agents, [E, N, 2]; -1: an absent agent."""
+        """The current rows and columns of N agents in each of E worlds, [E, N, 2]; -1: absent."""
         cell, margin = self.cell, self.rules.radius
         place = torch.stack([cell // self.width - margin, cell % self.width - margin], -1)
         return place.masked_fill((cell == 0)[..., None], -1)
 
     def views(self) -> Tensor:
-        """Returns the views of all agents, uint8 [E, N, S, S] with one bit per channel."""
+        """Returns the observations of N agents in each of E worlds, uint8 [E, N, S, S].
+
+        An agent sees the S x S cells around it. Each cell is a code of one bit per channel. The
+        observations of absent agents are 0.
+        """
         cell, field = self.cell, self.layouts.field
         worlds, agents = cell.shape
         there = cell > 0
@@ -118,7 +126,10 @@ class DeviceWorlds:
         return codes.view(worlds, agents, self.rules.sight, self.rules.sight)
 
     def step(self, action: Tensor) -> DeviceStepResult:
-        """Steps all worlds with the actions of all agents, [E, N]; returns rewards and outcomes."""
+        """Steps all parallel grid worlds once; returns rewards and outcomes.
+
+        `action` [E, N], for E worlds of N agents, is 0 stay, 1 up, 2 down, 3 left or 4 right.
+        """
         cell, goal, rewards = self.cell, self.layouts.goal, self.rules.rewards
         wants = (action != STAY) & (cell > 0)
         moves = wants & self._succeeds(cell, cell + self._delta[action], wants)
@@ -133,9 +144,10 @@ class DeviceWorlds:
         return DeviceStepResult(reward, wants & ~moves, home, finished)
 
     def _succeeds(self, cell: Tensor, target: Tensor, wants: Tensor) -> Tensor:
-        """Returns which moves succeed by the collision rule `reference`, bool [E, N].
+        """Returns which agents' moves succeed by the collision rule `reference`, bool [E, N].
 
-        `cell` and `target` are current and target cells; `wants` masks agents that want to move.
+        E is the number of worlds, N of agents. `cell` and `target` are current and target cells of
+        the agents; `wants` masks agents that want to move.
         """
         wall, agents = self.layouts.wall, cell.shape[1]
         target = torch.where(wants, target, cell)
@@ -154,10 +166,11 @@ class DeviceWorlds:
         return goes & ~self._held_up(goes, other)
 
     def _held_up(self, goes: Tensor, other: Tensor) -> Tensor:
-        """Returns which agents cannot move because a queue of agents ahead is blocked, bool [E, N].
+        """Returns which agents cannot move because an agent ahead of them stays, bool [E, N].
 
-        Each agent points to the agent in its target cell. Pointer doubling finds the head of every
-        queue. A cycle has no head, and moves.
+        Agents without True in `goes` stay, and so do all that queue behind them. `other` is the
+        agent in an agent's target cell, -1 for none. Pointer doubling follows each queue to its
+        head. In a cycle of moving agents none stays, so the cycle rotates.
         """
         ahead = torch.where(goes & (other >= 0), other, self._number)
         stuck = ~goes
@@ -167,9 +180,9 @@ class DeviceWorlds:
         return stuck
 
     def renew(self, which: Tensor, layouts: DeviceCases) -> None:
-        """Starts new problem instances in the worlds with True in `which` [E].
+        """Starts new problem instances in the grid worlds with True in `which` [E] (one per world).
 
-        World i starts instance i of `layouts`.
+        World i starts instance i of `layouts`, so there are as many instances as worlds.
         """
         for mine, new in zip(self.layouts, layouts, strict=True):
             mask = which.view(-1, *(1,) * (mine.dim() - 1))
@@ -178,7 +191,10 @@ class DeviceWorlds:
 
 
 def to_device(cases: Cases, rules: WorldRules, device: torch.device) -> DeviceCases:
-    """Copies problem instances to a device and precomputes their observation channels there."""
+    """Copies problem instances (map, starts, goals) to a device and precomputes observations there.
+
+    For each agent the observation bits of every cell are computed, except that of other agents.
+    """
     margin = rules.radius
     count, height, width = cases.maps.shape
     wall = torch.ones(count, height + 2 * margin, width + 2 * margin, dtype=torch.bool)
@@ -221,9 +237,10 @@ def _cells(places: np.ndarray, margin: int, wide: int) -> Tensor:
 def _with_fields(
     wall: Tensor, outside: Tensor, start: Tensor, goal: Tensor, size: Tensor, rules: WorldRules
 ) -> DeviceCases:
-    """Builds `DeviceCases` from maps, starts and goals: computes the observation channels of cells.
+    """Builds problem instances on a device: computes the observation bits of all cells.
 
-    `wall` and `outside` [C, rows, columns] mask blocked cells and cells outside of the map.
+    `wall` and `outside` [C, rows, columns], for C maps with margins, mask blocked cells and cells
+    outside of the map.
     """
     away = distances(wall, goal)  # [C, N, rows, columns]
     shows = wall if rules.outside is Outside.BLOCKED else wall & ~outside
@@ -236,10 +253,11 @@ def _with_fields(
 
 
 def distances(wall: Tensor, goal: Tensor) -> Tensor:
-    """Returns path lengths from all cells to each goal, int16 [C, N, rows, columns].
+    """Returns shortest path lengths from all cells to each goal, int16 [C, N, rows, columns].
 
-    The value is FAR where a goal is unreachable. `wall` [C, rows, columns] has a margin of blocked
-    cells, so that `roll` does not wrap around.
+    C is the number of maps, N of agents. The value is FAR where the goal is unreachable. `wall`
+    [C, rows, columns] masks blocked cells and needs a margin of them, since `torch.roll` wraps
+    around.
     """
     shape, cells = goal.shape, wall.shape[1] * wall.shape[2]
     away = torch.full((*shape, cells), FAR, dtype=torch.int16, device=wall.device)
@@ -262,7 +280,7 @@ def distances(wall: Tensor, goal: Tensor) -> Tensor:
 def components(wall: Tensor) -> Tensor:
     """Labels each free cell with the number of its connected component; returns int64 [C, P].
 
-    Blocked cells have the label 0.
+    C is the number of maps, P of cells of a map. Blocked cells have the label 0.
     """
     free = ~wall
     rows, columns = wall.shape[1:]
@@ -292,11 +310,12 @@ def draw_device_cases(
     density: float | None,
     rng: torch.Generator,
 ) -> DeviceCases:
-    """Draws a random problem instance on the device for each map size in `sizes` [C].
+    """Draws a random problem instance (map, starts, goals) per map size in `sizes`, on the device.
 
-    Maps without enough free cells for all agents are left out, so there may be fewer. Maps smaller
-    than `width` are in the upper left corner, padded with blocked cells. With `density` None each
-    map draws its own from the triangular distribution of PRIMAL.
+    Maps without enough free cells for all agents are left out, so the result may have fewer
+    instances. Maps smaller than `width` are in the upper left corner, padded with blocked cells.
+    `density` is the share of blocked cells; with None each map draws its own from the triangular
+    distribution of PRIMAL (Sartoretti et al. 2019).
     """
     device, count, margin = sizes.device, len(sizes), rules.radius
     wide = width + 2 * margin
@@ -320,9 +339,10 @@ def _triangular(chance: Tensor) -> Tensor:
 
 
 def _pairs(label: Tensor, agents: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws starts and goals [C, N] and returns both, and which maps have room for all agents [C].
+    """Draws starts and goals of N agents on C maps; returns both [C, N], and which maps have room.
 
-    `label` [C, P] are the connected components of cells. Start and goal of an agent are in one
+    The third result, bool [C], is False for maps without enough free cells for all agents. `label`
+    [C, P] holds the connected component of each of P cells. Start and goal of an agent are in one
     component, and no cell is used twice.
     """
     count = len(label)

@@ -1,8 +1,9 @@
 """Shortest-path distances from every cell to a goal, and the parts of observations made of them.
 
-A **code plane** uint8 [H + 2r, W + 2r] is one agent's map with a margin of `r` cells, one bit per
-observation channel: an obstacle, and for each direction whether that move shortens the path to the
-agent's goal. Other agents are not in it. An agent's view is a square cut out of its code plane.
+A **code plane** uint8 [H + 2r, W + 2r] is one agent's map of H rows and W columns with a margin of
+`r` cells (the view radius). The bits of a cell are observation channels: an obstacle, and for each
+direction whether that move shortens the path to the agent's goal. Other agents are not in it. An
+agent's observation is a square cut out of its code plane.
 """
 
 import numpy as np
@@ -16,9 +17,10 @@ _WALL, _UNSEEN = -2, -1
 
 
 def distances(maps: Maps, goals: Places) -> npt.NDArray[np.int32]:
-    """Returns the path length from every cell to every agent's goal, [C, N, H, W].
+    """Returns the shortest path length from every cell to every agent's goal, [C, N, H, W].
 
-    The value is -1 where a cell is blocked or unreachable, and everywhere for absent agents.
+    C is the number of problem instances, N of agents, H and W of rows and columns of a map. The
+    value is -1 where a cell is blocked or the goal unreachable, and everywhere for absent agents.
     """
     found = np.full((*goals.shape[:2], *maps.shape[1:]), _UNSEEN, dtype=np.int32)
     _distances(maps, goals, found)
@@ -27,10 +29,11 @@ def distances(maps: Maps, goals: Places) -> npt.NDArray[np.int32]:
 
 @njit(cache=True, nogil=True)
 def draw(which, maps, goals, radius, outside, planes):  # type: ignore[no-untyped-def]
-    """Writes the code planes [E, N, H + 2r, W + 2r] of the worlds with the indices `which`.
+    """Writes each agent's whole map, with one bit per observation channel, to `planes`.
 
-    A code plane is one agent's map with one bit per observation channel (see the module).
-    `outside` is the code of cells outside of the map.
+    `planes` is uint8 [E, N, H + 2r, W + 2r]: E parallel grid worlds of N agents on maps of H rows
+    and W columns, with a margin of the view radius r. Only the worlds with the indices `which` are
+    written. `outside` is the bit code of cells outside of the map.
     """
     rows, columns = maps.shape[1:]
     fresh = np.empty((rows + 2) * (columns + 2), dtype=np.int32)
@@ -64,9 +67,9 @@ def _distances(maps, goals, found):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _wall(blocked, field):  # type: ignore[no-untyped-def]
-    """Writes a flattened map with a border of obstacles to `field`, for `_spread`.
+    """Writes a flattened map with a border of obstacles to `field`, for breadth-first search.
 
-    The border saves the search the checks for the edge of the map.
+    With the border the search needs no checks for the edge of the map.
     """
     rows, columns = blocked.shape
     field[:] = _WALL
@@ -101,9 +104,10 @@ def _spread(field, width, row, column, queue):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _code(field, rows, columns, radius, plane):  # type: ignore[no-untyped-def]
-    """Writes one agent's code plane, except the margin, from the distances `field` to its goal.
+    """Writes the observation bits of every cell of one agent's map to `plane`, except its margin.
 
-    The bits of a free cell say in which directions the distance is smaller by one.
+    `field` holds the path lengths from all cells to the agent's goal. The bits of a free cell say
+    in which directions the path length is smaller by one.
     """
     width = columns + 2
     for row in range(rows):

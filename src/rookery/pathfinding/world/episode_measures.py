@@ -1,8 +1,10 @@
-"""Success, length and sum of costs of one episode, updated at every step.
+"""Success, length and sum of costs of one path-finding episode, updated at every step.
 
-measures = EpisodeMeasures(starts, goals)          # [N, 2] each
-measures.count(stepped.home[0])             # after every step
+measures = EpisodeMeasures(starts, goals)          # row and column of N agents, [N, 2] each
+measures.count(stepped.home[0])             # after every step: which agents are on their goals
 info = measures.ended()
+
+The sum of costs is the number of steps until each agent stays on its goal, summed over the agents.
 """
 
 from typing import Any
@@ -35,7 +37,11 @@ class EpisodeMeasures:
         self.settled[~home] = self.steps + 1
 
     def ended(self) -> dict[str, Any]:
-        """Returns the measures of the ended episode, for the `info` dict of its last step."""
+        """Returns the measures of the ended episode, for the `info` dict of its last step.
+
+        They are `is_success` (1 if all agents are on their goals), `individual_success` (share of
+        agents on their goals), `length` and `sum_of_costs`.
+        """
         home = self._home & self._present
         return {
             "is_success": int(self._home.all()),

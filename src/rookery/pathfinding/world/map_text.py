@@ -1,13 +1,14 @@
 """Reads maps and problem instances from the text formats of MovingAI and POGEMA.
 
     blocked = read_map("maze.map")                             # MovingAI
-    cases = read_scenario("maze.scen", blocked, agents=32)     # one instance: the first 32 rows
+    cases = read_scenario("maze.scen", blocked, agents=32)     # the first 32 starts and goals
     cases = parse("a.#B\\nb..A")                                # POGEMA: a goes to A, b to B
     cases = parse("..#.\\n....", agents_xy=[(0, 0)], targets_xy=[(1, 3)])
 
-MovingAI's files (Sturtevant 2012, "Benchmarks for grid-based pathfinding") count x to the right and
-y down; its octile maps allow diagonal moves, this library does not. POGEMA's x is the row and its y
-the column. Error messages name the line of the text.
+A problem instance is a map with a start and a goal cell for each agent. MovingAI's files
+(Sturtevant 2012, "Benchmarks for grid-based pathfinding") count x to the right and y down; its
+octile maps allow diagonal moves, this library does not. POGEMA's x is the row and its y the column.
+Error messages name the line of the text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +40,7 @@ class TextLine(NamedTuple):
 
 
 class ScenarioRow(NamedTuple):
-    """A row of a MovingAI scenario file: start and goal of one agent."""
+    """One line of a MovingAI scenario file (`.scen`): start and goal cell of one agent."""
 
     line: TextLine
     map: str
@@ -49,9 +50,10 @@ class ScenarioRow(NamedTuple):
 
 
 def read_map(path: str | PathLike[str]) -> Maps:
-    """Reads a MovingAI `.map` file; returns uint8 [H, W], 1: blocked.
+    """Reads a MovingAI `.map` file; returns its H rows and W columns as uint8 [H, W], 1: blocked.
 
-    `.`, `G` and swamp `S` are free; `@`, `O`, `T` and `W` are blocked.
+    `.`, `G` and swamp `S` are free; `@`, `O`, `T` and `W` are blocked. Raises ConfigError if the
+    file is unreadable or malformed.
     """
     lines = list(_lines(Path(path)))
     size = dict(_header(path, lines[:4]))
@@ -65,10 +67,11 @@ def read_map(path: str | PathLike[str]) -> Maps:
 
 
 def read_scenario(path: str | PathLike[str], blocked: Maps, *, agents: int) -> Cases:
-    """Reads the first `agents` rows of a MovingAI `.scen` file as one problem instance.
+    """Reads a MovingAI scenario file (`.scen`, start and goal cells) as one problem instance.
 
-    Each row is one agent; `blocked` [H, W] is the map. Whether goals can be reached is checked by
-    `cases.check(cases, reachable=True)`, not here.
+    Each line is one agent; the first `agents` lines are read, and ConfigError is raised if there
+    are fewer. `blocked` [H, W] is the map of H rows and W columns. Whether goals can be reached is
+    checked by `cases.check(cases, reachable=True)`, not here.
     """
     lines = list(_lines(Path(path)))
     if not lines or " ".join(lines[0].text.split()) not in VERSIONS:
@@ -92,10 +95,11 @@ def parse(
 ) -> Cases:
     """Parses a POGEMA map string as one problem instance: `.` is free, `#` blocked.
 
-    A lower-case letter is an agent's start and the same upper-case letter its goal, numbered by the
-    alphabet. Alternatively both are given as `agents_xy` and `targets_xy`, rows first. POGEMA's
-    characters `@`, `$`, `!` for random starts and goals are read as free cells. A start or goal on
-    a blocked cell raises ConfigError, where POGEMA would free the cell.
+    A lower-case letter is an agent's start and the same upper-case letter its goal; agents are
+    numbered in alphabetical order. Alternatively the starts are given as `agents_xy` and the goals
+    as `targets_xy`, in pairs of row and column. POGEMA's characters `@`, `$`, `!` for random starts
+    and goals are then read as free cells; together with letters they raise ConfigError. So does a
+    start or goal on a blocked cell, where POGEMA would free the cell.
     """
     lines = [
         TextLine(f"line {number} of the map", line.strip())
@@ -118,14 +122,14 @@ def parse(
 
 
 def as_movingai(blocked: Maps) -> str:
-    """Returns a map [H, W] as the text of a MovingAI `.map` file, with `.` and `@`."""
+    """Returns a grid map as the text of a MovingAI `.map` file: `.` free, `@` blocked."""
     rows, columns = blocked.shape
     header = ["type octile", f"height {rows}", f"width {columns}", "map"]
     return "\n".join([*header, *_drawn(blocked, "@"), ""])
 
 
 def as_pogema(blocked: Maps) -> str:
-    """Returns a map [H, W] as a POGEMA map string, without agents."""
+    """Returns a grid map as a POGEMA map string without agents: `.` free, `#` blocked."""
     return "\n".join(_drawn(blocked, "#"))
 
 
@@ -162,7 +166,10 @@ def _header(path: str | PathLike[str], lines: list[TextLine]) -> Iterator[tuple[
 
 
 def _grid(lines: list[TextLine], cells: dict[str, int], *, width: int) -> Maps:
-    """Converts lines of characters to a map [H, W]; `cells` maps characters to 0 and 1."""
+    """Converts lines of characters to a map; `cells` maps a character to 0 (free) or 1 (blocked).
+
+    Raises ConfigError for other characters, lines of unequal length, or an empty map.
+    """
     for where, text in lines:
         if strange := next((mark for mark in text if mark not in cells), None):
             raise ConfigError(
@@ -196,7 +203,11 @@ def _whole(line: TextLine, word: str, what: str) -> int:
 
 
 def _check_rows(rows: list[ScenarioRow], blocked: Maps) -> None:
-    """Raises ConfigError for scenario rows of another map, or with blocked or duplicate cells."""
+    """Raises ConfigError if lines of a scenario file do not fit the map `blocked`.
+
+    They do not fit if they name another map or map size, if a start or goal is blocked or outside
+    of the map, or if two agents share a start or a goal.
+    """
     starts: dict[tuple[int, int], ScenarioRow] = {}
     goals: dict[tuple[int, int], ScenarioRow] = {}
     for row in rows:

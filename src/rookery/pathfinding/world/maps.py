@@ -1,6 +1,7 @@
-"""Generates random problem instances and checks given ones; compiled with numba.
+"""Generates random path-finding problem instances and checks given ones; compiled with numba.
 
-Each problem instance has its own random generator, so it depends on its seed alone.
+A problem instance is a map with a start and a goal cell for each agent. Each has its own random
+generator, so it depends on its seed alone.
 """
 
 import numpy as np
@@ -19,8 +20,9 @@ def draw(seeds, density, tries, maps, starts, goals):  # type: ignore[no-untyped
     """Writes a random problem instance for each seed to `maps`, `starts` and `goals`.
 
     For each seed up to `tries` maps are drawn until one has room for all N agents. Returns N if
-    there was one for every seed. Otherwise stops, and returns the largest number of agents that a
-    map of the failed seed has room for. With a negative `density` each map draws its own density.
+    there was one for every seed. Otherwise stops at the first seed without one, and returns the
+    largest number of agents that one of its maps has room for. `density` is the share of obstacles;
+    if it is negative, each map draws its own.
     """
     _, rows, columns = maps.shape
     agents, state = starts.shape[1], np.zeros(1, dtype=np.uint64)
@@ -43,9 +45,10 @@ def draw(seeds, density, tries, maps, starts, goals):  # type: ignore[no-untyped
 
 @njit(cache=True, nogil=True)
 def fault(maps, starts, goals, reachable):  # type: ignore[no-untyped-def]
-    """Checks problem instances; returns instance, agent and code of the first fault.
+    """Checks problem instances (maps, starts, goals); returns where and what the first fault is.
 
-    Returns -1, -1, FINE if there is none. The agent is -1 for a fault of the whole instance. With
+    The result is the index of the instance, the number of the agent (-1 for a fault of the whole
+    instance) and a fault code such as WALL. It is -1, -1, FINE if there is no fault. With
     `reachable` an unreachable goal is a fault too.
     """
     _, rows, columns = maps.shape
@@ -89,7 +92,7 @@ def _fault(blocked, start, goal, taken):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _scratch(size):  # type: ignore[no-untyped-def]
-    """Allocates the output arrays of `_group` for a map of `size` cells."""
+    """Allocates the output arrays of a connected component search for a map of `size` cells."""
     label, cells = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
     return label, cells, np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
 
@@ -149,9 +152,10 @@ def _group(blocked, label, cells, first, left):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _neighbours(at, rows, columns, group, label, cells, tail):  # type: ignore[no-untyped-def]
-    """Breadth-first search step: adds the free neighbours of cell `at` to its group and queue.
+    """Adds the unvisited free neighbours of cell `at` to its connected component, number `group`.
 
-    Returns the new end of the queue.
+    This is one step of a breadth-first search whose queue is `cells`, with the end `tail`. Returns
+    the new end of the queue.
     """
     row, column = at // columns, at % columns
     if row > 0 and label[at - columns] == -2:

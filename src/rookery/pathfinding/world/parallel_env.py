@@ -34,16 +34,18 @@ Infos: TypeAlias = dict[str, dict[str, Any]]
 
 
 class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no types
-    """PettingZoo environment: agents on a square map, each with a goal.
+    """PettingZoo environment for multi-agent path finding on a square map, each agent with a goal.
 
-    An agent observes channels [6, S, S] of 0 and 1: other agents, obstacles, and for each of up,
-    down, left and right the cells where that move shortens its path. Actions: 0 stay, 1 up,
-    2 down, 3 left, 4 right. No agent leaves before the episode ends: it is terminated when all are
-    on their goals at once, and truncated after `steps`. The infos of the last step have
-    `is_success`, `individual_success` (share of agents on their goals), `length`, `sum_of_costs`.
+    An agent observes the S x S cells around it as channels [6, S, S] of 0 and 1: other agents,
+    obstacles, and for each of up, down, left and right the cells where that move shortens its path.
+    Actions: 0 stay, 1 up, 2 down, 3 left, 4 right. No agent leaves before the episode ends. The
+    episode is terminated when all are on their goals at once, and truncated after `steps`. The
+    infos of the last step have `is_success`, `individual_success` (share of agents on their goals),
+    `length` and `sum_of_costs` (steps until each agent stays on its goal, summed).
 
-    Every episode has a new random problem instance, drawn as by `cases.generate`. To play a given
-    one, pass options={"cases": cases} to `reset`: a `Cases` of one instance with as many agents.
+    Every episode has a new random problem instance (map, starts, goals), drawn as by
+    `cases.generate`. To play a given one, pass options={"cases": cases} to `reset`: a `Cases` of
+    one instance with as many agents.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as PettingZoo declares it
@@ -91,7 +93,10 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Codes], Infos]:
-        """Starts a new episode; without a seed the random generator of the last seed continues."""
+        """Starts a new episode on a random problem instance, or on that in `options["cases"]`.
+
+        Without `seed` the environment's random generator continues.
+        """
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         cases = self._checked((options or {}).get("cases") or self._random_case())
@@ -103,7 +108,11 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
     def step(
         self, actions: Mapping[str, int]
     ) -> tuple[dict[str, Codes], dict[str, float], dict[str, bool], dict[str, bool], Infos]:
-        """Steps all agents; each info has `collided` (move failed) and `home` (on its goal)."""
+        """Steps all agents at once; returns observations, rewards, ends and infos by agent name.
+
+        An info has `collided` (the move failed) and `home` (the agent is on its goal). Raises
+        ProtocolError if no episode is running.
+        """
         if self._worlds is None or not self.agents:
             raise ProtocolError("step was called without a running episode; call reset first")
         stepped = self._worlds.step([self._chosen(actions)])
@@ -122,7 +131,10 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
         return answer
 
     def render(self) -> Maps | None:
-        """Returns an RGB image of the world; None without render_mode rgb_array."""
+        """Returns an RGB image of the map, agents and goals.
+
+        Returns None without `render_mode="rgb_array"` and before the first `reset`.
+        """
         if self.render_mode is None or self._worlds is None:
             return None
         return picture(self._worlds.maps[0], self._worlds.place[0], self._worlds.goals[0])
@@ -132,7 +144,10 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
         return generate(1, agents=count, size=self.size, density=self.density, rng=self._rng)
 
     def _checked(self, cases: Cases) -> Cases:
-        """Raises ConfigError unless `cases` is one problem instance with as many agents as here."""
+        """Returns `cases`; ConfigError unless it is one problem instance with the right team size.
+
+        Absent agents (positions of -1) are not allowed.
+        """
         given, needed = cases.starts.shape[:2], (1, len(self.possible_agents))
         if given != needed or cases.starts.min() < 0:
             raise ConfigError(

@@ -1,11 +1,11 @@
-"""Gymnasium wrapper of POGEMA with the observations and actions of `team_env.Team`.
+"""Gymnasium wrapper of the path-finding benchmark POGEMA, with joint observations and actions.
 
     env = Pogema({"num_agents": 16, "size": 20, "density": 0.2}, steps=128)
     env = Pogema({"map": "a.#B\\nb..A"})
 
 Needs POGEMA (Skrynnik et al. 2025), version 2 or newer. Moves, rewards and the end of episodes are
-POGEMA's; the observations are those of `Team`. With `rules.Collision.SOFT`, `Team` follows the same
-rules without POGEMA.
+POGEMA's; observations and actions are those of this library's environment `team_env.Team`. With
+`rules.Collision.SOFT`, `Team` resolves collisions by the same rule without POGEMA.
 """
 
 from collections.abc import Mapping
@@ -38,11 +38,12 @@ REFUSED = ("integration", "auto_reset")
 class Pogema(gym.Env[Observed, Array]):
     """POGEMA as one Gymnasium environment with the observations and actions of all agents.
 
-    `config` holds settings of POGEMA's GridConfig. View radius and step limit are arguments here
-    instead; other settings are fixed as in POGEMA's benchmark. Without a `seed` in `config` every
-    episode has a new problem instance, determined by the seed of `reset`. Observations, end of
-    episodes and info are as in `Team`, with POGEMA's `metrics` in the last info; the rewards are
-    POGEMA's. The state of the environment cannot be saved.
+    `config` holds settings of POGEMA's GridConfig. View radius and step limit are arguments of this
+    class instead. Collision rule, behaviour on goals and observation type are fixed as in POGEMA's
+    benchmark. Without a `seed` in `config` every episode has a new problem instance (map, starts,
+    goals), determined by the seed of `reset`. Observations, end of episodes and info are as in
+    `team_env.Team`, with POGEMA's `metrics` in the last info; the rewards are POGEMA's. The state
+    of the environment cannot be saved.
     """
 
     def __init__(
@@ -118,7 +119,10 @@ class Pogema(gym.Env[Observed, Array]):
             ) from error
 
     def _positions(self, ask: Any) -> Array:
-        """Calls `ask`, a POGEMA method for positions; returns rows and columns, [1, N, 2]."""
+        """Returns the rows and columns of N agents or goals, [1, N, 2].
+
+        `ask` is the method of POGEMA's environment that returns them.
+        """
         return np.asarray(ask(ignore_borders=True), dtype=np.int16)[None]
 
     def _observed(self) -> Observed:
@@ -150,9 +154,9 @@ def _installed() -> Any:
 
 
 def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `config` as a dict; raises ConfigError if it has settings that it must not have.
+    """Returns settings of POGEMA's GridConfig as a dict; raises ConfigError for forbidden ones.
 
-    Those are settings that are fixed here, and those that are arguments of `Pogema`.
+    Forbidden are settings that the class `Pogema` fixes or takes as arguments of its own.
     """
     for name in config:
         if name in OURS:

@@ -18,9 +18,10 @@ def make_rules(
     outside: str,
     rewards: Mapping[str, float] | None,
 ) -> WorldRules:
-    """Returns `WorldRules` from plain settings; `rewards` holds those other than the defaults.
+    """Builds the rules of a grid world from numbers and strings.
 
-    Raises ConfigError for unknown names of rewards, collision rules or `outside`.
+    `rewards` holds only rewards other than the defaults, by name. Raises ConfigError for unknown
+    names of rewards, collision rules or `outside`.
     """
     return WorldRules(
         radius=radius,

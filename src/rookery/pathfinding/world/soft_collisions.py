@@ -26,7 +26,10 @@ _QUEUE = 5  # possible claims of a cell: four neighbours and its occupant
 
 @njit(cache=True, nogil=True)
 def soft(maps, occupant, place, action, moved):  # type: ignore[no-untyped-def]
-    """Collision rule `soft` of POGEMA: writes which agents move; arguments as in `collisions`."""
+    """Collision rule `soft` of POGEMA: writes which agents' moves succeed to `moved`.
+
+    The module `collisions` lists the arguments of collision rules.
+    """
     worlds, agents = action.shape
     home = np.empty(agents, dtype=np.int64)  # the agent's cell; -1: an absent agent
     claim = np.empty(agents, dtype=np.int64)  # the claimed cell; -1: a wall

@@ -26,21 +26,21 @@ AGENTS, SIZE = 8, 20  # defaults without a curriculum
 
 
 class Team(gym.Env[Observed, Array]):
-    """Gymnasium environment of N agents on a square map, each with a goal.
+    """Gymnasium environment for path finding: N agents on a square map, each with its own goal.
 
-    Observations: `view` uint8 [N, S, S], the cells around each agent with one bit per channel (see
-    `rules`); `place` [N, 2], rows and columns; `reward` [N], each agent's reward of the last step.
-    An action is one of 0 stay, 1 up, 2 down, 3 left, 4 right for each agent. The reward is the mean
-    over the agents. An episode terminates when all are on their goals at once and is truncated
-    after `steps`. The info of the last step has `is_success`, `individual_success` (share of the
-    agents on their goals), `length`, `sum_of_costs` (steps until each agent stayed on its goal,
-    summed), `agents`, `size`, and with a curriculum its progress.
+    Observations: `view` uint8 [N, S, S], the S x S cells around each agent with one bit per channel
+    (see `rules`); `place` [N, 2], each agent's row and column; `reward` [N], each agent's reward of
+    the last step. An action is one of 0 stay, 1 up, 2 down, 3 left, 4 right for each agent. The
+    reward is the mean over the agents. An episode terminates when all are on their goals at once
+    and is truncated after `steps`. The info of the last step has `is_success`, `individual_success`
+    (share of the agents on their goals), `length`, `sum_of_costs` (steps until each agent stayed on
+    its goal, summed), `agents` and `size` (of the map), and with a curriculum its progress.
 
-    Every episode has a new random problem instance, drawn as by `cases.generate`. With a
-    `curriculum` (settings of `curriculum.CurriculumSpec`; {} for its defaults) each episode has a
-    random unlocked team size and map size. N and the map size are then the largest ones of the
-    curriculum: smaller maps are in the upper left corner, padded with obstacles; absent agents have
-    position -1, an empty view and reward 0.
+    Every episode has a new random problem instance (map, starts, goals), drawn as by
+    `cases.generate`. With a `curriculum` (settings of `curriculum.CurriculumSpec`; {} for its
+    defaults) each episode has a random unlocked team size and map size. N and the map size are then
+    the largest ones of the curriculum: smaller maps are in the upper left corner, padded with
+    obstacles; absent agents have position -1, an empty view and reward 0.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -96,7 +96,10 @@ class Team(gym.Env[Observed, Array]):
         return self._observed(self._worlds), reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """Returns an RGB image of the world; None without render_mode rgb_array."""
+        """Returns an RGB image of the map, agents and goals.
+
+        Returns None without `render_mode="rgb_array"` and before the first `reset`.
+        """
         if self.render_mode is None or self._worlds is None:
             return None
         return picture(self._worlds.maps[0], self._worlds.place[0], self._worlds.goals[0])
@@ -168,7 +171,10 @@ class Team(gym.Env[Observed, Array]):
         return {**ended, **self.task._asdict(), **self._progress()}
 
     def _progress(self) -> dict[str, Any]:
-        """Returns the largest unlocked team and map size, for the info; {} without a curriculum."""
+        """Returns the curriculum's largest unlocked team size and map size, for the `info` dict.
+
+        Returns {} without a curriculum.
+        """
         if self.curriculum is None:
             return {}
         agents, sizes = zip(*self.curriculum.tasks, strict=True)
@@ -198,9 +204,10 @@ def _curriculum(given: Mapping[str, Any] | None, density: float | None) -> Curri
 
 
 def _largest(curriculum: Curriculum | None, agents: int | None, size: int | None) -> CurriculumTask:
-    """Returns the largest team and map size that episodes of the environment can have.
+    """Returns the largest number of agents and map size that an episode can have.
 
-    Without a curriculum these are `agents` and `size`.
+    Without a curriculum these are `agents` and `size`, or their defaults for None. With a
+    curriculum its settings decide, and ConfigError is raised if `agents` or `size` is given too.
     """
     if curriculum is None:
         return CurriculumTask(AGENTS if agents is None else agents, SIZE if size is None else size)

@@ -1,8 +1,8 @@
 """Agents' observations ("views") in two formats: bit codes and channels.
 
-Codes are uint8 [S, S]: the cells around an agent, with one bit for each possible content of a cell
-(`rules.AGENT` and so on). Planes are the same bits as channels of 0 and 1, [6, S, S], channel k for
-bit k.
+Codes are uint8 [S, S]: the S x S cells around an agent, with one bit for each possible content of a
+cell (`rules.AGENT` and so on). Planes are the same bits as channels of 0 and 1, [6, S, S], channel
+k for bit k.
 """
 
 from math import prod
@@ -19,7 +19,11 @@ Codes: TypeAlias = npt.NDArray[np.uint8]
 
 
 def planes(codes: Codes, out: Codes | None = None) -> Codes:
-    """Converts bit-coded views [..., S, S] to channels [..., 6, S, S]; writes to `out` if given."""
+    """Converts bit-coded observations [..., S, S] to channels of 0 and 1, uint8 [..., 6, S, S].
+
+    An agent observes S x S cells; channel k is bit k. Writes to `out` if given; ConfigError if that
+    has another shape or type.
+    """
     *worlds, rows, columns = codes.shape
     shape = (*worlds, CHANNELS, rows, columns)
     out = np.empty(shape, dtype=np.uint8) if out is None else out
@@ -35,11 +39,12 @@ def planes(codes: Codes, out: Codes | None = None) -> Codes:
 
 @njit(cache=True, nogil=True)
 def look(seen, present, place, views):  # type: ignore[no-untyped-def]
-    """Writes the bit-coded views of all agents to `views` [E, N, S, S].
+    """Writes the bit-coded observations of N agents in E worlds to `views` [E, N, S, S].
 
-    `seen` [E, N, H + 2r, W + 2r] are the agents' whole maps without other agents (code planes of
-    `distance_fields`). `present` [E, H + 2r, W + 2r] has the bit AGENT where an agent is. The views
-    of absent agents are 0.
+    An agent sees the S x S cells around it. `seen` [E, N, H + 2r, W + 2r] holds each agent's
+    observation bits for its whole map of H rows and W columns with a margin of the view radius r,
+    without other agents. `present` [E, H + 2r, W + 2r] has the bit AGENT where an agent is. The
+    observations of absent agents are 0.
     """
     sight = views.shape[2]
     for world in range(place.shape[0]):

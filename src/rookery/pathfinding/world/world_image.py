@@ -13,9 +13,10 @@ _TURN = 0.618034  # of the colour wheel between two agents, so that neighbours d
 
 
 def picture(blocked: Maps, place: Places, goals: Places) -> Maps:
-    """Returns an RGB image of one world, uint8 [H * TILE, W * TILE, 3].
+    """Returns an RGB image of one grid world, uint8 [H * TILE, W * TILE, 3].
 
-    `blocked` [H, W] is the map; `place` and `goals` [N, 2] are rows and columns, -1: absent.
+    `blocked` is the map of H rows and W columns; a cell is TILE pixels wide and high. `place` and
+    `goals` [N, 2] are the rows and columns of N agents and their goals, -1 for absent agents.
     """
     grey = np.where(blocked, _BLOCKED, _FREE).astype(np.uint8)
     tiles = grey.repeat(TILE, axis=0).repeat(TILE, axis=1)

@@ -1,13 +1,14 @@
 """Simulates many parallel grid worlds on the CPU, compiled with numba: steps and observations.
 
     worlds = Worlds(generate(64, agents=32, size=40, density=None, rng=rng))
-    codes = worlds.views()                       # uint8 [E, N, S, S]
-    stepped = worlds.step(action)                # int64 [E, N]
+    codes = worlds.views()                       # uint8 [E, N, S, S] observations
+    stepped = worlds.step(action)                # action: int64 [E, N]
     over = stepped.finished | (worlds.steps >= worlds.rules.steps)
     worlds.load(np.flatnonzero(over), generate(over.sum(), ...))
 
-There is no automatic reset: `load` starts a new problem instance in a world. Returned arrays are
-buffers that the next call of the same method overwrites; copy them to keep them.
+There are E worlds of N agents; an agent observes S x S cells. There is no automatic reset: `load`
+starts a new problem instance (map, starts, goals) in a world. Returned arrays are buffers that the
+next call of the same method overwrites; copy them to keep them.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ BEYOND: dict[Outside, int] = {Outside.BLOCKED: BLOCKED, Outside.FREE: 0}
 
 
 class StepResult(NamedTuple):
-    """Rewards and outcomes of one step of E worlds of N agents."""
+    """Rewards and outcomes of one simultaneous step of E parallel grid worlds of N agents each."""
 
     reward: Floats  # [E, N] float32; 0 for absent agents
     collided: Bools  # [E, N] the move failed
@@ -37,11 +38,11 @@ class StepResult(NamedTuple):
 
 
 class Worlds:
-    """E parallel grid worlds of N agents, each on a map of H rows and W columns.
+    """CPU simulator of E parallel grid worlds of N agents, on maps of H rows and W columns.
 
-    The current state is `place` [E, N, 2], rows and columns of agents, and `steps` [E], steps since
-    the problem instance was loaded. `maps` and `goals` are those of the problem instances. Callers
-    must not write to these arrays.
+    The current state is `place` [E, N, 2], row and column of each agent, and `steps` [E], steps
+    since the problem instance (map, starts, goals) was loaded. `maps` and `goals` are those of the
+    problem instances. Callers must not write to these arrays.
     """
 
     def __init__(self, cases: Cases, rules: WorldRules | None = None) -> None:
@@ -70,18 +71,19 @@ class Worlds:
 
     @property
     def count(self) -> int:
-        """Number of worlds, E."""
+        """Number of parallel grid worlds."""
         return len(self.place)
 
     @property
     def agents(self) -> int:
-        """Agents in each world, N, including absent ones."""
+        """Number of agents in each grid world, including absent ones (padding of small teams)."""
         return int(self.place.shape[1])
 
     def load(self, which: npt.ArrayLike, cases: Cases) -> None:
-        """Starts new problem instances in the worlds with the indices `which`, one in each.
+        """Starts new problem instances in the grid worlds with the indices `which`, one in each.
 
-        They must have as many agents and as large maps as the worlds.
+        The instances (map, starts, goals) must have as many agents and as large maps as the worlds
+        were made for; otherwise ConfigError is raised.
         """
         chosen = np.atleast_1d(np.asarray(which, dtype=np.int64))
         check(cases)
@@ -102,14 +104,19 @@ class Worlds:
         self._load(chosen, cases)
 
     def views(self) -> Codes:
-        """Returns the views of all agents, uint8 [E, N, S, S] with one bit per channel."""
+        """Returns the observations of N agents in each of E worlds, uint8 [E, N, S, S].
+
+        An agent sees the S x S cells around it. Each cell is a code of one bit per channel. The
+        next call overwrites the returned array.
+        """
         look(self._seen, self._present, self.place, self._views)
         return self._views
 
     def step(self, action: npt.ArrayLike) -> StepResult:
-        """Steps all worlds; returns rewards and outcomes.
+        """Steps all parallel grid worlds once; returns rewards and outcomes.
 
-        `action` [E, N] is 0 stay, 1 up, 2 down, 3 left or 4 right.
+        `action` [E, N], for E worlds of N agents, is 0 stay, 1 up, 2 down, 3 left or 4 right;
+        ConfigError for other values. The next call overwrites the returned arrays.
         """
         self._take(np.asarray(action))
         RESOLVE[self.rules.collision](
@@ -121,7 +128,10 @@ class Worlds:
         return self._stepped
 
     def distances(self) -> npt.NDArray[np.int32]:
-        """Returns path lengths from all cells to every goal, [E, N, H, W]; -1: unreachable."""
+        """Returns the shortest path length from every cell to every agent's goal; -1: unreachable.
+
+        The result is [E, N, H, W]: E worlds of N agents on maps of H rows and W columns.
+        """
         return distance_fields.distances(self.maps, self.goals)
 
     def _load(self, which: npt.NDArray[np.int64], cases: Cases) -> None:
@@ -160,7 +170,11 @@ _MOVED, _WAITED, _RESTED, _COLLIDED, _FINISHED = range(5)
 
 @njit(cache=True, nogil=True)
 def _occupy(which, place, occupant, present):  # type: ignore[no-untyped-def]
-    """Writes to `occupant` and `present` where the agents of the worlds `which` are."""
+    """Writes the current positions of agents to `occupant` and `present`, in the worlds `which`.
+
+    `occupant` holds the number of the agent in each cell, -1 for none. `present` is the map with a
+    margin of the view radius, and has the observation bit AGENT in the same cells.
+    """
     radius = (present.shape[1] - occupant.shape[1]) // 2
     for world in which:
         occupant[world] = -1
