@@ -114,9 +114,9 @@ class DeviceReplay:
         return self._group.take_written()
 
     def sample(self, batch: int, *, beta: float = 1.0) -> DeviceBatch:
-        """Samples about `batch` sequences of steps; every agent of an environment has its own.
+        """Samples about `batch` training sequences from replay, one per agent of an environment.
 
-        Each call samples from one batch of environments; successive calls use the batches in turn.
+        Each call samples from one group of environments; successive calls use the groups in turn.
         """
         able = [some for some in self._group.live if some.ring.complete > 0]
         self._turn += 1

@@ -42,9 +42,10 @@ class Tqc(Sac):
         return self.critic(obs, action).mean((0, 2))  # type: ignore[no-any-return]
 
     def critic_loss(self, batch: TensorBatch, target: Tensor, scale: float = 1.0) -> Loss:
-        """Returns the quantile regression loss of all critics; ignores `scale`.
+        """Returns the quantile regression loss of all critics.
 
-        `target` [B, K] are K target quantiles for each of B transitions.
+        `target` [B, K] are K target quantiles for each of B transitions. `scale`, a factor of the
+        squared errors of other critics, has no effect here.
         """
         q = self.critic(batch.obs, batch.action)  # [C, B, N]
         loss = quantile_regression_loss(q, target) @ batch.weight / len(target)

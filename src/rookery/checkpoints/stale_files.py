@@ -26,7 +26,7 @@ class Cleanup(Protocol):
         """Yields the plugin's leftover files that no live process uses; deletes nothing."""
 
     def clear(self) -> None:
-        """Deletes the files that `stale` yields, after checking again that each is unused."""
+        """Deletes files that killed runs have left, after checking again that each is unused."""
 
 
 def sweep(runs: Path, dry_run: bool) -> list[StaleFile]:

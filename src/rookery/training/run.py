@@ -516,7 +516,10 @@ class TrainingRun(BaseRun):
         }
 
     def restore(self, state: SavedState) -> None:
-        """Restores the run's own state (scores, intervals, times) from a checkpoint."""
+        """Restores the loop's own state from a checkpoint: best score, elapsed time, what is due.
+
+        Due are the next log, evaluation and checkpoint. Weights and replay are restored elsewhere.
+        """
         self.meter.restore(state["meter"])
         self.best_score, self.train_s_before = state["best_score"], state["train_s"]
         self.faults = Counter(state["faults"])
