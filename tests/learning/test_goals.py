@@ -41,7 +41,6 @@ def test_goals_are_reached_with_hindsight(seed: int) -> None:
     assert reached(0.8, seed) > REACHED
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_without_hindsight_they_are_not(seed: int) -> None:
+def test_without_hindsight_they_are_not() -> None:
     """The same settings otherwise: the bar is not reached by luck, epsilon or an easy task."""
-    assert reached(0.0, seed) < 0.3
+    assert reached(0.0, seed=0) < 0.3

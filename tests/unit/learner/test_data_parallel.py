@@ -20,6 +20,7 @@ from data_parallel_learners import (
     settings,
     together,
 )
+from eventually import eventually
 from rookery.algorithms.actor_critic import LOG_PROB
 from rookery.algorithms.r2d2 import FRESH, MEMORY
 from rookery.cli import train
@@ -385,6 +386,33 @@ class TestWaiting:
         with pytest.raises(LostError, match=r"of 4 learners, 1, 2, 3 did not .*RANK=1 and the"):
             lead.connect()
         lead.close()
+
+    def test_one_without_a_heartbeat_is_lost_also_where_no_connection_broke(self, monkeypatch):
+        """Gloo does not always notice that the process at the other end was killed."""
+        now, counts = [0.0], {"alive/1": 0, "alive/2": 0}
+        monkeypatch.setattr(collectives, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monitor = collectives.HeartbeatMonitor(SimpleNamespace(add=lambda k, n: counts[k]), [1, 2])
+
+        seen = []
+        for second in range(30):
+            now[0] = float(second)
+            counts["alive/1"] += 1
+            counts["alive/2"] += second < 5
+            seen.append(monitor.silent())
+
+        dead = 4 + collectives.SILENT_S
+        assert seen == [2 if second > dead else None for second in range(30)]
+
+    def test_a_follower_sends_heartbeats_until_it_is_closed(self, monkeypatch):
+        monkeypatch.setattr(collectives, "BEAT_S", 0.001)
+        counted: list[tuple[str, int]] = []
+        store = SimpleNamespace(add=lambda key, amount: counted.append((key, amount)))
+
+        heartbeat = collectives.Heartbeat(store, 3)
+
+        assert eventually(lambda: len(counted) > 3, 5.0)
+        heartbeat.close()
+        assert set(counted) == {("alive/3", 1)}
 
 
 class TestSlices:

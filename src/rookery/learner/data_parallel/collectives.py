@@ -13,8 +13,11 @@ not registered with torch, because torch's default group belongs to the user's p
 pickled.
 """
 
+import contextlib
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -30,6 +33,8 @@ FIRST = 0  # the rank of the run itself
 POLL = timedelta(seconds=1)  # of waiting, between two checks of the other learners
 START_S = 120.0  # for a new process to import its modules and to initialise a GPU
 THREADS = 2  # of gloo
+BEAT_S = 1.0  # between two heartbeats of a follower
+SILENT_S = 10.0  # without a heartbeat, after which a follower is lost
 
 Check = Callable[[float], None]  # gets the seconds waited so far; raises where a learner is gone
 Lost = Callable[[Exception], Exception]
@@ -110,6 +115,52 @@ def connect(address: str) -> RendezvousStore:
         wait_for_workers=False,
     )
     return store
+
+
+class Heartbeat:
+    """Thread of a follower (rank > 0) that counts seconds in the leader's TCP store.
+
+    A broken connection does not always end a collective operation of gloo: the leader also looks
+    whether the followers' counters still move.
+    """
+
+    def __init__(self, store: RendezvousStore, rank: int):
+        self._store, self._key, self._over = store, _alive(rank), threading.Event()
+        threading.Thread(target=self._work, name="heartbeat", daemon=True).start()
+
+    def _work(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the leader is gone: the main thread notices
+            while not self._over.wait(BEAT_S):
+                self._store.add(self._key, 1)
+
+    def close(self) -> None:
+        self._over.set()
+
+
+class HeartbeatMonitor:
+    """The leader's view of the followers' heartbeats in its TCP store."""
+
+    def __init__(self, store: RendezvousStore, ranks: Sequence[int]):
+        self._store = store
+        self._seen = dict.fromkeys(ranks, (-1, 0.0))  # counter, and when it last moved
+
+    def silent(self) -> int | None:
+        """Returns the rank of a follower without a heartbeat for 10 s, or None.
+
+        The time counts from the first call that saw the counter at rest.
+        """
+        now = time.monotonic()
+        for rank, (before, since) in self._seen.items():
+            count = self._store.add(_alive(rank), 0)
+            if count != before:
+                self._seen[rank] = count, now
+            elif now - since > SILENT_S:
+                return rank
+        return None
+
+
+def _alive(rank: int) -> str:
+    return f"alive/{rank}"
 
 
 class Collectives:

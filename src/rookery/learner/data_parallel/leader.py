@@ -21,8 +21,10 @@ from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle
 from rookery.errors import ConfigError, LostError, RookeryError, noted
 from rookery.learner.data_parallel.collectives import (
     FIRST,
+    SILENT_S,
     START_S,
     Collectives,
+    HeartbeatMonitor,
     RendezvousStore,
     listen,
 )
@@ -75,6 +77,7 @@ class FollowerGroup:
         self._hosts: dict[int, RoleHandle[object, object]] = {}
         self._failures: dict[int, FollowerFailure] = {}
         self.collectives: Collectives | None = None
+        self._heartbeats = HeartbeatMonitor(self._store, range(1, self._count))
         self.intact = True  # as far as is known
         if config.learner.rendezvous is None:
             self._start(spec)
@@ -168,6 +171,8 @@ class FollowerGroup:
             self._examine(rank, host)
         if self._failures:
             raise self.lost()
+        if not self._hosts and self.collectives is not None:
+            self._check_heartbeats()
         limit_s = self._config.learner.replica_timeout_s
         if waited_s >= limit_s:
             self.intact = False
@@ -175,6 +180,14 @@ class FollowerGroup:
                 f"one of {self._count} learners has kept the others waiting for {waited_s:.0f} s "
                 f"(learner.replica_timeout_s is {limit_s:g}); raise the limit if steps take that "
                 "long; `rookery train --resume` continues from the last checkpoint"
+            )
+
+    def _check_heartbeats(self) -> None:
+        """Raises an error if a follower that the user started on any host sends no heartbeats."""
+        rank = self._heartbeats.silent()
+        if rank is not None:
+            raise self.lost(
+                TimeoutError(f"learner {rank} has sent no heartbeat for {SILENT_S:g} s")
             )
 
     def lost(self, error: Exception | None = None) -> RookeryError:
