@@ -33,6 +33,7 @@ from rookery.cluster.messages import (
     RestoreActors,
     RestoreShard,
     SaveActors,
+    SaveShard,
     SetTerms,
     StartFreePlay,
 )
@@ -513,6 +514,8 @@ class ClusterActors:
         placement.empty_since = time.monotonic()
         handle.recalled = self.recall(handle.place)
         kept = handle.recalled.committed if handle.recalled is not None else 0
+        if isinstance(handle.order, SaveShard):  # the checkpoint files end there now
+            handle.order = SaveShard(min(handle.order.saved, kept))
         lost = max(0, extent.committed - max(extent.oldest, kept))
         if self.config.algo.on_policy:
             lost = 0  # rows of rollouts are copied to the learner
