@@ -231,6 +231,11 @@ class ClusterActors:
         return self
 
     @property
+    def count(self) -> int:
+        """Number of actors of all hosts, including hosts that have joined since the run began."""
+        return sum(len(handle.actors) for handle in self.handles)
+
+    @property
     def incarnations(self) -> list[int]:
         """How often each actor was restarted, in the order of actor numbers."""
         found = {n: i for b in self.handles for n, i in zip(b.actors, b.incarnations, strict=True)}

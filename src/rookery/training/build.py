@@ -389,7 +389,7 @@ def _on_cluster(
     rng = seeding.generator(seed, Role.REPLAY)
     remote = RemoteReplay(actors, rng)
     replay: Replay = remote
-    limiter: Limiter | RolloutLimiter = build_limiter(config)
+    limiter: Limiter | RolloutLimiter = build_limiter(config, actors=lambda: actors.count)
     if config.algo.on_policy:  # rollouts are learned from whole: their rows come to the learner
         build = partial(Rollouts, source=remote)
         replay, limiter = _rollouts(config, build_shard(config, spec, [], rng, 1, build), learner)

@@ -320,7 +320,7 @@ class TestRowsBetweenCheckpoints:
         assert len(fake_cluster.fake_host(1).orders(CopyRows)) == 2
 
     def test_a_late_copy_of_rows_that_a_checkpoint_has_saved_is_dropped(self, fake_cluster):
-        cluster_actors, replay = self_driven(fake_cluster)
+        _, replay = self_driven(fake_cluster)
         fake_cluster.fake_host(1).silent = True
         replay.unsaved([0, 0])
         fake_cluster.fake_host(1).silent = False
