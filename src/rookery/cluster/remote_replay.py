@@ -86,14 +86,16 @@ class RemoteReplay:
         return [block for block in blocks if isinstance(block, RowBlock)]
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
-        self._wait_for_rows()
-        try:
-            taken = self._draw(batch, beta)
-        except EmptyReplayError:
-            if self._drawable:
-                raise
-            taken = None  # all hosts were lost, or fell silent, meanwhile
-        return taken if taken is not None else self.sample(batch, beta=beta)
+        while True:
+            self._wait_for_rows()
+            try:
+                taken = self._draw(batch, beta)
+            except EmptyReplayError:
+                if self._drawable:
+                    raise
+                continue  # all hosts were lost, or fell silent, meanwhile
+            if taken is not None:
+                return taken
 
     def _draw(self, batch: int, beta: float) -> ArrayBatch | None:
         """Returns a sampled batch; None if no host returned rows for it.
@@ -232,5 +234,5 @@ class ClusterWeightStore(WeightStore):
     def publish(self, arrays: Mapping[str, Array], *, version: int | None = None) -> int:
         version = super().publish(arrays, version=version)
         if self.group is not None:
-            self.group.spread(version, {name: array.copy() for name, array in arrays.items()})
+            self.group.spread(version, arrays)
         return version

@@ -1,5 +1,6 @@
 """Remote replay without a cluster: which shards are sampled, which answers count, what is saved."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,6 +201,27 @@ class TestDrawing:
 
         assert replay.sample(8).rows.size == 8
         assert tags(replay.sample(8).rows) == {cluster_actors.handles[0].tag}
+
+    def test_episodes_played_until_there_are_rows_are_counted_with_the_next_ones(
+        self, fake_cluster
+    ):
+        cluster_actors = fake_cluster.cluster_actors(shards=1, actors=1)
+        fake_cluster.lose(0)
+        replay_of(cluster_actors).sample(8)
+        reports = played(cluster_actors, 5)
+
+        assert [report.env_steps for report in reports] == [8, 5]
+        assert [report.env_steps for report in played(cluster_actors, 5)] == [5]
+
+    def test_a_batch_may_be_asked_for_any_number_of_times(self, fake_cluster, monkeypatch):
+        _, replay = self_driven(fake_cluster)
+        tries = iter(range(2 * sys.getrecursionlimit()))
+        draw = replay._draw
+        monkeypatch.setattr(
+            replay, "_draw", lambda *given: draw(*given) if next(tries, None) is None else None
+        )
+
+        assert replay.sample(8).rows.size == 8
 
     def test_the_only_host_is_waited_for_when_it_is_silent(self, fake_cluster):
         _, replay = self_driven(fake_cluster, shards=1, actors=1)

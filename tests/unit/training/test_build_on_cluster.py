@@ -75,3 +75,50 @@ class TestLimiter:
 
         assert parts.limiter.slack == 2 * 9 * (16 + 4)
         assert parts.limiter.room - before == 2 * 3 * (16 + 4)
+
+
+class TestWeights:
+    def test_a_host_worker_that_is_started_later_gets_the_weights_of_its_version(
+        self, wired, fake_cluster
+    ):
+        """The learner's weights change with each gradient step, a version does not."""
+        parts = wired()
+        first = {name: array.copy() for name, array in parts.learner.weights().items()}
+        for parameter in parts.learner.algorithm.acting.parameters():
+            parameter.data.add_(1.0)
+        cluster_actors(parts).look()
+        fake_cluster.lose(1)
+        cluster_actors(parts).look()
+        cluster_actors(parts).look()
+
+        store = fake_cluster.fake_host(1).host_worker.weight_store
+        published = store.latest(0)
+        assert published.version == parts.weight_store.version == 1
+        assert fake_cluster.starts(1) == 2
+        for name, array in first.items():
+            np.testing.assert_array_equal(published.arrays[name], array)
+
+
+class TestUnfinished:
+    """Where building stops half way, nothing of the cluster is left."""
+
+    @pytest.mark.parametrize(
+        "where",
+        [
+            "rookery.cluster.cluster_group.usable",
+            "rookery.cluster.cluster_group.ClusterActors._place",
+            "rookery.cluster.remote_replay.RemoteReplay.__init__",
+            "rookery.training.build.build_limiter",
+            "rookery.training.build._parts",
+        ],
+    )
+    def test_the_cluster_is_closed_once(self, fake_cluster, monkeypatch, where):
+        def stop(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(where, stop)
+        with pytest.raises(KeyboardInterrupt):
+            build_parts(config(**{"cluster.actors_per_node": 2}))
+
+        assert fake_cluster.closed == 1
+        assert all(not host.alive for _, _, host, _ in fake_cluster.started)
