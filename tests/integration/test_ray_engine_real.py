@@ -1,5 +1,6 @@
 """The ray engine on real Rays: one that is started here, and one of two nodes that is joined."""
 
+import contextlib
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ pytest.importorskip("ray")
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 HERE = "test_ray_engine_real"
 PATIENCE_S = 30.0
+LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 LOSSY = {"req_failure_prob": 10, "resp_failure_prob": 10, "in_flight_failure_prob": 10}
 
 
@@ -113,6 +115,34 @@ def host(local: Cluster) -> Iterator[RemoteHandle]:
 
 
 # A Ray of our own.
+
+
+def _listening(cluster: Cluster) -> list[tuple[str, str]]:
+    """Returns the name of each process of a Ray, of this one too, and the address it listens on."""
+    cleanup = cluster._session._cleanup
+    assert cleanup is not None
+    ours = [psutil.Process()]
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if ray_cleanup._belongs(process, str(cleanup.folder)):
+                ours.append(process)
+    return [
+        (process.name(), connection.laddr.ip)
+        for process in ours
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+def test_it_listens_on_the_loopback_interface_only(local, host):
+    """With a worker that has answered, so that all servers are up."""
+    host.send(Tell("a"))
+    answer(host)
+    found = _listening(local)
+
+    assert {"gcs_server", "raylet", psutil.Process().name()} <= {name for name, _ in found}
+    assert [(name, ip) for name, ip in found if ip not in LOOPBACK] == []
+    assert [node.address for node in local.nodes()] == ["127.0.0.1"]
 
 
 def test_there_is_one_node_and_it_was_started(local):

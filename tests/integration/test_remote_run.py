@@ -106,6 +106,22 @@ def test_ctrl_c_here_ends_the_run_there(pair):
     assert eventually(lambda: ours(here) + ours(there) == [], WITHIN_S)
 
 
+@pytest.mark.parametrize("sign", ["the learner runs on", "a process"])
+def test_ctrl_c_while_the_run_starts_there_ends_it(pair, sign):
+    """Once it is said where it will run, and once its process is there."""
+    here, there = pair
+    run = train(here, here.shared / sign.replace(" ", "-"), *LASTING)
+    assert eventually(lambda: sign in run.said or bool(there.pids("rookery-learner")), UP_S)
+    began = clock()
+
+    run.send(SIGINT)
+
+    assert run.wait(UP_S) == 130, run.said
+    assert clock() - began < WITHIN_S
+    assert "Traceback" not in run.said
+    assert eventually(lambda: ours(here) + ours(there) == [], WITHIN_S)
+
+
 def test_a_request_that_is_wrong_there_is_wrong_here(pair):
     here, _ = pair
     run = train(here, here.shared / "wrong", *words({"env.id": "no_such_module:Env"}))

@@ -33,6 +33,7 @@ from rookery.cluster.messages import (
     RestoreActors,
     RestoreShard,
     SaveActors,
+    SaveShard,
     SetTerms,
     StartFreePlay,
 )
@@ -76,10 +77,13 @@ def embark(config: Config, spec: EnvSpec, weights: Mapping[str, Array]) -> tuple
         config.cluster, cpus=config.actor.num, store_bytes=STORE_BYTES + 4 * weight + batches
     )
     each = config.cluster.actors_per_node
-    if each is not None:
+    if each is None:
+        return cluster, config
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.close)
         nodes = max(1, len(usable(cluster)))
-        config = replace(config, actor=replace(config.actor, num=each * nodes))
-    return cluster, config
+        stack.pop_all()
+    return cluster, replace(config, actor=replace(config.actor, num=each * nodes))
 
 
 class ClusterActors:
@@ -95,7 +99,7 @@ class ClusterActors:
         spec: EnvSpec,
         *,
         cluster: Cluster,
-        weights: dict[str, Array],
+        weights: Mapping[str, Array],
         version: int,
         factory: Factory | None = None,
         incarnations: Sequence[int] = (),
@@ -110,7 +114,7 @@ class ClusterActors:
         """
         self.config, self.spec, self.cluster = config, spec, cluster
         self._factory, self._identity = factory, identity
-        self._weights, self._version = weights, version
+        self._weights, self._version = _copied(weights), version
         self._shared: SharedObject | None = None  # the weights of that version, in Ray's store
         self.progress = Progress(progress)  # in async
         self.restarts = self.lost_rows = self.acknowledged_rows = 0
@@ -230,6 +234,11 @@ class ClusterActors:
         return self
 
     @property
+    def count(self) -> int:
+        """Number of actors of all hosts, including hosts that have joined since the run began."""
+        return sum(len(handle.actors) for handle in self.handles)
+
+    @property
     def incarnations(self) -> list[int]:
         """How often each actor was restarted, in the order of actor numbers."""
         found = {n: i for b in self.handles for n, i in zip(b.actors, b.incarnations, strict=True)}
@@ -271,11 +280,18 @@ class ClusterActors:
         """Makes every actor play `env_steps` steps, or `episodes` whole episodes; yields reports.
 
         Used in sync mode. Yields one list, once all actors have played; their host workers have
-        stored the env steps in replay by then.
+        stored the env steps in replay by then. The list begins with the reports of the steps that
+        `hold_open` made actors play.
         """
+        earlier, self._reports = self._reports, []
+        yield [*earlier, *self._played(env_steps, epsilons, episodes)]
+
+    def _played(
+        self, env_steps: int, epsilons: Sequence[float], episodes: int | None
+    ) -> list[ActorReport]:
         orders = {b.place: PlayOnHost(env_steps, episodes, _of(b, epsilons)) for b in self.handles}
         answers = self.ask(orders).values()
-        yield [r for answer in answers if isinstance(answer, HostReport) for r in answer.reports]
+        return [r for answer in answers if isinstance(answer, HostReport) for r in answer.reports]
 
     def save(self) -> ActorGroupState:
         """Returns the state of the actors of all hosts, for a checkpoint."""
@@ -403,7 +419,8 @@ class ClusterActors:
             self._tend()
             self.wait_a_little()
         else:
-            list(self.collect(self.config.actor.chunk, epsilons, self.config.actor.chunk_episodes))
+            actor = self.config.actor
+            self._reports += self._played(actor.chunk, epsilons, actor.chunk_episodes)
 
     def reports(self) -> list[ActorReport]:
         """Returns the actors' reports since the last call, and restarts lost host workers."""
@@ -422,7 +439,7 @@ class ClusterActors:
 
         In async mode a host that is still loading earlier weights gets the newest once it is done.
         """
-        self._version, self._weights, self._shared = version, dict(weights), None
+        self._version, self._weights, self._shared = version, _copied(weights), None
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -513,6 +530,8 @@ class ClusterActors:
         placement.empty_since = time.monotonic()
         handle.recalled = self.recall(handle.place)
         kept = handle.recalled.committed if handle.recalled is not None else 0
+        if isinstance(handle.order, SaveShard):  # the checkpoint files end there now
+            handle.order = SaveShard(min(handle.order.saved, kept))
         lost = max(0, extent.committed - max(extent.oldest, kept))
         if self.config.algo.on_policy:
             lost = 0  # rows of rollouts are copied to the learner
@@ -607,6 +626,11 @@ class ClusterActors:
 def usable(cluster: Cluster) -> list[RayNode]:
     """Returns the live hosts of the cluster that have CPUs."""
     return [node for node in cluster.nodes() if node.resources.get("CPU", 0) > 0]
+
+
+def _copied(weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns copies of the weights, since gradient steps change the learner's arrays in place."""
+    return {name: array.copy() for name, array in weights.items()}
 
 
 def _of(handle: HostHandle, epsilons: Sequence[float]) -> tuple[float, ...]:

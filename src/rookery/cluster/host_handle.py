@@ -7,8 +7,9 @@ batches without its rows (stored env steps), until it answers again. In sync mod
 for every host instead.
 
 A `HostHandle` holds: the host that the worker was started on (`Placement`), the sampling requests
-to its replay shard (`ShardRequests`), the env steps its actors may play in async mode (`Pacing`),
-and its failures (`Supervision`).
+to its replay shard (`ShardRequests`), the copy of the shard's unsaved rows that was requested
+(`ShardCopy`), the env steps its actors may play in async mode (`Pacing`), and its failures
+(`Supervision`).
 """
 
 from collections import deque
@@ -43,7 +44,7 @@ from rookery.engines.rpc import RemoteHandle, SharedObject
 from rookery.event import Traced
 from rookery.replay.buffer import FoundRows
 from rookery.replay.replay import Inserted, Observed
-from rookery.replay.saved_rows import RowRange
+from rookery.replay.saved_rows import RowBlock, RowRange
 from rookery.runtime.supervision import Supervision
 from rookery.types import Array, Floats, Rows
 
@@ -149,6 +150,14 @@ class ShardRequests:
 
 
 @dataclass
+class ShardCopy:
+    """The learner's request in async mode for copies of a replay shard's unsaved rows."""
+
+    order: CopyRows | None = None  # None: nothing is requested
+    block: RowBlock | None = None  # the answer, once it has arrived
+
+
+@dataclass
 class HostHandle:
     """The learner's handle of one host worker: the process with a host's actors and replay shard.
 
@@ -169,6 +178,7 @@ class HostHandle:
     placement: Placement = field(default_factory=Placement)
     pacing: Pacing = field(default_factory=Pacing)
     requests: ShardRequests = field(default_factory=ShardRequests)
+    copy: ShardCopy = field(default_factory=ShardCopy)
     status: ShardStatus = EMPTY
     acknowledged: RowRange = EMPTY.extent  # rows that the learner knows of
     order: HostOrder | None = None  # whose answer the learner waits for
@@ -244,6 +254,29 @@ class HostHandle:
         if not self._passed_over:
             self.send(UpdatePriorities(rows, td_error))
 
+    def request_copy(self, order: CopyRows) -> None:
+        """Requests copies of rows, unless the host is absent or a copy is requested already."""
+        if self.copy.order is None and not self._passed_over:
+            self.copy.order = order
+            self.send(order)
+
+    @property
+    def copying(self) -> bool:
+        """Whether a requested copy of rows has not arrived, and the host is not absent."""
+        return self.copy.order is not None and self.copy.block is None and not self._passed_over
+
+    def take_copy(self, saved: int) -> RowBlock | None:
+        """Returns the requested copies of the rows from number `saved` on.
+
+        Returns None if they have not arrived, or if they were requested from another number on:
+        a checkpoint has saved a part of them meanwhile.
+        """
+        order, block = self.copy.order, self.copy.block
+        if order is None or block is None:
+            return None
+        self.copy = ShardCopy()
+        return block if order.saved == saved else None
+
     # As a worker on another host.
 
     def send(self, order: HostOrder, shared: SharedObject | None = None) -> None:
@@ -276,8 +309,13 @@ class HostHandle:
 
     @property
     def slow(self) -> bool:
-        """Whether an unanswered control message is one that may take long, such as a restore."""
-        return any(isinstance(order, SLOW) for order in self._expected)
+        """Whether an unanswered control message is one that may take long, such as a restore.
+
+        A copy of rows between two checkpoints is not: its size is limited.
+        """
+        return any(
+            isinstance(order, SLOW) and order is not self.copy.order for order in self._expected
+        )
 
     @property
     def silence_s(self) -> float:
@@ -314,6 +352,8 @@ class HostHandle:
             self.of_peers.append(answer.answer)
         elif isinstance(answer, HostReport):
             self._take_report(order, answer)
+        elif isinstance(answer, RowBlock) and order is self.copy.order:
+            self.copy.block = answer
         if order is self.recalled:
             self.recalled = None  # it may be large
         if order is self.order:
@@ -335,6 +375,7 @@ class HostHandle:
         self.requests.clear()
         self._expected.clear()
         self.of_peers.clear()
+        self.copy = ShardCopy()
         self.watch.started()
         self.host, self.up, self.pacing.open, self.version = None, False, False, 0
         self.status, self.acknowledged, self.tag = EMPTY, EMPTY.extent, tag

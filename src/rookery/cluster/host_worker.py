@@ -146,7 +146,7 @@ class HostWorker:
             case SaveShard():
                 return self.replay.save([order.saved])
             case CopyRows():
-                return self.replay.rows_since(order.saved)
+                return self.replay.rows_since(order.saved, order.most)
             case _:
                 self._obey(order)
                 return HostDone(self.status)

@@ -144,6 +144,7 @@ class CopyRows(NamedTuple):
     """
 
     saved: int
+    most: int | None = None  # rows; None: all
 
 
 class RestoreShard(NamedTuple):

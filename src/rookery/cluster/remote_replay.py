@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rookery.checkpoints.saver import SEGMENT_BYTES
 from rookery.cluster.cluster_group import ClusterActors
 from rookery.cluster.messages import AdoptRows, CopyRows, RestoreShard, SaveShard
 from rookery.config.schema import Mode
@@ -21,6 +22,7 @@ from rookery.errors import EmptyReplayError
 from rookery.learner.weight_store import WeightStore
 from rookery.replay.batches import picked
 from rookery.replay.replay import Inserted, Observed
+from rookery.replay.ring import row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS
 from rookery.replay.saved_rows import (
     ReplayState,
@@ -84,14 +86,16 @@ class RemoteReplay:
         return [block for block in blocks if isinstance(block, RowBlock)]
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
-        self._wait_for_rows()
-        try:
-            taken = self._draw(batch, beta)
-        except EmptyReplayError:
-            if self._drawable:
-                raise
-            taken = None  # all hosts were lost, or fell silent, meanwhile
-        return taken if taken is not None else self.sample(batch, beta=beta)
+        while True:
+            self._wait_for_rows()
+            try:
+                taken = self._draw(batch, beta)
+            except EmptyReplayError:
+                if self._drawable:
+                    raise
+                continue  # all hosts were lost, or fell silent, meanwhile
+            if taken is not None:
+                return taken
 
     def _draw(self, batch: int, beta: float) -> ArrayBatch | None:
         """Returns a sampled batch; None if no host returned rows for it.
@@ -175,10 +179,24 @@ class RemoteReplay:
     def extents(self) -> list[RowRange]:
         return [handle.status.extent for handle in self.group.handles]
 
-    def unsaved(self, saved: Sequence[int]) -> list[RowBlock]:
-        answers = self.group.ask({place: CopyRows(row) for place, row in enumerate(saved)})
-        blocks = [answers[place] for place in range(len(saved))]
-        return [block for block in blocks if isinstance(block, RowBlock)]
+    def unsaved(self, saved: Sequence[int]) -> list[RowBlock | None]:
+        """Returns copies of the rows (env steps) that no checkpoint file holds yet, by shard.
+
+        In async mode the learner does not wait for a host that is silent: there is None in place of
+        its rows, and a copy that arrives late is returned by the next call. There are at most
+        64 MiB of rows of each shard, so that a host is not silent for long while it sends them.
+        """
+        if self.group.config.run.mode is not Mode.ASYNC:
+            answers = self.group.ask({place: CopyRows(row) for place, row in enumerate(saved)})
+            blocks = [answers[place] for place in range(len(saved))]
+            return [block if isinstance(block, RowBlock) else None for block in blocks]
+        most = max(1, SEGMENT_BYTES // row_bytes(schema_of(self.group.spec)))
+        handles = self.group.handles[: len(saved)]
+        for handle, row in zip(handles, saved, strict=True):
+            handle.request_copy(CopyRows(row, most))
+        while any(handle.copying for handle in handles):
+            self.group.wait_a_little()
+        return [handle.take_copy(row) for handle, row in zip(handles, saved, strict=True)]
 
     def save(self, saved: Sequence[int]) -> ReplayState:
         answers = self.group.ask({place: SaveShard(row) for place, row in enumerate(saved)})
@@ -216,5 +234,5 @@ class ClusterWeightStore(WeightStore):
     def publish(self, arrays: Mapping[str, Array], *, version: int | None = None) -> int:
         version = super().publish(arrays, version=version)
         if self.group is not None:
-            self.group.spread(version, {name: array.copy() for name, array in arrays.items()})
+            self.group.spread(version, arrays)
         return version

@@ -7,6 +7,7 @@ folder is there. The host of `rookery train` prints the run's output, returns th
 forwards Ctrl+C to it.
 """
 
+import codecs
 import contextlib
 import os
 import signal
@@ -16,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +34,7 @@ from rookery.terminal.output import notice
 from rookery.types import JsonObject
 
 POLL_S = 0.2  # between two requests for output
+TEXT_BYTES = 1 << 20  # of output in one answer, at most
 SIGNALS = {130: signal.SIGINT, 143: signal.SIGTERM}  # by the exit code that they lead to
 
 
@@ -67,6 +70,10 @@ class RunOutput(NamedTuple):
     ended: "RunEnded | None"
 
 
+class RunStarted(NamedTuple):
+    """Message of a remote run's child process: a signal ends the run from now on."""
+
+
 class RunEnded(NamedTuple):
     """Result of a remote run: its `--json` output, exit code, and error message if any."""
 
@@ -90,17 +97,33 @@ class RemoteRun:
         finally:
             os.close(at)
         self._read = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._signal = 0  # to be passed on
+        self._started = False
+        self._ended: RunEnded | None = None
 
     def do(self, order: PollRun) -> RunOutput:
-        if order.signal:
+        self._signal = order.signal or self._signal
+        self._listen()
+        if self._signal and self._started and self._ended is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child.pid, order.signal)
-        ended = self._child.receive(0.0)
-        if ended is None and not self._child.alive:
-            ended = self._child.receive(0.0) or RunEnded({}, 3, "the run's process died")
-        text = os.pread(self._output.fileno(), 1 << 20, self._read)
+                os.kill(self._child.pid, self._signal)
+            self._signal = 0
+        text = os.pread(self._output.fileno(), TEXT_BYTES, self._read)
         self._read += len(text)
-        return RunOutput(text.decode(errors="replace"), ended)
+        ended = self._ended if len(text) < TEXT_BYTES else None  # else there may be more to read
+        return RunOutput(self._decoder.decode(text, final=ended is not None), ended)
+
+    def _listen(self) -> None:
+        """Reads the messages of the child process; does not block."""
+        alive = self._child.alive  # before its last messages are read
+        while (message := self._child.receive(0.0)) is not None:
+            if isinstance(message, RunStarted):
+                self._started = True
+            else:
+                self._ended = message
+        if self._ended is None and not alive:
+            self._ended = RunEnded({}, 3, "the run's process died")
 
     def work(self) -> None:
         """Does nothing: a remote run's worker only reacts to control messages."""
@@ -113,12 +136,23 @@ class RemoteRun:
 def run_here(connection: "Connection[object, object]", given: tuple[int, RemoteRunSetup]) -> None:
     """Main function of a remote run's child process: trains, then sends the result (`RunEnded`)."""
     output, setup = given
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # passed on by the role
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
-    launch, options = plugins.load(setup.launch), setup.options._asdict()
-    send(connection, _ended(lambda: launch(setup.config, **options, quiet=True)))
+    with Interrupts() as interrupts:
+        ended = _ended(partial(_launch, connection, setup))
+        interrupts.begin()  # the run is over: a signal has nothing to end
+        send(connection, ended)
+
+
+def _launch(
+    connection: "Connection[object, object]", setup: RemoteRunSetup
+) -> tuple[JsonObject, int]:
+    send(connection, RunStarted())
+    outcome: tuple[JsonObject, int] = plugins.load(setup.launch)(
+        setup.config, **setup.options._asdict(), quiet=True
+    )
+    return outcome
 
 
 def _ended(run: Callable[[], tuple[JsonObject, int]]) -> RunEnded:
@@ -147,7 +181,6 @@ def send_away(config: Config, options: RunOptions, launch: str) -> RunEnded:
         cluster = Cluster.open(config.cluster, cpus=1, store_bytes=0)
         try:
             host = _start(cluster, config, options, launch)
-            interrupts.begin()
             return _follow(host, interrupts, config.cluster)
         finally:
             cluster.close()
@@ -188,6 +221,11 @@ def _amounts(node: RayNode, names: Iterable[str]) -> str:
 def _follow(
     host: RemoteHandle[PollRun, RunOutput], interrupts: Interrupts, config: ClusterConfig
 ) -> RunEnded:
+    """Prints a remote run's output until it ends; returns its result.
+
+    A signal before the first answer raises KeyboardInterrupt or SystemExit here, since the run has
+    not started. A later one is passed on to the run.
+    """
     passed_on = 0
     while True:
         number = SIGNALS.get(interrupts.exit_code, 0)
@@ -203,6 +241,7 @@ def _follow(
                 f"the learner's host was lost ({host.failure}); `rookery train --resume` resumes "
                 "from the run's last checkpoint, on a host that can read its run folder"
             )
+        interrupts.begin()
         sys.stderr.write(seen.text)
         sys.stderr.flush()
         ended: RunEnded | None = seen.ended

@@ -67,6 +67,10 @@ def silent_ray() -> Iterator[None]:
 def reread_ray_environment() -> None:
     """Makes Ray read its environment variables again, if Ray is already imported."""
     if "ray" in sys.modules:
+        constants = _ray_constants()
+        constants.ENABLE_RAY_CLUSTER = constants.env_bool(
+            constants.ENABLE_RAY_CLUSTERS_ENV_VAR, not constants.IS_WINDOWS_OR_OSX
+        )
         raylet = plugins.load_module("ray._raylet")
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -81,11 +85,21 @@ def _ray_worker() -> Any:  # type: ignore[explicit-any]  # a module whose names 
     return plugins.load_module("ray._private.worker")
 
 
+def _ray_constants() -> Any:  # type: ignore[explicit-any]  # a module whose names are replaced
+    return plugins.load_module("ray._private.ray_constants")
+
+
 def missing_names() -> list[str]:
     """Returns the private names used in this file that the installed torch and Ray lack."""
     modules: dict[str, tuple[str, ...]] = {
         "torch.optim": ("Optimizer",),
         "ray._private.worker": ("print_to_stdstream", "shutdown"),
+        "ray._private.ray_constants": (
+            "ENABLE_RAY_CLUSTER",
+            "ENABLE_RAY_CLUSTERS_ENV_VAR",
+            "IS_WINDOWS_OR_OSX",
+            "env_bool",
+        ),
         "ray._raylet": ("Config", "AuthenticationTokenLoader"),
     }
     loaded: dict[str, ModuleType] = {name: plugins.load_module(name) for name in modules}

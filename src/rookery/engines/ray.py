@@ -63,6 +63,9 @@ SETTINGS = {  # of Ray itself, where the user exports none
     "RAY_worker_niceness": "0",  # 15: on a busy host a worker would not start in time
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+# Ray then takes 127.0.0.1 as the address of this host, and every server of it binds to that. It
+# replaces a `_node_ip_address` of 127.0.0.1 by the address of a network interface.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 left_behind = False  # a Ray hangs in this process, and an ordinary exit would crash
@@ -173,6 +176,7 @@ class Cluster:
     def open(cls, config: ClusterConfig, *, cpus: int, store_bytes: int) -> "Cluster":
         """Starts Ray on this machine, or joins the cluster at `config.address`.
 
+        The ports of a Ray that is started are open on the loopback interface only.
         Raises ConfigError if the cluster cannot be joined within about 15 s, and LostError if Ray
         does not start. Changes Ray's environment variables until `close`; signal handlers stay as
         they are.
@@ -469,6 +473,7 @@ def _start(config: ClusterConfig, environ: _Environ, cpus: int, store_bytes: int
         {
             **SETTINGS,
             **os.environ,
+            **LOOPBACK,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": None,  # it would count more than the file
             "RAY_AUTH_TOKEN_PATH": str(cleanup.token),

@@ -289,10 +289,15 @@ class LocalReplay:
             for name, column in self.ring.columns.items()
         }
 
-    def rows_since(self, row: int) -> RowBlock:
-        """Returns copies of all stored rows (env steps) whose number is at least `row`."""
-        first = min(max(row, self.ring.oldest), self.ring.committed)
-        return RowBlock(first, self.rows_between(first, self.ring.committed))
+    def rows_since(self, row: int, most: int | None = None) -> RowBlock:
+        """Returns copies of the stored rows (env steps) whose number is at least `row`.
+
+        With `most` it returns at most so many rows, the oldest ones.
+        """
+        first, last = min(max(row, self.ring.oldest), self.ring.committed), self.ring.committed
+        return RowBlock(
+            first, self.rows_between(first, last if most is None else min(last, first + most))
+        )
 
     @property
     def extents(self) -> list[RowRange]:

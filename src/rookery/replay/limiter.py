@@ -29,18 +29,24 @@ class Limiter:
         warmup: int,
         samples_per_insert: float,
         batch: int,
-        slack: int,
+        slack: int | Callable[[], int],
         sampleable: Callable[[], bool] = lambda: True,
     ):
         """Creates a rate limiter for batches of `batch` rows (env steps).
 
-        `sampleable` returns whether replay holds any row that can be sampled.
+        `slack` is a function where the number of actors may change during a run. `sampleable`
+        returns whether replay holds any row that can be sampled.
         """
         self._sampleable = sampleable
         self.warmup, self.samples_per_insert, self.batch = warmup, samples_per_insert, batch
-        least = math.ceil(batch / samples_per_insert) + 1  # less, and both sides could wait
-        self.slack = max(slack, least)  # rows that may be inserted ahead of the learner
+        self._least = math.ceil(batch / samples_per_insert) + 1  # less, and both sides could wait
+        self._slack = slack
         self.stored = self.inserted = self.drawn = 0
+
+    @property
+    def slack(self) -> int:
+        """Number of rows (env steps) that actors may insert ahead of the learner."""
+        return max(self._slack() if callable(self._slack) else self._slack, self._least)
 
     def insert(self, rows: int) -> None:
         """Counts rows (env steps) that were inserted into replay."""
@@ -96,16 +102,22 @@ class Limiter:
         )
 
 
-def build_limiter(config: Config, sampleable: Callable[[], bool] = lambda: True) -> Limiter:
+def build_limiter(
+    config: Config,
+    sampleable: Callable[[], bool] = lambda: True,
+    actors: Callable[[], int] | None = None,
+) -> Limiter:
     """Builds the rate limiter (samples per insert) of a run from its config.
 
     The actors may be ahead of the learner by about two chunks each. A chunk is the `actor.chunk`
-    environment steps that an actor plays before it checks again whether it may continue.
+    environment steps that an actor plays before it checks again whether it may continue. `actors`
+    returns the present number of actors, if it may differ from `actor.num`.
     """
+    each = 2 * (config.actor.chunk + config.actor.envs)
     return Limiter(
         sampleable=sampleable,
         warmup=config.replay.learning_starts,
         batch=config.replay.batch_size * config.algo.learned,
         samples_per_insert=config.replay.samples_per_insert,
-        slack=2 * config.actor.num * (config.actor.chunk + config.actor.envs),
+        slack=each * config.actor.num if actors is None else lambda: each * actors(),
     )

@@ -91,11 +91,11 @@ class Replay(Protocol):
     def newest_version(self, inserted: Inserted) -> int:
         """Returns the newest version of the weights with which inserted steps were collected."""
 
-    def unsaved(self, saved: Sequence[int]) -> Sequence[RowBlock]:
-        """Returns copies of the rows (env steps) that no checkpoint file holds yet.
+    def unsaved(self, saved: Sequence[int]) -> Sequence[RowBlock | None]:
+        """Returns copies of rows (env steps) that no checkpoint file holds yet.
 
         There is one block of rows for each shard (part of the replay buffer), from row number
-        `saved[shard]` on.
+        `saved[shard]` on; None for a shard on a host that does not answer now.
         """
 
     def save(self, saved: Sequence[int]) -> ReplayState:

@@ -48,6 +48,7 @@ from rookery.seeding import Role
 from rookery.types import Array, EnvSpec
 
 if TYPE_CHECKING:
+    from rookery.cluster.cluster_group import ClusterActors
     from rookery.engines.ray import Cluster
 
 R = TypeVar("R", bound=LocalReplay)
@@ -288,18 +289,20 @@ def _on_host(
         if peers is not None:
             stack.callback(peers.close)
         replay, limiter = _replay(config, spec, learner, actors.rings, run_dir, peers, start)
+        stack.callback(replay.close)
+        parts = _parts(
+            config,
+            spec,
+            learner,
+            actors=actors,
+            replay=replay,
+            limiter=limiter,
+            weight_store=weight_store,
+            peers=peers,
+            opponents=opponents,
+        )
         stack.pop_all()
-    return _parts(
-        config,
-        spec,
-        learner,
-        actors=actors,
-        replay=replay,
-        limiter=limiter,
-        weight_store=weight_store,
-        peers=peers,
-        opponents=opponents,
-    )
+    return parts
 
 
 def _actors(
@@ -355,17 +358,63 @@ def _on_cluster(
     saver: Saver | None,
 ) -> Parts:
     """Builds the components of a run whose actors and replay are on the hosts of a cluster."""
-    from rookery.cluster.cluster_group import ClusterActors, embark
-    from rookery.cluster.messages import PoolIdentity
     from rookery.cluster.remote_replay import ClusterWeightStore, RemoteReplay
-    from rookery.cluster.shard_recovery import recall_of
 
     config, shares = _anywhere(config), config.sharing.pool is not None
     with contextlib.ExitStack() as stack:
         weight_store = ClusterWeightStore(learner.weights())
         stack.callback(weight_store.close)
         version = weight_store.publish(learner.weights())
-        cluster, config = embark(config, spec, learner.weights())
+        actors = _cluster_actors(config, spec, learner, version, start, run_dir, saver)
+        stack.callback(actors.close)
+        weight_store.group, config = actors, actors.config
+        seed = config.run.seed
+        rng_of_peers = seeding.generator(seed, Role.SHARING)
+        peers = peers_builder(config).on_cluster(actors, rng_of_peers) if shares else None
+        if peers is not None:
+            stack.callback(peers.close)
+        rng = seeding.generator(seed, Role.REPLAY)
+        remote = RemoteReplay(actors, rng)
+        replay: Replay = remote
+        limiter: Limiter | RolloutLimiter = build_limiter(config, actors=lambda: actors.count)
+        if config.algo.on_policy:  # rollouts are learned from whole: their rows come to the learner
+            rollouts = build_shard(config, spec, [], rng, 1, partial(Rollouts, source=remote))
+            stack.callback(rollouts.close)
+            replay, limiter = _rollouts(config, rollouts, learner)
+        parts = _parts(
+            config,
+            spec,
+            learner,
+            actors=actors,
+            replay=replay,
+            limiter=limiter,
+            weight_store=weight_store,
+            peers=peers,
+            cluster=actors.cluster,
+        )
+        stack.pop_all()
+    return parts
+
+
+def _cluster_actors(
+    config: Config,
+    spec: EnvSpec,
+    learner: Learner,
+    version: int,
+    start: ActorStart,
+    run_dir: Path | None,
+    saver: Saver | None,
+) -> "ClusterActors":
+    """Starts or joins a run's Ray cluster, and starts the host workers; `close` ends both."""
+    from rookery.cluster.cluster_group import ClusterActors, embark
+    from rookery.cluster.messages import PoolIdentity
+    from rookery.cluster.shard_recovery import recall_of
+
+    identity = None
+    if config.sharing.pool is not None:
+        identity = PoolIdentity(_run_id(config, run_dir), secrets.token_hex(8))
+    cluster, config = embark(config, spec, learner.weights())
+    with contextlib.ExitStack() as stack:
         stack.callback(cluster.close)
         actors = ClusterActors(
             config,
@@ -376,34 +425,11 @@ def _on_cluster(
             factory=start.factory,
             incarnations=start.incarnations,
             progress=start.progress,
-            identity=PoolIdentity(_run_id(config, run_dir), secrets.token_hex(8))
-            if shares
-            else None,
+            identity=identity,
             recall=recall_of(config, saver),
         )
-        weight_store.group = actors
         stack.pop_all()
-    seed = config.run.seed
-    rng_of_peers = seeding.generator(seed, Role.SHARING)
-    peers = peers_builder(config).on_cluster(actors, rng_of_peers) if shares else None
-    rng = seeding.generator(seed, Role.REPLAY)
-    remote = RemoteReplay(actors, rng)
-    replay: Replay = remote
-    limiter: Limiter | RolloutLimiter = build_limiter(config)
-    if config.algo.on_policy:  # rollouts are learned from whole: their rows come to the learner
-        build = partial(Rollouts, source=remote)
-        replay, limiter = _rollouts(config, build_shard(config, spec, [], rng, 1, build), learner)
-    return _parts(
-        config,
-        spec,
-        learner,
-        actors=actors,
-        replay=replay,
-        limiter=limiter,
-        weight_store=weight_store,
-        peers=peers,
-        cluster=cluster,
-    )
+    return actors
 
 
 def _anywhere(config: Config) -> Config:

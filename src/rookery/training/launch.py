@@ -30,7 +30,7 @@ from rookery.errors import (
 from rookery.evaluation.backend import Callback, RunRequest, RunSession, backend_of
 from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSetup
-from rookery.event import Event, Stopped
+from rookery.event import Event, Reason, Stopped
 from rookery.learner.data_parallel.follower import check_learners
 from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
@@ -95,6 +95,10 @@ def _away(config: Config, *, resume: Path | None, exact: bool, init_from: str | 
     ended = send_away(
         config, RunOptions(resume, exact, init_from), "rookery.training.launch:launch"
     )
+    if not ended.answer and ended.exit_code == EXIT_CODES[Reason.INTERRUPTED]:
+        raise KeyboardInterrupt  # as on this host: a signal came before there was a run to stop
+    if not ended.answer and ended.exit_code == EXIT_CODES[Reason.TERMINATED]:
+        raise SystemExit(ended.exit_code)
     if ended.error is not None and not ended.answer:
         raise ERRORS.get(ended.exit_code, LostError)(ended.error)
     return RunOutcome(dict(ended.answer), ended.exit_code)

@@ -148,9 +148,10 @@ def flush_rows(parts: Parts, saver: Saver) -> None:
         _queue(saver, parts.replay.unsaved(_saved(parts, saver)))
 
 
-def _queue(saver: Saver, unsaved: Sequence[RowBlock]) -> None:
+def _queue(saver: Saver, unsaved: Sequence[RowBlock | None]) -> None:
     for shard, block in enumerate(unsaved):
-        saver.rows(block.first, block.columns, shard)
+        if block is not None:
+            saver.rows(block.first, block.columns, shard)
 
 
 def _saved(parts: Parts, saver: Saver) -> list[int]:

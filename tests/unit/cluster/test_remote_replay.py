@@ -1,24 +1,29 @@
 """Remote replay without a cluster: which shards are sampled, which answers count, what is saved."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fake_cluster import FakeCluster, played, replay_of
+from fake_cluster import FakeActorGroup, FakeCluster, played, replay_of
 from rookery.checkpoints import checkpoint
 from rookery.checkpoints.checkpoint import Content, read_segments
 from rookery.checkpoints.saver import Saver
 from rookery.cluster import remote_replay as module
-from rookery.cluster.cluster_group import ClusterActors
+from rookery.cluster.cluster_group import WAIT_S, ClusterActors
 from rookery.cluster.messages import CopyRows, LookUpRows, PublishWeights, UpdatePriorities
 from rookery.cluster.remote_replay import RemoteReplay
 from rookery.cluster.shard_recovery import ShardRecovery
 from rookery.config.schema import Draw, Mode
+from rookery.replay.ring import row_bytes, schema_of
 from rookery.replay.saved_rows import ReplayState, SavedReplay
 from rookery.replay.shards import TAG_BITS
+from rookery.training.run_state import flush_rows
+from sample_experience import VECTOR
 
 PRIORITIZED = {"sampling": Draw.PRIORITIZED, "alpha": 1.0}
 NUMBER = (1 << TAG_BITS) - 1
@@ -197,6 +202,27 @@ class TestDrawing:
         assert replay.sample(8).rows.size == 8
         assert tags(replay.sample(8).rows) == {cluster_actors.handles[0].tag}
 
+    def test_episodes_played_until_there_are_rows_are_counted_with_the_next_ones(
+        self, fake_cluster
+    ):
+        cluster_actors = fake_cluster.cluster_actors(shards=1, actors=1)
+        fake_cluster.lose(0)
+        replay_of(cluster_actors).sample(8)
+        reports = played(cluster_actors, 5)
+
+        assert [report.env_steps for report in reports] == [8, 5]
+        assert [report.env_steps for report in played(cluster_actors, 5)] == [5]
+
+    def test_a_batch_may_be_asked_for_any_number_of_times(self, fake_cluster, monkeypatch):
+        _, replay = self_driven(fake_cluster)
+        tries = iter(range(2 * sys.getrecursionlimit()))
+        draw = replay._draw
+        monkeypatch.setattr(
+            replay, "_draw", lambda *given: draw(*given) if next(tries, None) is None else None
+        )
+
+        assert replay.sample(8).rows.size == 8
+
     def test_the_only_host_is_waited_for_when_it_is_silent(self, fake_cluster):
         _, replay = self_driven(fake_cluster, shards=1, actors=1)
         replay.sample(8)
@@ -263,6 +289,98 @@ def keys(fake_cluster: FakeCluster, cluster_actors: ClusterActors) -> list[tuple
         names = ("actor", "incarnation", "env", "episode", "t")
         found += zip(*(rows[name].tolist() for name in names), strict=True)
     return sorted(found)
+
+
+class TestRowsBetweenCheckpoints:
+    """In async mode the learner copies many unsaved rows to the disk before a checkpoint is due."""
+
+    def counts(self, blocks: Any) -> list[int | None]:
+        return [None if block is None else len(block.columns["end"]) for block in blocks]
+
+    def test_a_silent_host_does_not_stop_the_learner(self, fake_cluster, tmp_path, monkeypatch):
+        monkeypatch.setattr("rookery.training.run_state.SEGMENT_BYTES", 1)
+        cluster_actors, replay = self_driven(fake_cluster)
+        run: Any = SimpleNamespace(config=cluster_actors.config, spec=VECTOR, replay=replay)
+        fake_cluster.fake_host(1).silent = True
+        began, saver = fake_cluster.clock.now, Saver(tmp_path, keep=3)
+        flush_rows(run, saver)
+        saver.close()
+
+        assert dict(saver.saved_rows) == {0: 40, 1: 0}
+        limit_s = cluster_actors.config.cluster.absent_s + 2 * WAIT_S
+        assert fake_cluster.clock.now - began < limit_s
+
+    def test_an_absent_host_is_not_asked(self, fake_cluster):
+        cluster_actors, replay = self_driven(fake_cluster)
+        fake_cluster.fake_host(1).silent = True
+        cluster_actors.allow(True, [0.5, 0.5])
+        fake_cluster.clock.now += 2 * cluster_actors.config.cluster.absent_s
+        cluster_actors.look()
+
+        assert self.counts(replay.unsaved([0, 0])) == [40, None]
+        assert fake_cluster.fake_host(1).orders(CopyRows) == []
+
+    def test_a_host_that_falls_silent_meanwhile_is_lost_after_lost_s(self, fake_cluster):
+        cluster_actors, replay = self_driven(fake_cluster)
+        fake_cluster.fake_host(1).silent = True
+        replay.unsaved([0, 0])
+        fake_cluster.clock.now += cluster_actors.config.cluster.lost_s
+        cluster_actors.look()
+
+        assert fake_cluster.starts(1) == 2
+        assert fake_cluster.fake_host(1).orders(CopyRows) == []
+
+    def test_a_late_copy_is_returned_once_by_the_next_call(self, fake_cluster):
+        cluster_actors, replay = self_driven(fake_cluster)
+        fake_cluster.fake_host(1).silent = True
+        replay.unsaved([0, 0])
+        fake_cluster.fake_host(1).silent = False
+        cluster_actors.look()
+
+        assert self.counts(replay.unsaved([40, 0])) == [0, 40]
+        assert self.counts(replay.unsaved([40, 40])) == [0, 0]
+        assert len(fake_cluster.fake_host(1).orders(CopyRows)) == 2
+
+    def test_a_late_copy_of_rows_that_a_checkpoint_has_saved_is_dropped(self, fake_cluster):
+        _, replay = self_driven(fake_cluster)
+        fake_cluster.fake_host(1).silent = True
+        replay.unsaved([0, 0])
+        fake_cluster.fake_host(1).silent = False
+        replay.save([40, 0])
+
+        assert self.counts(replay.unsaved([40, 40])) == [0, None]
+
+    def test_a_copy_of_a_lost_shard_is_dropped(self, fake_cluster):
+        cluster_actors, replay = self_driven(fake_cluster)
+        fake_cluster.fake_host(1).silent = True
+        replay.unsaved([0, 0])
+        fake_cluster.lose(1)
+        cluster_actors.look()
+        cluster_actors.look()
+        cluster_actors.settle()
+
+        assert self.counts(replay.unsaved([40, 0])) == [0, 0]
+
+    def test_one_copy_has_about_as_many_bytes_as_a_segment(self, fake_cluster, monkeypatch):
+        monkeypatch.setattr(module, "SEGMENT_BYTES", 25 * row_bytes(schema_of(VECTOR)))
+        _, replay = self_driven(fake_cluster)
+
+        assert self.counts(replay.unsaved([0, 0])) == [25, 25]
+        assert self.counts(replay.unsaved([25, 25])) == [15, 15]
+
+    def test_in_sync_a_slow_host_is_waited_for(self, fake_cluster):
+        cluster_actors = fake_cluster.cluster_actors(cluster={"absent_s": 1.0, "lost_s": 1_000.0})
+        played(cluster_actors, 40)
+        wait, began = fake_cluster.wait, fake_cluster.clock.now
+
+        def late(hosts: Any, timeout_s: float) -> None:
+            wait(hosts, timeout_s)
+            fake_cluster.fake_host(1).silent = fake_cluster.clock.now < began + 20.0
+
+        fake_cluster.wait = late  # type: ignore[method-assign]
+        fake_cluster.fake_host(1).silent = True
+
+        assert self.counts(replay_of(cluster_actors).unsaved([0, 0])) == [40, 40]
 
 
 class TestSaving:
@@ -358,6 +476,34 @@ class TestShardRecovery:
             SavedReplay(state, arrays, [read_segments(segments, n) for n in (0, 1)])
         )
         assert keys(fake_cluster, again) == before
+
+    def test_a_checkpoint_in_which_a_shard_is_lost_has_every_row_that_it_counts(
+        self, fake_cluster, saver, tmp_path, monkeypatch
+    ):
+        """The next host worker plays before it saves: its rows follow those that were restored."""
+        cluster_actors, replay = self_driven(fake_cluster, rows=30)
+        cluster_actors.recall = ShardRecovery(saver).recall
+        self.saved(saver, replay, 60)
+        fake_cluster.fake_host(1).hands.write(0, 20)
+        cluster_actors.settle()
+        (_, block) = replay.unsaved([30, 30])
+        saver.rows(block.first, block.columns, 1)
+        wait = fake_cluster.wait
+
+        def lose_once(hosts: Any, timeout_s: float) -> None:
+            wait(hosts, timeout_s)
+            if fake_cluster.starts(1) == 1:
+                fake_cluster.lose(1)
+
+        monkeypatch.setattr(FakeActorGroup, "start", lambda group: group.write(0, 7))
+        fake_cluster.wait = lose_once  # type: ignore[method-assign]
+        fake_cluster.fake_host(1).silent = True
+        self.saved(saver, replay, 120)
+
+        found = checkpoint.newest(tmp_path / "checkpoints").found
+        assert found is not None
+        assert found.state()["replay"]["shards"][1]["committed"] == 37
+        assert [(s.first, s.last) for s in found.segments() if s.shard == 1] == [(0, 30), (30, 37)]
 
     def test_without_a_checkpoint_nothing_is_given_back(self, fake_cluster, saver, tmp_path):
         cluster_actors = fake_cluster.cluster_actors()
