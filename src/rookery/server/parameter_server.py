@@ -327,8 +327,9 @@ class ParameterServer:
         about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
         records = [Record("push", about, update)]
         pending = [*self._machine.pending, pending_of(records[0])]
-        if not self._waiting():
+        if not self._machine.round_is_open:
             self._opened = self._clock()
+            records.insert(0, self._opening())
         if self._complete(pending):
             records.append(self._closing(pending, None))
         self._commit(records)
@@ -393,12 +394,21 @@ class ParameterServer:
             self._commit([self._closing(pending, None) if enough else skip("quorum")])
 
     def _overdue(self) -> bool:
-        late = self.rules.synchronous and self._waiting()
+        late = self.rules.synchronous and self._machine.round_is_open
         return late and self._clock() - self._opened >= self.rules.deadline_s
 
-    def _waiting(self) -> bool:
-        """Has the round begun?"""
-        return bool(self._machine.pending) or self._machine.invited is not None
+    def _opening(self) -> Record:
+        """Returns that a round begins, with the settings that a restart must not change in it."""
+        return Record("open", self._terms())
+
+    def _terms(self) -> dict[str, Any]:
+        """Returns the settings of a round that decide what becomes of its updates."""
+        return {"aggregation": self.rules.aggregation.value}
+
+    def _is_foreign_round(self, machine: Machine) -> bool:
+        """Did an open round begin with settings that forbid this server to close it?"""
+        terms = machine.terms  # None: no round is open, or an earlier release opened it
+        return terms is not None and terms["aggregation"] != self.rules.aggregation.value
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         """Is this enough to be applied without waiting for the deadline?"""
@@ -528,26 +538,20 @@ class ParameterServer:
         later one already, since a version must not stand for two sets of parameters.
         """
         with self._turn():
-            before = self._shown
-            found = self._own_store().load() if path is None else store.look_into(Path(path))
-            if found is None:
-                raise CheckpointError(f"there is no checkpoint in {self._own_store().folder}")
-            self._machine = self._restored(found)
-            renamed = self._would_stand_for_two(before)
-            if renamed:
-                self._machine.version = before.version + 1
-            self._opened = self._clock()
+            folder = self._own_store().folder if path is None else Path(path)
+            machine = self._restored(store.look_into(folder))
+            if self._is_foreign_round(machine):
+                machine.do(skip("settings"))
+            if _would_stand_for_two(machine, self._shown):
+                machine.version = self._shown.version + 1
+            if self._store is not None:  # first: where this fails, the present state stays
+                self._store.replace(machine.state(), machine.identity())
+                self._saved, self._trouble = machine.version, ""
+            self._machine, self._opened = machine, self._clock()
             self._publish()
-            if self._store is not None and (path is not None or renamed):
-                self.save_checkpoint()
-            return self._machine.version
-
-    def _would_stand_for_two(self, before: Parameters) -> bool:
-        """Would the version that was loaded be an earlier one, or that of other parameters?"""
-        if self._machine.version != before.version:
-            return self._machine.version < before.version
-        loaded = self._split(self._machine.stepper.values)
-        return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
+            if self._store is not None:
+                self._store.settle()
+            return machine.version
 
     @checked
     def close(self) -> None:
@@ -564,8 +568,14 @@ class ParameterServer:
             self._machine = self._restored(found)
             self._saved = int(found.saved.numbers["version"])
         self._publish()
+        self._refuse_past()
+        if self._is_foreign_round(self._machine):
+            self._commit([skip("settings")])
         if self._store is not None and found is None:
             self.save_checkpoint()  # initial parameters may be others the next time
+
+    def _refuse_past(self) -> None:
+        """Refuses to go on from what this server may not go on from."""
 
     def _restored(self, found: StoredServer) -> Machine:
         start = self._split(self._machine.stepper.values)
@@ -608,6 +618,14 @@ class ParameterServer:
 def skip(why: str) -> Record:
     """Returns that a round comes to nothing."""
     return Record("skip", {"why": why})
+
+
+def _would_stand_for_two(machine: Machine, before: Parameters) -> bool:
+    """Would the version that was loaded be an earlier one, or that of other parameters?"""
+    if machine.version != before.version:
+        return machine.version < before.version
+    loaded = machine.layout.split(machine.stepper.values)
+    return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
 
 
 def client_of(worker: str) -> str:

@@ -294,7 +294,7 @@ def _clear(run_dir: Path, made: Sequence[Path]) -> None:
     """Empties a folder that nobody was served from; keys of clients stay."""
     shutil.rmtree(run_dir / STORE, ignore_errors=True)
     run_folder.forget(run_dir)
-    for name in (LEDGER + LOCK, run_folder.LOCK):
+    for name in (LEDGER, LEDGER + LOCK, run_folder.LOCK):
         (run_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # keys are in it, or somebody else's files
         for path in made:

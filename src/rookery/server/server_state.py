@@ -53,6 +53,7 @@ class Machine:
         self.roster = Roster()
         self.pending: list[Pending] = []
         self.invited: list[str] | None = None  # who may push in this round; None: everybody
+        self.terms: dict[str, Any] | None = None  # settings that the open round began with
         self.version = 0
         self.counts: Counter[str] = Counter()
 
@@ -76,6 +77,11 @@ class Machine:
         weights = np.array([each.weight for each in votes])
         return aggregate.aggregate(method, updates, weights, self.moving.liars)
 
+    @property
+    def round_is_open(self) -> bool:
+        """Is something pending, or has a round drawn its clients?"""
+        return bool(self.pending) or self.invited is not None
+
     def do(self, record: Record) -> None:
         """Lets something happen."""
         DEEDS[record.kind](self, record)
@@ -97,7 +103,10 @@ class Machine:
         self.counts[f"skipped_{record.about['why']}"] += 1
 
     def _end_round(self) -> None:
-        self.pending, self.invited = [], None
+        self.pending, self.invited, self.terms = [], None, None
+
+    def _open(self, record: Record) -> None:
+        self.terms = dict(record.about)
 
     def _invite(self, record: Record) -> None:
         self.invited = list(record.about["workers"])
@@ -135,6 +144,7 @@ class Machine:
             "counts": dict(self.counts),
             "pending": [[each.worker, each.weight] for each in self.pending],
             "invited": self.invited,
+            "terms": self.terms,
         }
         return SavedServer(about, arrays)
 
@@ -179,6 +189,8 @@ class Machine:
             for i, (worker, weight) in enumerate(numbers["pending"])
         ]
         self.invited = None if numbers["invited"] is None else list(numbers["invited"])
+        terms = numbers.get("terms")  # an earlier release did not save them
+        self.terms = None if terms is None else dict(terms)
         self.roster.restore(numbers["workers"])
         self.counts = Counter(numbers["counts"])
         self.version = int(numbers["version"])
@@ -186,6 +198,7 @@ class Machine:
 
 
 DEEDS: dict[str, Callable[[Machine, Record], None]] = {
+    "open": Machine._open,
     "push": Machine._push,
     "apply": Machine._apply,
     "skip": Machine._skip,

@@ -67,18 +67,29 @@ class Store:
         return 0 if self._journal is None else self._journal.size
 
     def load(self) -> StoredServer | None:
-        """Returns what an earlier server left, and goes on with its journal; None: nothing."""
+        """Returns what an earlier server left, and goes on with its journal; None: nothing.
+
+        For a store just made.
+        """
         if not (self.folder / CHECKPOINT).exists():
             return None
         saved = read_checkpoint(self.folder / CHECKPOINT)
-        self._close_journal()
         self._number = _journal_number(saved)
         self._journal, frames = Journal.reopen(self._path(self._number))
-        self._settle()
+        self.settle()
         return StoredServer(saved, frames)
 
     def save(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
-        """Replaces the checkpoint and begins a new journal."""
+        """Replaces the checkpoint, begins a new journal, and waits until the disk has both."""
+        path = self.replace(saved, identity)
+        self.settle()
+        return path
+
+    def replace(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
+        """Replaces the checkpoint and begins a new journal; `settle` must follow.
+
+        Where it raises, the old checkpoint and its journal are still the ones that count.
+        """
         number = self._number + 1
         path = self.folder / CHECKPOINT
         try:
@@ -92,15 +103,14 @@ class Store:
             journal.close()
             raise
         self._close_journal()
-        self._journal, self._number = journal, number
-        self._settle()
+        self._journal, self._number, self._settled = journal, number, False
         return path
 
     def append(self, records: Sequence[Record]) -> None:
         """Writes down what happens; when this returns, the disk has it."""
         assert self._journal is not None, "save() or load() comes first"
         if not self._settled:
-            self._settle()
+            self.settle()
         self._journal.append(records)
 
     def close(self) -> None:
@@ -116,7 +126,7 @@ class Store:
     def _path(self, number: int) -> Path:
         return self.folder / f"journal-{number:09d}.log"
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Waits until the disk has the checkpoint's name; only then the old journal may go."""
         self._settled = False
         try:

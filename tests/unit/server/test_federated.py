@@ -50,10 +50,10 @@ class Budget:
         self.noise_multiplier, self.target_epsilon, self.delta = 1e-6, float(rounds), 1e-5
         self.epsilon = 0.0
 
-    def would_be(self, rounds: int = 1) -> float:
+    def would_be(self, rounds: int = 1, *, sample_rate: float | None = None) -> float:
         return self.epsilon + rounds
 
-    def charge(self) -> float:
+    def charge(self, *, sample_rate: float | None = None) -> float:
         assert self.would_be() <= self.target_epsilon, "asked for more than there is"
         self.epsilon += 1
         return self.epsilon
