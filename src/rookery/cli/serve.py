@@ -113,7 +113,8 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar="NAME",
         help="end the quarantine of a client, whose updates are refused because several in a row "
-        "had NaN or infinity; repeatable (default: none)",
+        "had NaN or infinity or would have made the parameters infinite; repeatable (default: "
+        "none)",
     )
     group.add_argument(
         "--status-token-file",
@@ -178,6 +179,13 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         metavar="F",
         help="number of Byzantine (faulty or malicious) clients that a robust --aggregation must "
         "tolerate; a round then needs at least 2F + 1 clients, with krum 2F + 3 (default 0)",
+    )
+    group.add_argument(
+        "--max-norm",
+        type=arguments.between(1e-30, 1e30),
+        metavar="N",
+        help="largest L2 norm of an update; the server refuses larger ones and names their client "
+        "(default: any norm that leaves parameters and optimizer finite)",
     )
 
 
@@ -314,6 +322,7 @@ def plan_of(args: argparse.Namespace, config: "Config") -> "Plan":
         deadline_s=args.deadline,
         staleness=args.staleness,
         byzantine=args.byzantine,
+        max_norm=args.max_norm,
         server_rule=args.server_rule,
         mu=args.mu,
         round_steps=args.round_steps,

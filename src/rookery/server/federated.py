@@ -35,11 +35,11 @@ from rookery.server.aggregate import Aggregation
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Maker
-from rookery.server.parameter_server import Parameters, ParameterServer, Push, checked, skip
+from rookery.server.parameter_server import Parameters, ParameterServer, Push, checked
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.server_rules import choose
-from rookery.server.server_state import Machine, Pending
+from rookery.server.server_state import Machine, Pending, skip
 from rookery.types import Array, Floats
 
 MU = 0.01  # of FedProx, unless it is said
@@ -131,6 +131,7 @@ class FederatedParameterServer(ParameterServer):
         staleness: str = "discount",
         max_staleness: int = 16,
         max_weight: float = 1e6,
+        max_norm: float | None = None,
         quarantine_after: int = 3,
         trim: float = 0.1,
         byzantine: int = 0,
@@ -161,6 +162,7 @@ class FederatedParameterServer(ParameterServer):
             staleness=staleness,
             max_staleness=max_staleness,
             max_weight=max_weight,
+            max_norm=max_norm,
             quarantine_after=quarantine_after,
             trim=trim,
             byzantine=byzantine,
@@ -303,7 +305,8 @@ class FederatedParameterServer(ParameterServer):
     def _incoming(self, update: Floats) -> Floats:
         """Returns the change as a gradient, [P]: against the one the optimizer goes."""
         is_delta = self.pushes is Pushes.DELTAS
-        gradient = -update if is_delta else self._machine.stepper.values - update
+        with np.errstate(over="ignore"):  # an infinite change is refused
+            gradient = -update if is_delta else self._machine.stepper.values - update
         return noise.clip(gradient, self.clip_norm) if self.private else gradient
 
     def _weight(self, weight: float) -> float:

@@ -1,8 +1,9 @@
 """The parameters, and the torch optimizer that moves them."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -75,8 +76,50 @@ class Stepper:
         """Returns the learning rate of each of the optimizer's groups."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def step(self, gradient: Floats, lrs: list[float]) -> None:
-        """Takes one step with these learning rates; the optimizer's own stay what they were."""
+    def step(self, gradient: Floats, lrs: list[float]) -> bool:
+        """Takes one step with these learning rates; the optimizer's own stay what they were.
+
+        Returns False where parameters or the optimizer's tensors would not be finite after it:
+        everything is then as it was before.
+        """
+        before = self._snapshot()
+        self._move(gradient, lrs)
+        if self._overflowed(before):
+            self._put_back(before)
+            return False
+        return True
+
+    def survives(self, gradient: Floats) -> bool:
+        """Says whether a step would leave everything finite, and takes none."""
+        before = self._snapshot()
+        self._move(gradient, self.lrs)
+        overflowed = self._overflowed(before)
+        self._put_back(before)
+        return not overflowed
+
+    def _snapshot(self) -> "Snapshot":
+        slots = {
+            parameter: {key: _copied(value) for key, value in state.items()}
+            for parameter, state in self.optimizer.state.items()
+        }
+        return Snapshot(self.values.copy(), slots)
+
+    def _put_back(self, before: "Snapshot") -> None:
+        self.values[:] = before.values
+        self.optimizer.state.clear()
+        self.optimizer.state.update(before.slots)
+
+    def _overflowed(self, before: "Snapshot") -> bool:
+        """A tensor that was not finite before the step, as some optimizers begin, is none of it."""
+        if not np.isfinite(self.values).all():
+            return True
+        return any(
+            not _finite(value) and _finite(before.slots.get(parameter, {}).get(key))
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+        )
+
+    def _move(self, gradient: Floats, lrs: list[float]) -> None:
         own = [group["lr"] for group in self.optimizer.param_groups]
         self._grad.numpy()[:] = gradient  # the two share their memory
         self._set(lrs)
@@ -124,6 +167,22 @@ class Stepper:
             index, _, key = name.partition(".")
             found.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
+
+
+class Snapshot(NamedTuple):
+    """Parameters and the optimizer's state at one moment."""
+
+    values: Floats  # [P]
+    slots: dict[Any, dict[str, Any]]  # by parameter
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+def _finite(value: Any) -> bool:
+    """Is it anything but a tensor with NaN or infinity?"""
+    return not isinstance(value, Tensor) or bool(torch.isfinite(value).all())
 
 
 def _maker(optimizer: str | Maker) -> Maker:

@@ -30,7 +30,7 @@ from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Maker
 from rookery.server.server_rules import Rules, Staleness, choose, refuse_weight
-from rookery.server.server_state import Machine, Moving, Pending, pending_of
+from rookery.server.server_state import Machine, Moving, Pending, pending_of, skip
 from rookery.server.store import Store, StoredServer
 from rookery.types import Array, Floats, Weights
 
@@ -40,6 +40,7 @@ Listener: TypeAlias = Callable[[Parameters], None]
 JOURNAL_BYTES = 256 << 20  # a longer journal is replaced by a checkpoint
 JOURNAL_PUSHES = 8  # or one of so many pushes, where those are large
 LOOK_S = 0.05  # between two looks at the deadline, by one who waits
+LOUD = 1e12  # entries up to here overflow no optimizer by themselves; larger ones are tried first
 PARTS = 256  # of one client, as in "client/part"
 
 
@@ -51,6 +52,8 @@ class Receipt(NamedTuple):
     | ok | yes | it counts |
     | duplicate | yes | it was taken before, and counts once |
     | finite | no | NaN or Inf in it; several in a row end in quarantine |
+    | overflow | no | it would make parameters or optimizer infinite; quarantine as above |
+    | norm | no | its L2 norm is above `max_norm` |
     | stale | no | computed with a version that is too old, or not of this server |
     | round | no | the worker has pushed in this round already, or a whole batch alone |
     | uninvited | no | this round goes without the worker (under differential privacy) |
@@ -104,6 +107,7 @@ class ParameterServer:
         staleness: str = "discount",
         max_staleness: int = 16,
         max_weight: float = 1e6,
+        max_norm: float | None = None,
         quarantine_after: int = 3,
         trim: float = 0.1,
         byzantine: int = 0,
@@ -123,6 +127,7 @@ class ParameterServer:
             staleness=Staleness(choose(Staleness, staleness, "staleness")),
             max_staleness=max_staleness,
             max_weight=max_weight,
+            max_norm=max_norm,
             quarantine_after=quarantine_after,
             liars=Liars(trim, byzantine),
         )
@@ -308,7 +313,7 @@ class ParameterServer:
             return self._answer("duplicate", accepted=True)
         self._refuse_over()
         if not push.finite:
-            return self._strike(push.worker)
+            return self._strike(push.worker, "finite")
         scale = self.rules.scale(0 if push.version is None else self._shown.version - push.version)
         if scale is None:
             return self._answer("stale")
@@ -317,10 +322,20 @@ class ParameterServer:
         pushed = sum(each.worker == push.worker for each in self._machine.pending)
         if pushed >= (1 if self.rules.synchronous else self.rules.update_frequency):
             return self._answer("round")
+        update = self._incoming(push.update)
+        if self.rules.too_long(update):
+            return self._answer("norm")
+        if not self._survives(update):
+            return self._strike(push.worker, "overflow")
         if scale != 1.0:
             self._count("discounted")
-        self._accept(push, self._incoming(push.update) * np.float32(scale))
+        self._accept(push, update * np.float32(scale))
         return Receipt(True, "ok", self._machine.version)
+
+    def _survives(self, update: Floats) -> bool:
+        """Says whether parameters and optimizer would stay finite if this alone were applied."""
+        peak = max(update.max(initial=0.0), -update.min(initial=0.0))
+        return bool(peak <= LOUD or (np.isfinite(peak) and self._machine.stepper.survives(update)))
 
     def _accept(self, push: Push, update: Floats) -> None:
         """Writes down an update, and in the same breath what it sets off."""
@@ -356,12 +371,12 @@ class ParameterServer:
         self._count(code)
         return Receipt(accepted, code, self._machine.version)
 
-    def _strike(self, worker: str) -> Receipt:
+    def _strike(self, worker: str, code: str) -> Receipt:
         known = self._machine.roster.workers[worker]
         known.strikes += 1
         if known.strikes >= self.rules.quarantine_after:
             self._commit([Record("quarantine", {"worker": worker, "strikes": known.strikes})])
-        return self._answer("finite")
+        return self._answer(code)
 
     # Rounds.
 
@@ -502,6 +517,7 @@ class ParameterServer:
                 "parameters": machine.layout.total,
                 "workers": machine.roster.active(),
                 "quarantined": machine.roster.quarantined(),
+                "strikes": {name: w.strikes for name, w in workers.items() if w.strikes},
                 "pending": len(machine.pending),
                 "pushes": {name: w.pushes for name, w in workers.items() if w.registered},
                 "counts": dict(machine.counts),
@@ -613,11 +629,6 @@ class ParameterServer:
         service, self._service = self._service, None
         if service is not None:
             service.stop()
-
-
-def skip(why: str) -> Record:
-    """Returns that a round comes to nothing."""
-    return Record("skip", {"why": why})
 
 
 def _would_stand_for_two(machine: Machine, before: Parameters) -> bool:

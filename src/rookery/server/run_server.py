@@ -75,6 +75,7 @@ class Plan:
     deadline_s: float | None = None  # of a round; None: ROUND_S
     staleness: str = "discount"
     byzantine: int = 0  # liars that a robust aggregation reckons with
+    max_norm: float | None = None  # L2 norm of an update; None: any
     server_rule: str = "fedavg"
     mu: float | None = None  # of fedprox; None: the server's own
     round_steps: int = 2_000  # env steps of a client in a federated round
@@ -258,6 +259,11 @@ CLASHES = (
         "--server-rule is for rounds of training, and clients send gradients; say --mode "
         "federated, or leave --server-rule out",
     ),
+    Clash(
+        lambda plan: plan.max_norm is not None and plan.privacy is not None,
+        "--max-norm refuses updates above a norm, and with differential privacy --clip scales them "
+        "down to one; leave --max-norm out",
+    ),
 )
 
 
@@ -343,6 +349,7 @@ def _of_gradients(
         deadline_s=plan.round_s,
         staleness=plan.staleness,
         byzantine=plan.byzantine,
+        max_norm=plan.max_norm,
     )
 
 
@@ -364,6 +371,7 @@ def _of_rounds(
         quorum=plan.quorum,
         deadline_s=plan.round_s,
         byzantine=plan.byzantine,
+        max_norm=plan.max_norm,
     )
 
 

@@ -92,11 +92,16 @@ class Machine:
         self.counts["ok"] += 1
 
     def _apply(self, record: Record) -> None:
-        """Where the record does not have the update, it is that of what is pending."""
+        """Where the record does not have the update, it is that of what is pending.
+
+        A step after which something would be infinite is not taken.
+        """
         update = self.aggregate(self.pending) if record.floats is None else record.floats
-        self.stepper.step(update, record.about["lrs"])
-        self._end_round()
-        self.version += 1
+        if self.stepper.step(update, record.about["lrs"]):
+            self._end_round()
+            self.version += 1
+        else:
+            self._skip(skip("overflow"))
 
     def _skip(self, record: Record) -> None:
         self._end_round()
@@ -209,6 +214,11 @@ DEEDS: dict[str, Callable[[Machine, Record], None]] = {
     "quarantine": Machine._quarantine,
     "pardon": Machine._pardon,
 }
+
+
+def skip(why: str) -> Record:
+    """Returns that a round comes to nothing."""
+    return Record("skip", {"why": why})
 
 
 def pending_of(push: Record) -> Pending:

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20  # bytes handed to a connection at once: one that is not read holds no more
 SLACK = 64 << 10  # bytes by which an update may be larger than the parameters
 MESSAGE_LIMIT = 1000  # characters of a refusal
+FAULTS = {
+    "finite": "the update has NaN or infinity; mend the client: several in a row end in quarantine",
+    "overflow": "the update would make parameters or optimizer infinite; mend the client: several "
+    "in a row end in quarantine",
+    "norm": "the update has a larger L2 norm than is allowed; lower the client's learning rate or "
+    "raise --max-norm",
+}  # codes of updates that show a fault of their client
 T = TypeVar("T")
 
 
@@ -193,7 +200,7 @@ class Messages:
         try:
             body = await call.body.read(self._limits.patience_s(said.size))
             self._metrics.count("received_bytes_total", said.kind, len(body))
-            return await self._handled(said, body)
+            return await self._handled(call, body)
         finally:
             self._receiving -= said.size
 
@@ -205,12 +212,20 @@ class Messages:
                 code="busy",
             )
 
-    async def _handled(self, said: Request, body: bytearray) -> ServiceAnswer:
-        handler = self._handlers[said.kind]
+    async def _handled(self, call: Exchange, body: bytearray) -> ServiceAnswer:
+        said, handler = call.said, self._handlers[call.said.kind]
         outcome = await self._in_thread(lambda: handler(said, body))
         if said.kind is Kind.PUSH and not outcome.accepted:
-            self._metrics.count("refused_total", outcome.code)
+            self._note_unaccepted(call, outcome.code)
         return outcome
+
+    def _note_unaccepted(self, call: Exchange, code: str) -> None:
+        """Counts an update that fits and does not count; names its client where it is at fault."""
+        if code in FAULTS:
+            refusal = RefusedError(FAULTS[code], code)
+            self._refused.note(refusal, f"{call.said.client} at {call.peer}")
+        else:
+            self._metrics.count("refused_total", code)
 
     def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -12,8 +12,9 @@ and converted to (epsilon, delta) in the end.
 
 The file has the promise (target, delta, number of clients), and a ledger with another promise is
 refused. It also has every round that was ever charged, with its own z and q: a restart with other
-noise or another rate goes on from what is spent. A round is on the disk before `charge` returns. One
-that is charged and then never shown, since the server was killed between the two, stays charged.
+noise or another rate goes on from what is spent. A round is on the disk before `charge` returns.
+One that is charged and then never shown, since the server was killed between the two, stays
+charged.
 """
 
 import fcntl
@@ -134,8 +135,9 @@ class Ledger:
     def charge(self, *, sample_rate: float | None = None) -> float:
         """Charges one round and returns epsilon with it; call it before the round is shown.
 
-        `sample_rate` is the rate that the round was drawn with, None: the ledger's. Where that would pass the target, nothing is charged and BudgetError raised. Where the
-        round cannot be written down, CheckpointError: show nothing then either.
+        `sample_rate` is the rate that the round was drawn with, None: the ledger's. Where epsilon
+        would pass the target, nothing is charged and BudgetError raised. Where the round cannot be
+        written down, CheckpointError: show nothing then either.
         """
         with self._turn:
             after = self._after(1, sample_rate)
