@@ -2,8 +2,9 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+import math
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ class Stepper:
     ):
         self.values: Floats = start  # [P], moved in place
         self._grad = torch.zeros(layout.total)
+        self._before = Snapshot(start)
         maker = _maker(optimizer)
         settings: dict[str, Any] = {"lr": lr, **kwargs}
         fused = _fusible(maker) and "foreach" not in kwargs
@@ -82,39 +84,28 @@ class Stepper:
         Returns False where parameters or the optimizer's tensors would not be finite after it:
         everything is then as it was before.
         """
-        before = self._snapshot()
+        self._before.take(self.values, self.optimizer.state)
         self._move(gradient, lrs)
-        if self._overflowed(before):
-            self._put_back(before)
+        if self._overflowed():
+            self._before.put_back(self.values, self.optimizer.state)
             return False
         return True
 
     def survives(self, gradient: Floats) -> bool:
         """Says whether a step would leave everything finite, and takes none."""
-        before = self._snapshot()
+        self._before.take(self.values, self.optimizer.state)
         self._move(gradient, self.lrs)
-        overflowed = self._overflowed(before)
-        self._put_back(before)
+        overflowed = self._overflowed()
+        self._before.put_back(self.values, self.optimizer.state)
         return not overflowed
 
-    def _snapshot(self) -> "Snapshot":
-        slots = {
-            parameter: {key: _copied(value) for key, value in state.items()}
-            for parameter, state in self.optimizer.state.items()
-        }
-        return Snapshot(self.values.copy(), slots)
-
-    def _put_back(self, before: "Snapshot") -> None:
-        self.values[:] = before.values
-        self.optimizer.state.clear()
-        self.optimizer.state.update(before.slots)
-
-    def _overflowed(self, before: "Snapshot") -> bool:
+    def _overflowed(self) -> bool:
         """A tensor that was not finite before the step, as some optimizers begin, is none of it."""
-        if not np.isfinite(self.values).all():
+        if not _finite(torch.from_numpy(self.values)):
             return True
+        before = self._before.slots
         return any(
-            not _finite(value) and _finite(before.slots.get(parameter, {}).get(key))
+            not _finite(value) and _finite(before.get(parameter, {}).get(key))
             for parameter, state in self.optimizer.state.items()
             for key, value in state.items()
         )
@@ -169,20 +160,45 @@ class Stepper:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
 
 
-class Snapshot(NamedTuple):
-    """Parameters and the optimizer's state at one moment."""
+class Snapshot:
+    """Parameters and an optimizer's state at one moment, in memory that is used again."""
 
-    values: Floats  # [P]
-    slots: dict[Any, dict[str, Any]]  # by parameter
+    def __init__(self, values: Floats):
+        self._values = np.empty_like(values)  # [P]
+        self.slots: dict[Any, dict[str, Any]] = {}  # by parameter
+
+    def take(self, values: Floats, state: Mapping[Any, Mapping[str, Any]]) -> None:
+        self._values[:] = values
+        self.slots = {
+            parameter: {
+                key: _copied(value, self.slots.get(parameter, {}).get(key))
+                for key, value in slots.items()
+            }
+            for parameter, slots in state.items()
+        }
+
+    def put_back(self, values: Floats, state: MutableMapping[Any, Any]) -> None:
+        """Gives its own memory away; the next `take` finds other."""
+        values[:] = self._values
+        state.clear()
+        state.update(self.slots)
+        self.slots = {}
 
 
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+def _copied(value: Any, room: Any) -> Any:
+    """Returns a copy of a slot, in `room` where that is a tensor like it."""
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    if isinstance(room, Tensor) and (room.shape, room.dtype) == (value.shape, value.dtype):
+        return room.copy_(value)
+    return value.detach().clone()
 
 
 def _finite(value: Any) -> bool:
     """Is it anything but a tensor with NaN or infinity?"""
-    return not isinstance(value, Tensor) or bool(torch.isfinite(value).all())
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
+        return True
+    return all(math.isfinite(end) for end in torch.aminmax(value))  # one pass, no memory
 
 
 def _maker(optimizer: str | Maker) -> Maker:
