@@ -104,8 +104,14 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--add-client",
         metavar="NAME",
-        help="make a secret key for a client, print the command with which it joins, and exit "
+        help="make a secret key for a new client, print the command with which it joins, and exit "
         "(default: start the server)",
+    )
+    group.add_argument(
+        "--rotate",
+        action="store_true",
+        help="with --add-client, replace the key of a client that has one, which ends that client "
+        "if it runs (default: refuse a name that has a key)",
     )
     group.add_argument(
         "--pardon",
@@ -272,7 +278,9 @@ def run(args: argparse.Namespace) -> int:
 
     plan = plan_of(args, config)
     if args.add_client:
-        return add_client(plan, args.add_client, json=args.json)
+        return add_client(plan, args.add_client, rotate=args.rotate, json=args.json)
+    if args.rotate:
+        raise ConfigError("--rotate was given without a client; name it with --add-client NAME")
     outcome = serve(plan)
     answer = outcome.answer
     if args.json:
@@ -383,11 +391,11 @@ def _token(given: str | None) -> str | None:
     return read_key(Path(given))
 
 
-def add_client(plan: "Plan", client: str, *, json: bool) -> int:
+def add_client(plan: "Plan", client: str, *, rotate: bool, json: bool) -> int:
     """Makes the secret key of a parameter server's client; prints the command by which it joins.
 
-    Writes the key to the server's key file, and to a file to copy to the client. Returns the exit
-    code 0.
+    A client that has a key is refused unless `rotate` replaces it. Writes the key to the server's
+    key file, and to a file to copy to the client. Returns the exit code 0.
     """
     from rookery.server.http.client_keys import Keys
     from rookery.server.http.wire_format import checked_name
@@ -397,7 +405,7 @@ def add_client(plan: "Plan", client: str, *, json: bool) -> int:
     keys, own = plan.keys_file, key_file(plan.keys_file, client)
     try:
         keys.parent.mkdir(parents=True, exist_ok=True)
-        key = Keys(keys).issue(client)
+        key = Keys(keys).rotate(client) if rotate else Keys(keys).issue(client)
         with contextlib.suppress(FileNotFoundError):
             own.unlink()  # the file of the client's previous key
         with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

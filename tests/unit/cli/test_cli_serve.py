@@ -69,6 +69,7 @@ class TestPlan:
     def test_flags_become_a_plan(self):
         flags = {"--bind": "0.0.0.0:0", "--mode": "federated", "--aggregation": "median"}
         flags |= {"--quorum": "3", "--deadline": "5", "--rounds": "7", "--seed": "3"}
+        flags |= {"--max-norm": "2.5"}
         words = [word for pair in flags.items() for word in pair]
 
         plan = planned("--scenario", "corridor", *words)
@@ -77,6 +78,7 @@ class TestPlan:
         assert (plan.sharing, plan.aggregation) == (Sharing.FEDERATED, "median")
         assert (plan.quorum, plan.deadline_s, plan.until) == (3, 5.0, 7)
         assert plan.config.run.seed == 3
+        assert plan.max_norm == 2.5
         assert plan.run_dir == Path("runs/corridor-server")
         assert plan.keys_file == Path("runs/corridor-server/keys.json")
         assert (plan.round_s, planned("--scenario", "corridor").round_s) == (5.0, 30.0)
@@ -108,6 +110,7 @@ class TestPlan:
         [
             (["--mode", "federated", "--mu", "0.1"], "say --server-rule fedprox"),
             (["--server-rule", "fedprox"], "say --mode federated"),
+            (["--mode", "federated", "--max-norm", "2", *BUDGET], "leave --max-norm out"),
         ],
     )
     def test_flags_that_do_not_go_together_are_refused_with_what_to_say(self, flags, why):
@@ -162,13 +165,29 @@ class TestKeys:
         modes = {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
         assert modes == {0o600}
 
-    def test_the_key_before_is_void(self, tmp_path):
+    def test_a_client_that_exists_keeps_its_key(self, tmp_path, capsys):
         self.add(tmp_path)
         before = join.read_key(tmp_path / "alice.key")
+
+        assert self.add(tmp_path) == 2
+
+        assert "--rotate" in capsys.readouterr().err
+        assert join.read_key(tmp_path / "alice.key") == before
+        assert Keys(tmp_path / "keys.json").get("alice") == before
+
+    def test_with_rotate_the_key_before_is_void(self, tmp_path):
         self.add(tmp_path)
+        before = join.read_key(tmp_path / "alice.key")
+        assert self.add(tmp_path, "--rotate") == 0
 
         assert join.read_key(tmp_path / "alice.key") != before
-        assert Keys(tmp_path / "keys.json").get("alice") != before
+        assert Keys(tmp_path / "keys.json").get("alice") == join.read_key(tmp_path / "alice.key")
+
+    def test_rotate_is_for_clients_that_exist(self, tmp_path, capsys):
+        assert self.add(tmp_path, "--rotate") == 2
+        assert "leave --rotate out" in capsys.readouterr().err
+        assert main(["serve", "--scenario", "corridor", "--rotate"]) == 2
+        assert "--add-client" in capsys.readouterr().err
 
     def test_the_answer_can_be_read_by_programs(self, tmp_path, capsys):
         self.add(tmp_path, "--json", "--tls-cert", "c.pem")

@@ -20,6 +20,7 @@ from rookery.server.http.parameter_cache import ParameterSource, Parcels
 from rookery.server.http.prometheus import Metrics, plain
 from rookery.server.http.refusals import Refusals
 from rookery.server.http.request_body import Body
+from rookery.server.http.version_watch import VersionWatch
 from rookery.server.http.wire_format import Answer, Bytes, Kind, Request
 from rookery.types import Array
 
@@ -122,6 +123,7 @@ class Messages:
         self._server, self._gate, self._limits = server, gate, gate.limits
         self._metrics, self._refused, self._threads = metrics, refused, threads
         self._parcels = Parcels(server)
+        self.watch = VersionWatch(lambda: server.version, threads)
         self.body_limit = gate.limits.body_bytes or self._parcels.size + SLACK
         self._receiving = 0  # bytes of bodies that are in memory
         self._handlers: dict[Kind, Callable[[Request, bytearray], ServiceAnswer]] = {
@@ -214,6 +216,8 @@ class Messages:
 
     async def _handled(self, call: Exchange, body: bytearray) -> ServiceAnswer:
         said, handler = call.said, self._handlers[call.said.kind]
+        if said.kind is Kind.PULL:
+            await self.watch.newer_than(said.version, min(said.wait_s, self._limits.wait_s))
         outcome = await self._in_thread(lambda: handler(said, body))
         if said.kind is Kind.PUSH and not outcome.accepted:
             self._note_unaccepted(call, outcome.code)

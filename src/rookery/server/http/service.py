@@ -75,6 +75,7 @@ class Service:
             threads=self._threads,
             crowd=lambda: len(self.crowd),
             status_token=status_token,
+            host=host,
         )
         self._server = HttpServer(self._application.app, self.crowd, self._context)
         self._thread: threading.Thread | None = None
@@ -121,6 +122,7 @@ class Service:
 
     def stop(self) -> None:
         """Answers what is being asked, for a few seconds, and closes everything."""
+        self._application.messages.watch.ended = True
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(GRACE_S + START_S)
