@@ -6,6 +6,6 @@ before they push), `server_rules` (its settings), `aggregate` (many updates beco
 quarantine), `server_state`, `journal` and `store` (what survives a kill -9).
 
 As a command: `run_server` and `serve_report` (`rookery serve`), `advertised_settings` (what clients
-are told), `run_client` and `gradient_worker` (`rookery join`). On the network: `http/`. Private
-clients: `privacy/`.
+are told), `allowed_settings` (what clients take from a server), `run_client` and `gradient_worker`
+(`rookery join`). On the network: `http/`. Private clients: `privacy/`.
 """
