@@ -232,6 +232,39 @@ class TestManyClients:
             server.stop_server()
 
 
+class TestMemory:
+    def test_updates_of_an_open_round_count_against_the_memory(self):
+        size = 5_000
+        served = ParameterServer({"w": np.zeros(size)}, synchronous=True, deadline_s=1e6)
+        limits = Limits(memory_bytes=2 * 4 * size + 2_000)
+        url = served.start_server("localhost", 0, keys=KEYS, limits=limits)
+        update = {"w": np.ones(size, np.float32)}
+        try:
+            for name in KEYS:
+                served.register_worker(name)
+            for name in ("alice", "bob"):
+                with RemoteParameterServer(url, name, KEYS[name]) as own:
+                    assert own.push_gradients(name, update).code == "ok"
+            with (
+                RemoteParameterServer(url, "carol", KEYS["carol"], patience_s=0.2) as carol,
+                pytest.raises(StalledError, match=r"wait for the end of their round.*--memory"),
+            ):
+                carol.push_gradients("carol", update)
+        finally:
+            served.stop_server()
+
+        assert served.get_server_stats()["pending"] == 2
+
+    @pytest.mark.parametrize(
+        "settings", [{"update_frequency": 10}, {"synchronous": True, "quorum": 10}]
+    )
+    def test_a_round_that_could_never_be_complete_is_refused_at_the_start(self, settings):
+        served = ParameterServer({"w": np.zeros(5_000)}, **settings)
+
+        with pytest.raises(ConfigError, match=r"200000 bytes.*raise it \(--memory\)"):
+            served.start_server("localhost", 0, keys=KEYS, limits=Limits(memory_bytes=150_000))
+
+
 class TestOneVoice:
     @pytest.mark.parametrize(
         "settings", [{"synchronous": True, "quorum": 5}, {"aggregation_method": "median"}]

@@ -128,6 +128,14 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
         help="file with the token that HTTP requests for /status and /metrics of the server must "
         "have (default: no token; only requests from this host are answered)",
     )
+    group.add_argument(
+        "--memory",
+        type=arguments.between(0.001, 1e6),
+        default=1.0,
+        metavar="GIB",
+        help="GiB of memory for updates that arrive or wait for the end of their round; clients "
+        "wait while there is no more (default 1)",
+    )
 
 
 def _add_how(group: argparse._ArgumentGroup) -> None:
@@ -341,6 +349,7 @@ def plan_of(args: argparse.Namespace, config: "Config") -> "Plan":
         certificate=_path(args.tls_cert),
         private_key=_path(args.tls_key),
         status_token=_token(args.status_token_file),
+        memory_bytes=int(args.memory * (1 << 30)),
         quiet=args.quiet,
     )
 

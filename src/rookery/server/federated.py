@@ -36,10 +36,11 @@ from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Maker
 from rookery.server.parameter_server import Parameters, ParameterServer, Push, checked
+from rookery.server.pending_update import Pending
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.server_rules import choose
-from rookery.server.server_state import Machine, Pending, skip
+from rookery.server.server_state import Machine, skip
 from rookery.types import Array, Floats
 
 MU = 0.01  # of FedProx, unless it is said
@@ -376,7 +377,7 @@ class FederatedParameterServer(ParameterServer):
             return super()._combined(pending)
         total = np.zeros(self._machine.layout.total)
         for each in pending:
-            total += noise.clip(each.update, self.clip_norm)
+            total += noise.clip(each.part(0, len(total)), self.clip_norm)
         summed = self.rules.aggregation is Aggregation.SUM
         if self.ledger is None:
             count = 1 if summed else len(pending)

@@ -29,8 +29,9 @@ from rookery.server.clients import check_name
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Maker
+from rookery.server.pending_update import Pending
 from rookery.server.server_rules import Rules, Staleness, choose, refuse_weight
-from rookery.server.server_state import Machine, Moving, Pending, pending_of, skip
+from rookery.server.server_state import Machine, Moving, skip
 from rookery.server.store import Store, StoredServer
 from rookery.types import Array, Floats, Weights
 
@@ -158,6 +159,18 @@ class ParameterServer:
             with self._turn():
                 pass
         return self._shown.version
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much memory the updates of the open round take."""
+        return self._machine.pending_bytes
+
+    @property
+    def round_bytes(self) -> int:
+        """How much memory an open round must be able to take, or it would never be closed."""
+        rules = self.rules
+        updates = rules.enough(1) if rules.synchronous else rules.update_frequency
+        return 4 * self._machine.layout.total * updates
 
     @property
     def one_voice(self) -> bool:
@@ -341,7 +354,7 @@ class ParameterServer:
         """Writes down an update, and in the same breath what it sets off."""
         about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
         records = [Record("push", about, update)]
-        pending = [*self._machine.pending, pending_of(records[0])]
+        pending = [*self._machine.pending, Pending(push.worker, push.weight, update)]
         if not self._machine.round_is_open:
             self._opened = self._clock()
             records.insert(0, self._opening())
@@ -519,6 +532,7 @@ class ParameterServer:
                 "quarantined": machine.roster.quarantined(),
                 "strikes": {name: w.strikes for name, w in workers.items() if w.strikes},
                 "pending": len(machine.pending),
+                "pending_bytes": machine.pending_bytes,
                 "pushes": {name: w.pushes for name, w in workers.items() if w.registered},
                 "counts": dict(machine.counts),
                 "saved_version": self._saved,

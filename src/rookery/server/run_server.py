@@ -86,6 +86,7 @@ class Plan:
     certificate: Path | None = None
     private_key: Path | None = None
     status_token: str | None = None
+    memory_bytes: int = 1 << 30  # of updates in an open round or on their way
     quiet: bool = False
 
     @property
@@ -171,6 +172,14 @@ class Served:
             return "budget"
         return None
 
+    @property
+    def pending_bytes(self) -> int:
+        return self.server.pending_bytes
+
+    @property
+    def round_bytes(self) -> int:
+        return self.server.round_bytes
+
     def get_parameters(self, newer_than: int = -1) -> Any:
         return self.server.get_parameters(newer_than)
 
@@ -203,6 +212,7 @@ class Served:
 
 def serve(plan: Plan) -> ServerOutcome:
     """Serves until a limit, a budget or a signal ends it; returns how."""
+    from rookery.server.http.limits import Limits
     from rookery.server.http.service import Service
 
     with (
@@ -226,6 +236,7 @@ def serve(plan: Plan) -> ServerOutcome:
             certificate=plan.certificate,
             private_key=plan.private_key,
             status_token=plan.status_token,
+            limits=Limits(memory_bytes=plan.memory_bytes),
         )
         url = service.start()
         stack.callback(service.stop)

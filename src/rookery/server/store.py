@@ -31,7 +31,8 @@ from rookery.server.journal import Journal, Record, discard, read
 from rookery.types import Array
 from rookery.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, FORMAT)  # 1: without a round's settings, pending updates whole
 CHECKPOINT, LOCK = "checkpoint.safetensors", "lock"
 SUFFIX = ".safetensors"
 ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a checkpoint
@@ -187,7 +188,7 @@ def read_checkpoint(path: Path) -> SavedServer:
             f"{path} cannot be read as a parameter server's checkpoint "
             f"({type(error).__name__}: {error}); give a file that save_checkpoint wrote"
         ) from error
-    if numbers.get("format") != FORMAT:
+    if numbers.get("format") not in READ:
         raise CheckpointError(
             f"{path} has format {numbers.get('format')}, written by Rookery "
             f"{numbers.get('rookery')}; Rookery {__version__} reads format {FORMAT}; load it with "

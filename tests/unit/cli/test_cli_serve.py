@@ -75,7 +75,7 @@ class TestPlan:
     def test_flags_become_a_plan(self):
         flags = {"--bind": "0.0.0.0:0", "--mode": "federated", "--aggregation": "median"}
         flags |= {"--quorum": "3", "--deadline": "5", "--rounds": "7", "--seed": "3"}
-        flags |= {"--max-norm": "2.5"}
+        flags |= {"--max-norm": "2.5", "--memory": "2"}
         words = [word for pair in flags.items() for word in pair]
 
         plan = planned("--scenario", "corridor", *words)
@@ -84,7 +84,7 @@ class TestPlan:
         assert (plan.sharing, plan.aggregation) == (Sharing.FEDERATED, "median")
         assert (plan.quorum, plan.deadline_s, plan.until) == (3, 5.0, 7)
         assert plan.config.run.seed == 3
-        assert plan.max_norm == 2.5
+        assert (plan.max_norm, plan.memory_bytes) == (2.5, 2 << 30)
         assert plan.run_dir == Path("runs/corridor-server")
         assert plan.keys_file == Path("runs/corridor-server/keys.json")
         assert (plan.round_s, planned("--scenario", "corridor").round_s) == (5.0, 30.0)
@@ -317,7 +317,7 @@ class TestNotice:
         told = replace(notice(), settings=settings_of(config))
 
         assert told.settings["algo"]["name"] == "user_algorithm:Rewarded"
-        with pytest.raises(RefusedError, match="user_algorithm:Rewarded.*--scenario FILE"):
+        with pytest.raises(RefusedError, match=r"user_algorithm:Rewarded.*--scenario FILE"):
             config_of(told)
 
     def test_an_environment_that_is_installed_here_may_be_named(self):

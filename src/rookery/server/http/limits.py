@@ -10,7 +10,7 @@ class Limits:
     """Bounds of a service; each default suits a few dozen clients."""
 
     body_bytes: int = 0  # of one update; 0: as many as the parameters have, and 64 KiB
-    memory_bytes: int = 1 << 30  # of all updates that are being received at once
+    memory_bytes: int = 1 << 30  # of all updates that are being received, or in an open round
     header_bytes: int = 16384  # of an HTTP request's head
     connections: int = 4096  # open at once; the oldest idle one gives way to a new one
     client_connections: int = 128  # of one client; its oldest idle one gives way to a new one

@@ -56,6 +56,10 @@ class Answering(ParameterSource, Protocol):
 
     @property
     def one_voice(self) -> bool: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    @property
+    def round_bytes(self) -> int: ...
     def register_worker(self, worker: str) -> int: ...
     def unregister_worker(self, worker: str) -> None: ...
     def push_gradients(
@@ -207,10 +211,12 @@ class Messages:
             self._receiving -= said.size
 
     def _make_room(self, size: int) -> None:
-        if self._receiving and self._receiving + size > self._limits.memory_bytes:
+        held = self._receiving + self._server.pending_bytes
+        if held and held + size > self._limits.memory_bytes:
             raise RefusedError(
-                f"{self._receiving} bytes of updates are being received and "
-                f"{self._limits.memory_bytes} are allowed; send it again a little later",
+                f"{held} bytes of updates are being received or wait for the end of their round, "
+                f"and {self._limits.memory_bytes} are allowed (memory_bytes, --memory); send it "
+                "again a little later",
                 code="busy",
             )
 

@@ -64,6 +64,12 @@ class Service:
                 "key (--tls-cert, --tls-key), or bind localhost"
             )
         self.limits = limits or Limits()
+        if server.round_bytes > self.limits.memory_bytes:
+            raise ConfigError(
+                f"a round holds {server.round_bytes} bytes of updates before it is complete, and "
+                f"memory_bytes allows {self.limits.memory_bytes}; raise it (--memory), or lower "
+                "quorum or update_frequency (--quorum, --every)"
+            )
         certified = client_ca is not None
         known = None if keys is None and certified else _keys(keys)
         self.gate = Gate(known, self.limits, certificates=certified)
