@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from rookery.errors import ConfigError, ProtocolError, RefusedError, StalledErro
 from rookery.server.federated import OPEN, FederatedParameterServer
 from rookery.server.http import remote_server as client_module
 from rookery.server.http.client_keys import Keys
+from rookery.server.http.limits import Limits
 from rookery.server.http.remote_server import RemoteParameterServer
 from rookery.server.parameter_server import ParameterServer
 
@@ -56,6 +58,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
+def messages(url: str, client: str) -> int:
+    standing = httpx.get(url + "/status").json()["clients"].get(client, {"messages": 0})
+    return int(standing["messages"])
+
+
 class TestMethods:
     def test_parameters_come_bit_for_bit(self, server: ParameterServer, alice):
         found = alice.get_parameters()
@@ -92,6 +99,64 @@ class TestMethods:
             alice.push_gradients("alice", ONES)
 
             assert waiting.result(20).version == 1
+
+    def test_a_client_that_waits_asks_once(self, server: ParameterServer, url: str, alice):
+        server.register_worker("bob")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(alice.get_parameters, 0, wait_s=20.0)
+            assert not eventually(lambda: waiting.done() or messages(url, "alice") > 1, 0.5)
+            server.push_gradients("bob", ONES)
+
+            assert waiting.result(20).version == 1
+        assert messages(url, "alice") == 1
+
+    def test_a_wait_ends_when_its_time_is_over(self, alice):
+        begun = time.monotonic()
+
+        assert alice.get_parameters(newer_than=0, wait_s=0.2) is None
+        assert 0.2 <= time.monotonic() - begun < 5.0
+
+    def test_a_server_holds_no_wait_for_longer_than_its_limit(self, server: ParameterServer):
+        url = server.start_server("localhost", 0, keys=KEYS, limits=Limits(wait_s=0.05))
+        with RemoteParameterServer(url, "alice", KEYS["alice"]) as alice:
+            assert alice.get_parameters(newer_than=0, wait_s=0.3) is None
+
+        assert messages(url, "alice") >= 2
+
+    def test_a_deadline_passes_while_all_clients_wait(self):
+        served = ParameterServer(INITIAL, synchronous=True, quorum=1, deadline_s=0.1)
+        served._complete = lambda pending: False  # type: ignore[method-assign]  # only the deadline
+        url = served.start_server("localhost", 0, keys=KEYS)
+        try:
+            with RemoteParameterServer(url, "alice", KEYS["alice"]) as alice:
+                alice.register_worker("alice")
+                alice.push_gradients("alice", ONES)
+                assert alice.get_parameters(newer_than=0, wait_s=20.0).version == 1
+        finally:
+            served.stop_server()
+
+    def test_a_server_that_stops_keeps_no_client_waiting(self, server: ParameterServer, url: str):
+        with (
+            RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=0.1) as alice,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            waiting = pool.submit(alice.get_parameters, 0, wait_s=20.0)
+            assert eventually(lambda: messages(url, "alice") == 1, 10.0)
+            begun = time.monotonic()
+            server.stop_server()
+            stopped_s = time.monotonic() - begun
+            with pytest.raises(StalledError):
+                waiting.result(10)
+
+        assert stopped_s < 4.0  # less than uvicorn's grace
+
+    def test_giving_up_ends_a_wait_at_once(self, url: str, alice):
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(alice.get_parameters, 0, wait_s=20.0)
+            assert eventually(lambda: messages(url, "alice") == 1, 10.0)
+            alice.give_up()
+
+            assert waiting.result(5) is None
 
     def test_tensors_travel_as_well_as_arrays(self, alice):
         alice.register_worker("alice")
@@ -165,6 +230,39 @@ class TestManyClients:
                 assert all(not array.any() for array in alice.get_parameters().arrays.values())
         finally:
             server.stop_server()
+
+
+class TestMemory:
+    def test_updates_of_an_open_round_count_against_the_memory(self):
+        size = 5_000
+        served = ParameterServer({"w": np.zeros(size)}, synchronous=True, deadline_s=1e6)
+        limits = Limits(memory_bytes=2 * 4 * size + 2_000)
+        url = served.start_server("localhost", 0, keys=KEYS, limits=limits)
+        update = {"w": np.ones(size, np.float32)}
+        try:
+            for name in KEYS:
+                served.register_worker(name)
+            for name in ("alice", "bob"):
+                with RemoteParameterServer(url, name, KEYS[name]) as own:
+                    assert own.push_gradients(name, update).code == "ok"
+            with (
+                RemoteParameterServer(url, "carol", KEYS["carol"], patience_s=0.2) as carol,
+                pytest.raises(StalledError, match=r"wait for the end of their round.*--memory"),
+            ):
+                carol.push_gradients("carol", update)
+        finally:
+            served.stop_server()
+
+        assert served.get_server_stats()["pending"] == 2
+
+    @pytest.mark.parametrize(
+        "settings", [{"update_frequency": 10}, {"synchronous": True, "quorum": 10}]
+    )
+    def test_a_round_that_could_never_be_complete_is_refused_at_the_start(self, settings):
+        served = ParameterServer({"w": np.zeros(5_000)}, **settings)
+
+        with pytest.raises(ConfigError, match=r"200000 bytes.*raise it \(--memory\)"):
+            served.start_server("localhost", 0, keys=KEYS, limits=Limits(memory_bytes=150_000))
 
 
 class TestOneVoice:
@@ -552,17 +650,54 @@ class TestWatching:
 
     def test_what_a_private_server_tells_its_clients_it_tells_its_operator_and_more(self):
         served = FederatedParameterServer(INITIAL, differential_privacy=True)
-        url = served.start_server("localhost", 0, keys=KEYS)
+        url = served.start_server("localhost", 0, keys=KEYS, status_token="look")
+        headers = {"authorization": "Bearer look"}
         try:
             with RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=20.0) as alice:
                 alice.register_worker("alice")
                 alice.push_gradients("alice", ONES)
-                told, seen = alice.get_server_stats(), httpx.get(url + "/status").json()["server"]
+                told, seen = alice.get_server_stats(), httpx.get(url + "/status", headers=headers)
         finally:
             served.stop_server()
 
         assert set(told) == OPEN
-        assert seen["pushes"] == {"alice": 1}
+        assert seen.json()["server"]["pushes"] == {"alice": 1}
+        assert seen.json()["clients"] == {"alice": {"messages": 3}}
+
+    def test_without_a_token_a_private_server_shows_no_user_of_the_host_who_took_part(self):
+        def shown(*taking_part: str) -> list[str]:
+            served = FederatedParameterServer(INITIAL, differential_privacy=True, deadline_s=1e6)
+            url = served.start_server("localhost", 0, keys=KEYS)
+            for name in KEYS:
+                served.register_worker(name)
+            try:
+                for name in taking_part:
+                    with RemoteParameterServer(url, name, KEYS[name], patience_s=20.0) as own:
+                        own.push_gradients(name, ONES)
+                status = httpx.get(url + "/status").json()
+                text = httpx.get(url + "/metrics").text
+            finally:
+                served.stop_server()
+            assert status.pop("uptime_s") >= 0
+            assert status["server"]["differential_privacy"] is True
+            status.pop("connections")
+            lines = [line for line in text.splitlines() if "uptime" not in line]
+            return [str(status), *(line for line in lines if "connections" not in line)]
+
+        assert shown("alice", "bob") == shown("carol") == shown()
+
+    @pytest.mark.parametrize("page", ["/status", "/metrics"])
+    def test_a_page_of_another_site_cannot_look_under_a_name_of_its_own(self, url: str, page):
+        """DNS rebinding: a browser on this host asks under a name that now leads here."""
+        port = url.rpartition(":")[2]
+        own = ("localhost", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST")
+        foreign = (f"evil.example:{port}", "evil.example", "localhost.evil.example", "10.0.0.1", "")
+
+        def answer(host: str) -> int:
+            return httpx.get(url + page, headers={"host": host}).status_code
+
+        assert [answer(host) for host in own] == [200] * len(own)
+        assert [answer(host) for host in foreign] == [401] * len(foreign)
 
     def test_metrics_are_prometheus_text(self, url: str, alice):
         alice.register_worker("alice")

@@ -71,7 +71,7 @@ class Fuse:
 
         return fused
 
-    def _open(self, path: Path, mode: str) -> io.TextIOWrapper:
+    def _open(self, fd: int, mode: str) -> io.TextIOWrapper:
         write = self._write
 
         class Halting(io.FileIO):
@@ -80,7 +80,7 @@ class Fuse:
             def write(self, data: Any) -> int:
                 return int(write(self, bytes(data)[: max(1, len(data) // 2)]))
 
-        return io.TextIOWrapper(io.BufferedWriter(Halting(path, mode)))
+        return io.TextIOWrapper(io.BufferedWriter(Halting(fd, mode)))
 
 
 def owned(folder: Path) -> Ledger:

@@ -104,9 +104,15 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--add-client",
         metavar="NAME",
-        help="make a secret key for a client of the parameter server, print the command with which "
+        help="make a secret key for a new client of the parameter server, print the command with which "
         "that client joins, and exit "
         "(default: start the server)",
+    )
+    group.add_argument(
+        "--rotate",
+        action="store_true",
+        help="with --add-client, replace the key of a client that has one, which ends that client "
+        "if it runs (default: refuse a name that has a key)",
     )
     group.add_argument(
         "--pardon",
@@ -114,13 +120,22 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar="NAME",
         help="end the quarantine of a client, whose updates are refused because several in a row "
-        "had NaN or infinity; repeatable (default: none)",
+        "had NaN or infinity or would have made the parameters infinite; repeatable (default: "
+        "none)",
     )
     group.add_argument(
         "--status-token-file",
         metavar="FILE",
         help="file with the token that HTTP requests for /status and /metrics of the server must "
         "have (default: no token; only requests from this host are answered)",
+    )
+    group.add_argument(
+        "--memory",
+        type=arguments.between(0.001, 1e6),
+        default=1.0,
+        metavar="GIB",
+        help="GiB of memory for updates that arrive or wait for the end of their round; clients "
+        "wait while there is no more (default 1)",
     )
 
 
@@ -179,6 +194,13 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         metavar="F",
         help="number of Byzantine (faulty or malicious) clients that a robust --aggregation must "
         "tolerate; a round then needs at least 2F + 1 clients, with krum 2F + 3 (default 0)",
+    )
+    group.add_argument(
+        "--max-norm",
+        type=arguments.between(1e-30, 1e30),
+        metavar="N",
+        help="largest L2 norm of an update; the server refuses larger ones and names their client "
+        "(default: any norm that leaves parameters and optimizer finite)",
     )
 
 
@@ -265,7 +287,9 @@ def run(args: argparse.Namespace) -> int:
 
     plan = plan_of(args, config)
     if args.add_client:
-        return add_client(plan, args.add_client, json=args.json)
+        return add_client(plan, args.add_client, rotate=args.rotate, json=args.json)
+    if args.rotate:
+        raise ConfigError("--rotate was given without a client; name it with --add-client NAME")
     outcome = serve(plan)
     answer = outcome.answer
     if args.json:
@@ -315,6 +339,7 @@ def plan_of(args: argparse.Namespace, config: "Config") -> "Plan":
         deadline_s=args.deadline,
         staleness=args.staleness,
         byzantine=args.byzantine,
+        max_norm=args.max_norm,
         server_rule=args.server_rule,
         mu=args.mu,
         round_steps=args.round_steps,
@@ -325,6 +350,7 @@ def plan_of(args: argparse.Namespace, config: "Config") -> "Plan":
         certificate=_path(args.tls_cert),
         private_key=_path(args.tls_key),
         status_token=_token(args.status_token_file),
+        memory_bytes=int(args.memory * (1 << 30)),
         quiet=args.quiet,
     )
 
@@ -375,11 +401,11 @@ def _token(given: str | None) -> str | None:
     return read_key(Path(given))
 
 
-def add_client(plan: "Plan", client: str, *, json: bool) -> int:
+def add_client(plan: "Plan", client: str, *, rotate: bool, json: bool) -> int:
     """Makes the secret key of a parameter server's client; prints the command by which it joins.
 
-    Writes the key to the server's key file, and to a file to copy to the client. Returns the exit
-    code 0.
+    A client that has a key is refused unless `rotate` replaces it. Writes the key to the server's
+    key file, and to a file to copy to the client. Returns the exit code 0.
     """
     from rookery.server.http.client_keys import Keys
     from rookery.server.http.wire_format import checked_name
@@ -389,7 +415,7 @@ def add_client(plan: "Plan", client: str, *, json: bool) -> int:
     keys, own = plan.keys_file, key_file(plan.keys_file, client)
     try:
         keys.parent.mkdir(parents=True, exist_ok=True)
-        key = Keys(keys).issue(client)
+        key = Keys(keys).rotate(client) if rotate else Keys(keys).issue(client)
         with contextlib.suppress(FileNotFoundError):
             own.unlink()  # the file of the client's previous key
         with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,20 +1,20 @@
 """What a server tells those who want to learn with it: what is trained, how, and until when.
 
-It travels with the server's statistics. Whoever joins builds its run from it, so settings that
-would have it import somebody's code are refused: those it must have said itself.
+It travels with the server's statistics. A client builds its run from it, and takes only what
+`allowed_settings` lists.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
-from rookery.config.load import as_plain, load, scenarios
+from rookery.config.load import as_plain
 from rookery.config.parse import parse
 from rookery.config.schema import BackendName, Config, Engine, Inference, Mode
 from rookery.errors import ConfigError, RefusedError
+from rookery.server.allowed_settings import refuse_settings, told_keys
 
 KEY = "notice"  # in the statistics
 SECTIONS = ("env", "algo", "net", "replay", "actor", "learner")
@@ -122,46 +122,24 @@ def refuse(config: Config) -> None:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """Returns what of a config is told to others."""
-    return {key: as_plain(getattr(config, key)) for key in ("name", *SECTIONS)}
+    """Returns what of a config is told to others: the keys that a client takes from a server."""
+    sections = {
+        section: {key: value for key, value in plain.items() if key in allowed}
+        for section in SECTIONS
+        for plain in [as_plain(getattr(config, section))]
+        for allowed in [told_keys(section, config.algo.name)]
+    }
+    return {"name": config.name, **sections}
 
 
 def config_of(notice: Notice) -> Config:
-    """Returns the settings that a server has told, unless they name code."""
-    refuse_code(notice.settings)
-    return parse(Config, notice.settings)
-
-
-def refuse_code(settings: Mapping[str, Any]) -> None:
-    """Refuses names that would be imported, but those of the scenarios that come with us."""
-    named = {text for key in SECTIONS for text in _texts(settings[key]) if ":" in text}
-    named |= set(_texts(settings["env"].get("imports", ())))
-    if foreign := sorted(named - _ours()) if named else []:
+    """Returns the settings that a server has told, if it may set all of them."""
+    try:
+        refuse_settings(notice.settings)
+    except (AttributeError, LookupError, TypeError) as error:
         raise RefusedError(
-            f"the server names code to be run here: {', '.join(foreign)[:300]}; look at it, then "
-            "give the scenario yourself with --scenario FILE",
-            "code",
-        )
-
-
-@cache
-def _ours() -> set[str]:
-    """Returns what our own scenarios name. A class of the library is not harmless as such."""
-    named: set[str] = set()
-    for config in map(load, scenarios()):
-        env = config.env
-        named |= {env.id, *env.imports, *_texts(env.wrappers), config.net.custom or ""}
-    return named
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yields every text in nested settings, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, entry in value.items():
-            yield str(key)
-            yield from _texts(entry)
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            yield from _texts(entry)
+            f"the server's settings are none ({type(error).__name__}: {error}); join one that "
+            "`rookery serve` of this release has started",
+            "notice",
+        ) from error
+    return parse(Config, notice.settings)

@@ -74,9 +74,9 @@ class Roster:
         worker = self.workers[name]
         if worker.quarantined:
             raise RefusedError(
-                f"worker {name!r} is in quarantine: it pushed NaN or Inf {worker.strikes} times in "
-                "a row; mend it, then let the server pardon_worker it, or start `rookery serve` "
-                f"again with --pardon {name}",
+                f"worker {name!r} is in quarantine: {worker.strikes} updates in a row had NaN or "
+                "Inf, or would have made the parameters infinite; mend it, then let the server "
+                f"pardon_worker it, or start `rookery serve` again with --pardon {name}",
                 "quarantined",
             )
         return worker

@@ -35,11 +35,12 @@ from rookery.server.aggregate import Aggregation
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Maker
-from rookery.server.parameter_server import Parameters, ParameterServer, Push, checked, skip
+from rookery.server.parameter_server import Parameters, ParameterServer, Push, checked
+from rookery.server.pending_update import Pending
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.server_rules import choose
-from rookery.server.server_state import Pending
+from rookery.server.server_state import Machine, skip
 from rookery.types import Array, Floats
 
 MU = 0.01  # of FedProx, unless it is said
@@ -131,6 +132,7 @@ class FederatedParameterServer(ParameterServer):
         staleness: str = "discount",
         max_staleness: int = 16,
         max_weight: float = 1e6,
+        max_norm: float | None = None,
         quarantine_after: int = 3,
         trim: float = 0.1,
         byzantine: int = 0,
@@ -143,6 +145,7 @@ class FederatedParameterServer(ParameterServer):
         self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
         self.private, self.clip_norm, self.ledger = differential_privacy, clip_norm, ledger
         self.noise_scale = noise_scale if ledger is None else ledger.noise_multiplier
+        self._paid = False  # was the open round charged, and its release then not written down?
         _refuse(self, aggregation_method, synchronous, quorum)
         stepping = STEPPING[self.server_rule]
         super().__init__(
@@ -160,12 +163,12 @@ class FederatedParameterServer(ParameterServer):
             staleness=staleness,
             max_staleness=max_staleness,
             max_weight=max_weight,
+            max_norm=max_norm,
             quarantine_after=quarantine_after,
             trim=trim,
             byzantine=byzantine,
             clock=clock,
         )
-        self._refuse_past()
         self._finish_commit()
 
     @checked
@@ -259,21 +262,52 @@ class FederatedParameterServer(ParameterServer):
         """Refuses to go on from what no promise was made about."""
         try:
             self._refuse_crowd(frozenset())
-            if self.ledger is not None and self.ledger.rounds < self.version:
+            version = self._machine.version
+            if self.ledger is not None and self.ledger.rounds < version:
                 raise RefusedError(
-                    f"this server has shown {self.version} versions, and its ledger knows of "
+                    f"this server has shown {version} versions, and its ledger knows of "
                     f"{self.ledger.rounds} rounds: put the newest ledger back, or begin with "
                     "another checkpoint_path (--run-dir) and the parameters as they are",
                     "ledger",
                 )
         except RefusedError as error:
-            self.close()
             raise ConfigError(str(error)) from error
+
+    def _terms(self) -> dict[str, Any]:
+        """Returns a round's settings; noise is what is added and charged when the round is over."""
+        return {
+            **super()._terms(),
+            "pushes": self.pushes.value,
+            "privacy": self._promised(),
+            "clip_norm": self.clip_norm,
+            "noise_multiplier": self.noise_scale,
+            "sample_rate": None if self.ledger is None else self.ledger.sample_rate,
+        }
+
+    def _promised(self) -> str:
+        if not self.private:
+            return "none"
+        return "noise" if self.ledger is None else "ledger"
+
+    def _is_foreign_round(self, machine: Machine) -> bool:
+        """What was sent under one promise is not released under another one, or under none."""
+        terms = machine.terms
+        if terms is None:  # an earlier release may have opened it, and did not say how
+            return machine.round_is_open and (self.private or machine.invited is not None)
+        own = {"privacy": self._promised(), "pushes": self.pushes.value}
+        changed = any(terms.get(key) != value for key, value in own.items())
+        return changed or super()._is_foreign_round(machine)
+
+    def _round_rate(self, ledger: Ledger) -> float:
+        """Returns the rate that the open round was drawn with, also by an earlier server."""
+        terms = self._machine.terms
+        return ledger.sample_rate if terms is None else float(terms["sample_rate"])
 
     def _incoming(self, update: Floats) -> Floats:
         """Returns the change as a gradient, [P]: against the one the optimizer goes."""
         is_delta = self.pushes is Pushes.DELTAS
-        gradient = -update if is_delta else self._machine.stepper.values - update
+        with np.errstate(over="ignore"):  # an infinite change is refused
+            gradient = -update if is_delta else self._machine.stepper.values - update
         return noise.clip(gradient, self.clip_norm) if self.private else gradient
 
     def _weight(self, weight: float) -> float:
@@ -299,7 +333,7 @@ class FederatedParameterServer(ParameterServer):
         """A round that draws nobody goes out like any other: at its deadline, as noise, charged."""
         drawn = noise.subsample(self._machine.roster.active(), ledger.sample_rate)
         self._opened = self._clock()
-        self._commit([Record("invite", {"workers": drawn})])
+        self._commit([self._opening(), Record("invite", {"workers": drawn})])
 
     def _refuse_over(self) -> None:
         super()._refuse_over()
@@ -321,29 +355,47 @@ class FederatedParameterServer(ParameterServer):
         invited = self._machine.invited
         if self.ledger is None or invited is None:
             return super()._complete(pending)
-        if self.ledger.sample_rate < 1:
+        if self._round_rate(self.ledger) < 1:
             return False  # how soon a round is over would tell whom it drew
         awaited = set(invited) & set(self._machine.roster.active())
         return awaited <= {each.worker for each in pending}
 
     def _closing(self, pending: Sequence[Pending], lr: float | None) -> Record:
-        spent = self.ledger is not None and self.ledger.would_be() > self.ledger.target_epsilon
-        return skip("budget") if spent else super()._closing(pending, lr)
+        ledger = self.ledger
+        if ledger is not None and not self._paid:
+            rate = self._round_rate(ledger)
+            if ledger.would_be(sample_rate=rate) > ledger.target_epsilon:
+                return skip("budget")
+        return super()._closing(pending, lr)
 
     def _combined(self, pending: Sequence[Pending]) -> Floats:
-        """Returns what may be shown of the updates, [P]; with a ledger it is paid for first."""
+        """Returns what may be shown of the updates, [P]; with a ledger it is paid for first.
+
+        A server before a restart may have clipped them to a larger norm than the noise is for.
+        """
         if not self.private:
             return super()._combined(pending)
         total = np.zeros(self._machine.layout.total)
         for each in pending:
-            total += each.update
+            total += noise.clip(each.part(0, len(total)), self.clip_norm)
         summed = self.rules.aggregation is Aggregation.SUM
         if self.ledger is None:
             count = 1 if summed else len(pending)
             return self._noisy(total / count, count)
-        expected = self.ledger.sample_rate * self.ledger.clients if summed else 1.0
-        mean = noise.release(total, self.ledger, clip_norm=self.clip_norm)
+        rate = self._round_rate(self.ledger)
+        self._pay(self.ledger, rate)
+        expected = rate * self.ledger.clients if summed else 1.0
+        mean = noise.noisy_mean(total, self.ledger, clip_norm=self.clip_norm, sample_rate=rate)
         return (mean * expected).astype(np.float32)
+
+    def _pay(self, ledger: Ledger, rate: float) -> None:
+        """Charges the open round once, also where its release could not be written down before.
+
+        Nothing was shown then, so that the charge is still good for one release.
+        """
+        if not self._paid:
+            ledger.charge(sample_rate=rate)
+            self._paid = True
 
     def _noisy(self, mean: Floats, clients: int) -> Floats:
         scale = self.noise_scale * self.clip_norm / clients
@@ -353,6 +405,7 @@ class FederatedParameterServer(ParameterServer):
         """Under privacy a round that is over leaves no single update in the journal."""
         super()._commit(records)
         over = any(record.kind in ("apply", "skip") for record in records)
+        self._paid = self._paid and not over
         if self.private and over and self._store is not None:
             self._save_now()
 

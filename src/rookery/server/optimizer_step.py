@@ -1,7 +1,9 @@
 """The parameters, and the torch optimizer that moves them."""
 
+import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,6 +45,7 @@ class Stepper:
     ):
         self.values: Floats = start  # [P], moved in place
         self._grad = torch.zeros(layout.total)
+        self._before = Snapshot(start)
         maker = _maker(optimizer)
         settings: dict[str, Any] = {"lr": lr, **kwargs}
         fused = _fusible(maker) and "foreach" not in kwargs
@@ -75,8 +78,39 @@ class Stepper:
         """Returns the learning rate of each of the optimizer's groups."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def step(self, gradient: Floats, lrs: list[float]) -> None:
-        """Takes one step with these learning rates; the optimizer's own stay what they were."""
+    def step(self, gradient: Floats, lrs: list[float]) -> bool:
+        """Takes one step with these learning rates; the optimizer's own stay what they were.
+
+        Returns False where parameters or the optimizer's tensors would not be finite after it:
+        everything is then as it was before.
+        """
+        self._before.take(self.values, self.optimizer.state)
+        self._move(gradient, lrs)
+        if self._overflowed():
+            self._before.put_back(self.values, self.optimizer.state)
+            return False
+        return True
+
+    def survives(self, gradient: Floats) -> bool:
+        """Says whether a step would leave everything finite, and takes none."""
+        self._before.take(self.values, self.optimizer.state)
+        self._move(gradient, self.lrs)
+        overflowed = self._overflowed()
+        self._before.put_back(self.values, self.optimizer.state)
+        return not overflowed
+
+    def _overflowed(self) -> bool:
+        """A tensor that was not finite before the step, as some optimizers begin, is none of it."""
+        if not _finite(torch.from_numpy(self.values)):
+            return True
+        before = self._before.slots
+        return any(
+            not _finite(value) and _finite(before.get(parameter, {}).get(key))
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+        )
+
+    def _move(self, gradient: Floats, lrs: list[float]) -> None:
         own = [group["lr"] for group in self.optimizer.param_groups]
         self._grad.numpy()[:] = gradient  # the two share their memory
         self._set(lrs)
@@ -124,6 +158,47 @@ class Stepper:
             index, _, key = name.partition(".")
             found.setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
+
+
+class Snapshot:
+    """Parameters and an optimizer's state at one moment, in memory that is used again."""
+
+    def __init__(self, values: Floats):
+        self._values = np.empty_like(values)  # [P]
+        self.slots: dict[Any, dict[str, Any]] = {}  # by parameter
+
+    def take(self, values: Floats, state: Mapping[Any, Mapping[str, Any]]) -> None:
+        self._values[:] = values
+        self.slots = {
+            parameter: {
+                key: _copied(value, self.slots.get(parameter, {}).get(key))
+                for key, value in slots.items()
+            }
+            for parameter, slots in state.items()
+        }
+
+    def put_back(self, values: Floats, state: MutableMapping[Any, Any]) -> None:
+        """Gives its own memory away; the next `take` finds other."""
+        values[:] = self._values
+        state.clear()
+        state.update(self.slots)
+        self.slots = {}
+
+
+def _copied(value: Any, room: Any) -> Any:
+    """Returns a copy of a slot, in `room` where that is a tensor like it."""
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    if isinstance(room, Tensor) and (room.shape, room.dtype) == (value.shape, value.dtype):
+        return room.copy_(value)
+    return value.detach().clone()
+
+
+def _finite(value: Any) -> bool:
+    """Is it anything but a tensor with NaN or infinity?"""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
+        return True
+    return all(math.isfinite(end) for end in torch.aminmax(value))  # one pass, no memory
 
 
 def _maker(optimizer: str | Maker) -> Maker:

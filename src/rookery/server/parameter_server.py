@@ -29,8 +29,9 @@ from rookery.server.clients import check_name
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Maker
+from rookery.server.pending_update import Pending
 from rookery.server.server_rules import Rules, Staleness, choose, refuse_weight
-from rookery.server.server_state import Machine, Moving, Pending, pending_of
+from rookery.server.server_state import Machine, Moving, skip
 from rookery.server.store import Store, StoredServer
 from rookery.types import Array, Floats, Weights
 
@@ -40,6 +41,7 @@ Listener: TypeAlias = Callable[[Parameters], None]
 JOURNAL_BYTES = 256 << 20  # a longer journal is replaced by a checkpoint
 JOURNAL_PUSHES = 8  # or one of so many pushes, where those are large
 LOOK_S = 0.05  # between two looks at the deadline, by one who waits
+LOUD = 1e12  # entries up to here overflow no optimizer by themselves; larger ones are tried first
 PARTS = 256  # of one client, as in "client/part"
 
 
@@ -51,6 +53,8 @@ class Receipt(NamedTuple):
     | ok | yes | it counts |
     | duplicate | yes | it was taken before, and counts once |
     | finite | no | NaN or Inf in it; several in a row end in quarantine |
+    | overflow | no | it would make parameters or optimizer infinite; quarantine as above |
+    | norm | no | its L2 norm is above `max_norm` |
     | stale | no | computed with a version that is too old, or not of this server |
     | round | no | the worker has pushed in this round already, or a whole batch alone |
     | uninvited | no | this round goes without the worker (under differential privacy) |
@@ -104,6 +108,7 @@ class ParameterServer:
         staleness: str = "discount",
         max_staleness: int = 16,
         max_weight: float = 1e6,
+        max_norm: float | None = None,
         quarantine_after: int = 3,
         trim: float = 0.1,
         byzantine: int = 0,
@@ -123,6 +128,7 @@ class ParameterServer:
             staleness=Staleness(choose(Staleness, staleness, "staleness")),
             max_staleness=max_staleness,
             max_weight=max_weight,
+            max_norm=max_norm,
             quarantine_after=quarantine_after,
             liars=Liars(trim, byzantine),
         )
@@ -153,6 +159,18 @@ class ParameterServer:
             with self._turn():
                 pass
         return self._shown.version
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much memory the updates of the open round take."""
+        return self._machine.pending_bytes
+
+    @property
+    def round_bytes(self) -> int:
+        """How much memory an open round must be able to take, or it would never be closed."""
+        rules = self.rules
+        updates = rules.enough(1) if rules.synchronous else rules.update_frequency
+        return 4 * self._machine.layout.total * updates
 
     @property
     def one_voice(self) -> bool:
@@ -308,7 +326,7 @@ class ParameterServer:
             return self._answer("duplicate", accepted=True)
         self._refuse_over()
         if not push.finite:
-            return self._strike(push.worker)
+            return self._strike(push.worker, "finite")
         scale = self.rules.scale(0 if push.version is None else self._shown.version - push.version)
         if scale is None:
             return self._answer("stale")
@@ -317,18 +335,29 @@ class ParameterServer:
         pushed = sum(each.worker == push.worker for each in self._machine.pending)
         if pushed >= (1 if self.rules.synchronous else self.rules.update_frequency):
             return self._answer("round")
+        update = self._incoming(push.update)
+        if self.rules.too_long(update):
+            return self._answer("norm")
+        if not self._survives(update):
+            return self._strike(push.worker, "overflow")
         if scale != 1.0:
             self._count("discounted")
-        self._accept(push, self._incoming(push.update) * np.float32(scale))
+        self._accept(push, update * np.float32(scale))
         return Receipt(True, "ok", self._machine.version)
+
+    def _survives(self, update: Floats) -> bool:
+        """Says whether parameters and optimizer would stay finite if this alone were applied."""
+        peak = max(update.max(initial=0.0), -update.min(initial=0.0))
+        return bool(peak <= LOUD or (np.isfinite(peak) and self._machine.stepper.survives(update)))
 
     def _accept(self, push: Push, update: Floats) -> None:
         """Writes down an update, and in the same breath what it sets off."""
         about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
         records = [Record("push", about, update)]
-        pending = [*self._machine.pending, pending_of(records[0])]
-        if not self._waiting():
+        pending = [*self._machine.pending, Pending(push.worker, push.weight, update)]
+        if not self._machine.round_is_open:
             self._opened = self._clock()
+            records.insert(0, self._opening())
         if self._complete(pending):
             records.append(self._closing(pending, None))
         self._commit(records)
@@ -355,12 +384,12 @@ class ParameterServer:
         self._count(code)
         return Receipt(accepted, code, self._machine.version)
 
-    def _strike(self, worker: str) -> Receipt:
+    def _strike(self, worker: str, code: str) -> Receipt:
         known = self._machine.roster.workers[worker]
         known.strikes += 1
         if known.strikes >= self.rules.quarantine_after:
             self._commit([Record("quarantine", {"worker": worker, "strikes": known.strikes})])
-        return self._answer("finite")
+        return self._answer(code)
 
     # Rounds.
 
@@ -393,12 +422,21 @@ class ParameterServer:
             self._commit([self._closing(pending, None) if enough else skip("quorum")])
 
     def _overdue(self) -> bool:
-        late = self.rules.synchronous and self._waiting()
+        late = self.rules.synchronous and self._machine.round_is_open
         return late and self._clock() - self._opened >= self.rules.deadline_s
 
-    def _waiting(self) -> bool:
-        """Has the round begun?"""
-        return bool(self._machine.pending) or self._machine.invited is not None
+    def _opening(self) -> Record:
+        """Returns that a round begins, with the settings that a restart must not change in it."""
+        return Record("open", self._terms())
+
+    def _terms(self) -> dict[str, Any]:
+        """Returns the settings of a round that decide what becomes of its updates."""
+        return {"aggregation": self.rules.aggregation.value}
+
+    def _is_foreign_round(self, machine: Machine) -> bool:
+        """Did an open round begin with settings that forbid this server to close it?"""
+        terms = machine.terms  # None: no round is open, or an earlier release opened it
+        return terms is not None and terms["aggregation"] != self.rules.aggregation.value
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         """Is this enough to be applied without waiting for the deadline?"""
@@ -492,7 +530,9 @@ class ParameterServer:
                 "parameters": machine.layout.total,
                 "workers": machine.roster.active(),
                 "quarantined": machine.roster.quarantined(),
+                "strikes": {name: w.strikes for name, w in workers.items() if w.strikes},
                 "pending": len(machine.pending),
+                "pending_bytes": machine.pending_bytes,
                 "pushes": {name: w.pushes for name, w in workers.items() if w.registered},
                 "counts": dict(machine.counts),
                 "saved_version": self._saved,
@@ -528,26 +568,20 @@ class ParameterServer:
         later one already, since a version must not stand for two sets of parameters.
         """
         with self._turn():
-            before = self._shown
-            found = self._own_store().load() if path is None else store.look_into(Path(path))
-            if found is None:
-                raise CheckpointError(f"there is no checkpoint in {self._own_store().folder}")
-            self._machine = self._restored(found)
-            renamed = self._would_stand_for_two(before)
-            if renamed:
-                self._machine.version = before.version + 1
-            self._opened = self._clock()
+            folder = self._own_store().folder if path is None else Path(path)
+            machine = self._restored(store.look_into(folder))
+            if self._is_foreign_round(machine):
+                machine.do(skip("settings"))
+            if _would_stand_for_two(machine, self._shown):
+                machine.version = self._shown.version + 1
+            if self._store is not None:  # first: where this fails, the present state stays
+                self._store.replace(machine.state(), machine.identity())
+                self._saved, self._trouble = machine.version, ""
+            self._machine, self._opened = machine, self._clock()
             self._publish()
-            if self._store is not None and (path is not None or renamed):
-                self.save_checkpoint()
-            return self._machine.version
-
-    def _would_stand_for_two(self, before: Parameters) -> bool:
-        """Would the version that was loaded be an earlier one, or that of other parameters?"""
-        if self._machine.version != before.version:
-            return self._machine.version < before.version
-        loaded = self._split(self._machine.stepper.values)
-        return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
+            if self._store is not None:
+                self._store.settle()
+            return machine.version
 
     @checked
     def close(self) -> None:
@@ -564,8 +598,14 @@ class ParameterServer:
             self._machine = self._restored(found)
             self._saved = int(found.saved.numbers["version"])
         self._publish()
+        self._refuse_past()
+        if self._is_foreign_round(self._machine):
+            self._commit([skip("settings")])
         if self._store is not None and found is None:
             self.save_checkpoint()  # initial parameters may be others the next time
+
+    def _refuse_past(self) -> None:
+        """Refuses to go on from what this server may not go on from."""
 
     def _restored(self, found: StoredServer) -> Machine:
         start = self._split(self._machine.stepper.values)
@@ -605,9 +645,12 @@ class ParameterServer:
             service.stop()
 
 
-def skip(why: str) -> Record:
-    """Returns that a round comes to nothing."""
-    return Record("skip", {"why": why})
+def _would_stand_for_two(machine: Machine, before: Parameters) -> bool:
+    """Would the version that was loaded be an earlier one, or that of other parameters?"""
+    if machine.version != before.version:
+        return machine.version < before.version
+    loaded = machine.layout.split(machine.stepper.values)
+    return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
 
 
 def client_of(worker: str) -> str:

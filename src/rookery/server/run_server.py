@@ -75,6 +75,7 @@ class Plan:
     deadline_s: float | None = None  # of a round; None: ROUND_S
     staleness: str = "discount"
     byzantine: int = 0  # liars that a robust aggregation reckons with
+    max_norm: float | None = None  # L2 norm of an update; None: any
     server_rule: str = "fedavg"
     mu: float | None = None  # of fedprox; None: the server's own
     round_steps: int = 2_000  # env steps of a client in a federated round
@@ -85,6 +86,7 @@ class Plan:
     certificate: Path | None = None
     private_key: Path | None = None
     status_token: str | None = None
+    memory_bytes: int = 1 << 30  # of updates in an open round or on their way
     quiet: bool = False
 
     @property
@@ -170,6 +172,14 @@ class Served:
             return "budget"
         return None
 
+    @property
+    def pending_bytes(self) -> int:
+        return self.server.pending_bytes
+
+    @property
+    def round_bytes(self) -> int:
+        return self.server.round_bytes
+
     def get_parameters(self, newer_than: int = -1) -> Any:
         return self.server.get_parameters(newer_than)
 
@@ -202,6 +212,7 @@ class Served:
 
 def serve(plan: Plan) -> ServerOutcome:
     """Serves until a limit, a budget or a signal ends it; returns how."""
+    from rookery.server.http.limits import Limits
     from rookery.server.http.service import Service
 
     with (
@@ -225,6 +236,7 @@ def serve(plan: Plan) -> ServerOutcome:
             certificate=plan.certificate,
             private_key=plan.private_key,
             status_token=plan.status_token,
+            limits=Limits(memory_bytes=plan.memory_bytes),
         )
         url = service.start()
         stack.callback(service.stop)
@@ -257,6 +269,11 @@ CLASHES = (
         lambda plan: plan.sharing is Sharing.GRADIENTS and plan.server_rule != ServerRule.FEDAVG,
         "--server-rule is for rounds of training, and clients send gradients; say --mode "
         "federated, or leave --server-rule out",
+    ),
+    Clash(
+        lambda plan: plan.max_norm is not None and plan.privacy is not None,
+        "--max-norm refuses updates above a norm, and with differential privacy --clip scales them "
+        "down to one; leave --max-norm out",
     ),
 )
 
@@ -294,7 +311,7 @@ def _clear(run_dir: Path, made: Sequence[Path]) -> None:
     """Empties a folder that nobody was served from; keys of clients stay."""
     shutil.rmtree(run_dir / STORE, ignore_errors=True)
     run_folder.forget(run_dir)
-    for name in (LEDGER + LOCK, run_folder.LOCK):
+    for name in (LEDGER, LEDGER + LOCK, run_folder.LOCK):
         (run_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # keys are in it, or somebody else's files
         for path in made:
@@ -343,6 +360,7 @@ def _of_gradients(
         deadline_s=plan.round_s,
         staleness=plan.staleness,
         byzantine=plan.byzantine,
+        max_norm=plan.max_norm,
     )
 
 
@@ -364,6 +382,7 @@ def _of_rounds(
         quorum=plan.quorum,
         deadline_s=plan.round_s,
         byzantine=plan.byzantine,
+        max_norm=plan.max_norm,
     )
 
 

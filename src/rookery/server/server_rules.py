@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.aggregate import ROBUST, Aggregation, Liars, least
+from rookery.types import Floats
 
 
 class Staleness(StrEnum):
@@ -30,7 +33,8 @@ class Rules:
     staleness: Staleness = Staleness.DISCOUNT
     max_staleness: int = 16  # versions
     max_weight: float = 1e6
-    quarantine_after: int = 3  # pushes in a row that are not finite
+    max_norm: float | None = None  # L2 norm of an update; None: any
+    quarantine_after: int = 3  # pushes in a row that are not finite, or would overflow
     liars: Liars = field(default_factory=Liars)
 
     def __post_init__(self) -> None:
@@ -39,6 +43,8 @@ class Rules:
         _require(self.quorum is None or self.quorum >= 1, "quorum", self.quorum, "1 or more")
         _require(_positive(self.deadline_s), "deadline_s", self.deadline_s, "finite seconds > 0")
         _require(_positive(self.max_weight), "max_weight", self.max_weight, "finite and > 0")
+        norm = self.max_norm
+        _require(norm is None or _positive(norm), "max_norm", norm, "finite and > 0, or None")
         _require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "0 or more")
         _require(0 <= self.liars.trim < 0.5, "trim", self.liars.trim, "at least 0 and below 0.5")
         _require(self.liars.byzantine >= 0, "byzantine", self.liars.byzantine, "0 or more")
@@ -66,6 +72,12 @@ class Rules:
     @property
     def robust(self) -> bool:
         return self.aggregation in ROBUST
+
+    def too_long(self, update: Floats) -> bool:
+        """Is the L2 norm of an update above the largest that is allowed?"""
+        if self.max_norm is None:
+            return False
+        return bool(np.einsum("i,i->", update, update, dtype=np.float64) > self.max_norm**2)
 
     def scale(self, age: int) -> float | None:
         """Returns what an update of this age is multiplied by; None: it is dropped.

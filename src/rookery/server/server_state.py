@@ -9,6 +9,7 @@ machine's own. A server that writes its records down and does them again comes t
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,18 +21,12 @@ from rookery.server.clients import Roster
 from rookery.server.flat_layout import Layout, Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Maker, Stepper
+from rookery.server.pending_update import Pending, SparseUpdate, packed
 from rookery.server.store import SavedServer, StoredServer
 from rookery.types import Array, Floats
 
+BLOCK = 1 << 16  # entries that are aggregated at once, at least
 PARAMETER, SLOT, PENDING = "parameter.", "optimizer.", "pending."  # arrays in a checkpoint
-
-
-class Pending(NamedTuple):
-    """An accepted update that has not been applied yet."""
-
-    worker: str
-    weight: float
-    update: Floats  # [P]
 
 
 class Moving(NamedTuple):
@@ -53,6 +48,7 @@ class Machine:
         self.roster = Roster()
         self.pending: list[Pending] = []
         self.invited: list[str] | None = None  # who may push in this round; None: everybody
+        self.terms: dict[str, Any] | None = None  # settings that the open round began with
         self.version = 0
         self.counts: Counter[str] = Counter()
 
@@ -69,12 +65,27 @@ class Machine:
         }
 
     def aggregate(self, pending: Sequence[Pending]) -> Floats:
-        """Makes one [P] update of several."""
-        method = self.moving.aggregation
-        votes = _by_worker(pending) if method in ROBUST else pending
-        updates = np.stack([each.update for each in votes])
-        weights = np.array([each.weight for each in votes])
-        return aggregate.aggregate(method, updates, weights, self.moving.liars)
+        """Makes one [P] update of several, part by part: together they may be too large."""
+        method, total = self.moving.aggregation, self.layout.total
+        found = np.empty(total, np.float32)
+        blocks = 1 if method is Aggregation.KRUM else max(1, total // BLOCK)  # it compares wholes
+        bounds = [total * i // blocks for i in range(blocks + 1)]
+        for start, stop in pairwise(bounds):
+            votes = (_by_worker if method in ROBUST else _each)(pending, start, stop)
+            weights = np.array([weight for weight, _ in votes])
+            updates = np.stack([part for _, part in votes])
+            found[start:stop] = aggregate.aggregate(method, updates, weights, self.moving.liars)
+        return found
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much memory the updates of the open round take."""
+        return sum(each.nbytes for each in self.pending)
+
+    @property
+    def round_is_open(self) -> bool:
+        """Is something pending, or has a round drawn its clients?"""
+        return bool(self.pending) or self.invited is not None
 
     def do(self, record: Record) -> None:
         """Lets something happen."""
@@ -86,18 +97,26 @@ class Machine:
         self.counts["ok"] += 1
 
     def _apply(self, record: Record) -> None:
-        """Where the record does not have the update, it is that of what is pending."""
+        """Where the record does not have the update, it is that of what is pending.
+
+        A step after which something would be infinite is not taken.
+        """
         update = self.aggregate(self.pending) if record.floats is None else record.floats
-        self.stepper.step(update, record.about["lrs"])
-        self._end_round()
-        self.version += 1
+        if self.stepper.step(update, record.about["lrs"]):
+            self._end_round()
+            self.version += 1
+        else:
+            self._skip(skip("overflow"))
 
     def _skip(self, record: Record) -> None:
         self._end_round()
         self.counts[f"skipped_{record.about['why']}"] += 1
 
     def _end_round(self) -> None:
-        self.pending, self.invited = [], None
+        self.pending, self.invited, self.terms = [], None, None
+
+    def _open(self, record: Record) -> None:
+        self.terms = dict(record.about)
 
     def _invite(self, record: Record) -> None:
         self.invited = list(record.about["workers"])
@@ -126,15 +145,20 @@ class Machine:
         for name, array in self.layout.split(self.stepper.values).items():
             arrays[PARAMETER + name] = array
         for i, each in enumerate(self.pending):
-            arrays[f"{PENDING}{i}"] = each.update
+            if isinstance(each.update, SparseUpdate):
+                arrays[f"{PENDING}{i}.places"] = each.update.places
+                arrays[f"{PENDING}{i}.values"] = each.update.values
+            else:
+                arrays[f"{PENDING}{i}"] = each.update
         about = {
             "version": self.version,
             "names": list(self.layout.names),
             "stepper": numbers,
             "workers": self.roster.state(),
             "counts": dict(self.counts),
-            "pending": [[each.worker, each.weight] for each in self.pending],
+            "pending": [[each.worker, each.weight, _zero(each.update)] for each in self.pending],
             "invited": self.invited,
+            "terms": self.terms,
         }
         return SavedServer(about, arrays)
 
@@ -175,10 +199,12 @@ class Machine:
         stepper = self._stepper(layout.start(ordered), layout)
         stepper.restore(numbers["stepper"], _below(arrays, SLOT))
         self.pending = [
-            Pending(str(worker), float(weight), arrays[f"{PENDING}{i}"])
-            for i, (worker, weight) in enumerate(numbers["pending"])
+            Pending(str(worker), float(weight), _update(arrays, i, *zero))
+            for i, (worker, weight, *zero) in enumerate(numbers["pending"])
         ]
         self.invited = None if numbers["invited"] is None else list(numbers["invited"])
+        terms = numbers.get("terms")  # an earlier release did not save them
+        self.terms = None if terms is None else dict(terms)
         self.roster.restore(numbers["workers"])
         self.counts = Counter(numbers["counts"])
         self.version = int(numbers["version"])
@@ -186,6 +212,7 @@ class Machine:
 
 
 DEEDS: dict[str, Callable[[Machine, Record], None]] = {
+    "open": Machine._open,
     "push": Machine._push,
     "apply": Machine._apply,
     "skip": Machine._skip,
@@ -198,18 +225,48 @@ DEEDS: dict[str, Callable[[Machine, Record], None]] = {
 }
 
 
+def skip(why: str) -> Record:
+    """Returns that a round comes to nothing."""
+    return Record("skip", {"why": why})
+
+
 def pending_of(push: Record) -> Pending:
     """Returns what a push leaves pending."""
     assert push.floats is not None, "a push has an update"
-    return Pending(push.about["worker"], push.about["weight"], push.floats)
+    return Pending(push.about["worker"], push.about["weight"], packed(push.floats))
 
 
-def _by_worker(pending: Sequence[Pending]) -> list[Pending]:
+def _zero(update: Floats | SparseUpdate) -> float | None:
+    return update.zero if isinstance(update, SparseUpdate) else None
+
+
+def _update(
+    arrays: Mapping[str, Array], index: int, zero: float | None = None
+) -> Floats | SparseUpdate:
+    """Returns a saved update; None: it was saved whole."""
+    if zero is None:
+        return arrays[f"{PENDING}{index}"]
+    places, values = arrays[f"{PENDING}{index}.places"], arrays[f"{PENDING}{index}.values"]
+    return SparseUpdate(places, values, float(zero))
+
+
+class Vote(NamedTuple):
+    """A part of an update, and what it counts."""
+
+    weight: float
+    part: Floats  # [stop - start]
+
+
+def _each(pending: Sequence[Pending], start: int, stop: int) -> list[Vote]:
+    return [Vote(each.weight, each.part(start, stop)) for each in pending]
+
+
+def _by_worker(pending: Sequence[Pending], start: int, stop: int) -> list[Vote]:
     """Gives each worker one vote, the mean of what it pushed: a liar must not outvote by haste."""
     pushed: dict[str, list[Floats]] = {}
     for each in pending:
-        pushed.setdefault(each.worker, []).append(each.update)
-    return [Pending(worker, 1.0, _mean(own)) for worker, own in pushed.items()]
+        pushed.setdefault(each.worker, []).append(each.part(start, stop))
+    return [Vote(1.0, _mean(own)) for own in pushed.values()]
 
 
 def _mean(updates: Sequence[Floats]) -> Floats:

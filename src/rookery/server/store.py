@@ -31,7 +31,8 @@ from rookery.server.journal import Journal, Record, discard, read
 from rookery.types import Array
 from rookery.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, FORMAT)  # 1: without a round's settings, pending updates whole
 CHECKPOINT, LOCK = "checkpoint.safetensors", "lock"
 SUFFIX = ".safetensors"
 ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a checkpoint
@@ -67,18 +68,29 @@ class Store:
         return 0 if self._journal is None else self._journal.size
 
     def load(self) -> StoredServer | None:
-        """Returns what an earlier server left, and goes on with its journal; None: nothing."""
+        """Returns what an earlier server left, and goes on with its journal; None: nothing.
+
+        For a store just made.
+        """
         if not (self.folder / CHECKPOINT).exists():
             return None
         saved = read_checkpoint(self.folder / CHECKPOINT)
-        self._close_journal()
         self._number = _journal_number(saved)
         self._journal, frames = Journal.reopen(self._path(self._number))
-        self._settle()
+        self.settle()
         return StoredServer(saved, frames)
 
     def save(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
-        """Replaces the checkpoint and begins a new journal."""
+        """Replaces the checkpoint, begins a new journal, and waits until the disk has both."""
+        path = self.replace(saved, identity)
+        self.settle()
+        return path
+
+    def replace(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
+        """Replaces the checkpoint and begins a new journal; `settle` must follow.
+
+        Where it raises, the old checkpoint and its journal are still the ones that count.
+        """
         number = self._number + 1
         path = self.folder / CHECKPOINT
         try:
@@ -92,15 +104,14 @@ class Store:
             journal.close()
             raise
         self._close_journal()
-        self._journal, self._number = journal, number
-        self._settle()
+        self._journal, self._number, self._settled = journal, number, False
         return path
 
     def append(self, records: Sequence[Record]) -> None:
         """Writes down what happens; when this returns, the disk has it."""
         assert self._journal is not None, "save() or load() comes first"
         if not self._settled:
-            self._settle()
+            self.settle()
         self._journal.append(records)
 
     def close(self) -> None:
@@ -116,7 +127,7 @@ class Store:
     def _path(self, number: int) -> Path:
         return self.folder / f"journal-{number:09d}.log"
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Waits until the disk has the checkpoint's name; only then the old journal may go."""
         self._settled = False
         try:
@@ -177,7 +188,7 @@ def read_checkpoint(path: Path) -> SavedServer:
             f"{path} cannot be read as a parameter server's checkpoint "
             f"({type(error).__name__}: {error}); give a file that save_checkpoint wrote"
         ) from error
-    if numbers.get("format") != FORMAT:
+    if numbers.get("format") not in READ:
         raise CheckpointError(
             f"{path} has format {numbers.get('format')}, written by Rookery "
             f"{numbers.get('rookery')}; Rookery {__version__} reads format {FORMAT}; load it with "

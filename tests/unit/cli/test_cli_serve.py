@@ -3,6 +3,7 @@
 import json
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,9 @@ from rookery.server.advertised_settings import (
     Sharing,
     config_of,
     portable,
-    refuse_code,
     settings_of,
 )
+from rookery.server.allowed_settings import refuse_settings
 from rookery.server.http.client_keys import Keys
 from rookery.server.parameter_server import ParameterServer, Receipt
 from rookery.server.privacy.privacy_budget import Ledger
@@ -65,10 +66,16 @@ def notice(**more) -> Notice:
     return Notice(Sharing.GRADIENTS, settings_of(CORRIDOR), **told)
 
 
+def changed(section: str, change: dict[str, Any]) -> Notice:
+    settings = settings_of(CORRIDOR)
+    return replace(notice(), settings={**settings, section: {**settings[section], **change}})
+
+
 class TestPlan:
     def test_flags_become_a_plan(self):
         flags = {"--bind": "0.0.0.0:0", "--mode": "federated", "--aggregation": "median"}
         flags |= {"--quorum": "3", "--deadline": "5", "--rounds": "7", "--seed": "3"}
+        flags |= {"--max-norm": "2.5", "--memory": "2"}
         words = [word for pair in flags.items() for word in pair]
 
         plan = planned("--scenario", "corridor", *words)
@@ -77,6 +84,7 @@ class TestPlan:
         assert (plan.sharing, plan.aggregation) == (Sharing.FEDERATED, "median")
         assert (plan.quorum, plan.deadline_s, plan.until) == (3, 5.0, 7)
         assert plan.config.run.seed == 3
+        assert (plan.max_norm, plan.memory_bytes) == (2.5, 2 << 30)
         assert plan.run_dir == Path("runs/corridor-server")
         assert plan.keys_file == Path("runs/corridor-server/keys.json")
         assert (plan.round_s, planned("--scenario", "corridor").round_s) == (5.0, 30.0)
@@ -108,6 +116,7 @@ class TestPlan:
         [
             (["--mode", "federated", "--mu", "0.1"], "say --server-rule fedprox"),
             (["--server-rule", "fedprox"], "say --mode federated"),
+            (["--mode", "federated", "--max-norm", "2", *BUDGET], "leave --max-norm out"),
         ],
     )
     def test_flags_that_do_not_go_together_are_refused_with_what_to_say(self, flags, why):
@@ -162,13 +171,29 @@ class TestKeys:
         modes = {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
         assert modes == {0o600}
 
-    def test_the_key_before_is_void(self, tmp_path):
+    def test_a_client_that_exists_keeps_its_key(self, tmp_path, capsys):
         self.add(tmp_path)
         before = join.read_key(tmp_path / "alice.key")
+
+        assert self.add(tmp_path) == 2
+
+        assert "--rotate" in capsys.readouterr().err
+        assert join.read_key(tmp_path / "alice.key") == before
+        assert Keys(tmp_path / "keys.json").get("alice") == before
+
+    def test_with_rotate_the_key_before_is_void(self, tmp_path):
         self.add(tmp_path)
+        before = join.read_key(tmp_path / "alice.key")
+        assert self.add(tmp_path, "--rotate") == 0
 
         assert join.read_key(tmp_path / "alice.key") != before
-        assert Keys(tmp_path / "keys.json").get("alice") != before
+        assert Keys(tmp_path / "keys.json").get("alice") == join.read_key(tmp_path / "alice.key")
+
+    def test_rotate_is_for_clients_that_exist(self, tmp_path, capsys):
+        assert self.add(tmp_path, "--rotate") == 2
+        assert "leave --rotate out" in capsys.readouterr().err
+        assert main(["serve", "--scenario", "corridor", "--rotate"]) == 2
+        assert "--add-client" in capsys.readouterr().err
 
     def test_the_answer_can_be_read_by_programs(self, tmp_path, capsys):
         self.add(tmp_path, "--json", "--tls-cert", "c.pem")
@@ -223,21 +248,82 @@ class TestNotice:
             ("env", {"wrappers": ["os:system"]}),
             ("env", {"wrappers": [{"os:system": {}}]}),
             ("env", {"kwargs": {"deep": [{"er": "os:system"}]}}),
+            ("env", {"kwargs": {"xml_file": "/etc/passwd"}}),
+            ("env", {"kwargs": {"os:system": 1}}),
+            ("env", {"wrappers": [{"RecordVideo": {"video_folder": "/home/alice"}}]}),
+            ("env", {"wrappers": ["TimeAwareObservation"]}),
+            ("env", {"id": "../CartPole-v1"}),
+            ("net", {"kwargs": {"file": "weights.pt"}}),
+            ("learner", {"optimizer_kwargs": {"hook": "os:system"}}),
+            ("algo", {"gamma": "/etc/passwd"}),
             ("algo", {"name": "rookery.components.custom_policy:Guest"}),
             ("net", {"custom": "rookery.engines.child_process:main"}),
         ],
     )
     def test_a_server_cannot_name_code(self, section, change):
-        settings = settings_of(CORRIDOR)
-
         with pytest.raises(RefusedError, match="--scenario FILE") as refused:
-            refuse_code({**settings, section: {**settings[section], **change}})
+            config_of(changed(section, change))
         assert refused.value.code == "code"
 
-    def test_but_that_of_our_own_scenarios(self):
+    @pytest.mark.parametrize(
+        ("section", "change"),
+        [
+            ("env", {"check": True}),
+            ("env", {"frame_stack": 1000}),
+            ("replay", {"storage": "disk"}),
+            ("replay", {"capacity": 10**9}),
+            ("replay", {"batch_size": 10**7}),
+            ("actor", {"num": 100}),
+            ("actor", {"envs": 100_000}),
+            ("actor", {"devices": ["cuda:0"]}),
+            ("learner", {"device": "cuda:0"}),
+            ("learner", {"threads": 64}),
+            ("learner", {"compile": True}),
+            ("learner", {"rendezvous": "evil.example:80"}),
+            ("learner", {"made_up": 1}),
+            ("algo", {"atoms": 10**8}),
+            ("algo", {"made_up": 1}),
+            ("algo", {"gamma": {"a": 1}}),
+            ("net", {"hidden": [10**6, 10**6]}),
+            ("net", {"hidden": [8] * 1000}),
+        ],
+    )
+    def test_a_server_sets_only_listed_keys_and_no_size_above_the_clients_limit(
+        self, section, change
+    ):
+        with pytest.raises(RefusedError, match="--scenario FILE") as refused:
+            config_of(changed(section, change))
+        assert refused.value.code == "settings"
+        assert next(iter(change)) in str(refused.value)
+
+    @pytest.mark.parametrize("name", ["../x", "a\x1b[2J", "", 3.5e9, "x" * 200])
+    def test_a_name_that_is_none_is_refused(self, name):
+        with pytest.raises(RefusedError, match="no plain name"):
+            config_of(replace(notice(), settings={**settings_of(CORRIDOR), "name": name}))
+
+    @pytest.mark.parametrize("section", ["env", "algo", "net", "replay", "actor", "learner"])
+    @pytest.mark.parametrize("value", [None, [], 3])
+    def test_a_section_that_is_none_is_refused(self, section, value):
+        with pytest.raises(RefusedError, match="are none"):
+            config_of(replace(notice(), settings={**settings_of(CORRIDOR), section: value}))
+
+    def test_a_server_is_never_asked_for_more_than_a_packaged_scenario_by_itself(self):
         for name in scenarios():
             config = load(name)
-            refuse_code(settings_of(config) | {"learner": {}, "actor": {}})
+            refuse_settings(json.loads(json.dumps(settings_of(config))))
+
+    def test_a_server_of_an_algorithm_of_its_own_tells_it_and_clients_refuse_it(self):
+        config = portable(load("corridor", overrides=["algo=user_algorithm:Rewarded"]))
+        told = replace(notice(), settings=settings_of(config))
+
+        assert told.settings["algo"]["name"] == "user_algorithm:Rewarded"
+        with pytest.raises(RefusedError, match=r"user_algorithm:Rewarded.*--scenario FILE"):
+            config_of(told)
+
+    def test_an_environment_that_is_installed_here_may_be_named(self):
+        config = config_of(changed("env", {"id": "Acrobot-v1", "kwargs": {"gravity": 3.7}}))
+
+        assert (config.env.id, config.env.kwargs) == ("Acrobot-v1", {"gravity": 3.7})
 
     @pytest.mark.parametrize("mu", [-1.0, float("nan"), float("inf"), None, "x"])
     def test_a_hold_that_is_none_is_refused(self, mu):

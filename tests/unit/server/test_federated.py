@@ -50,10 +50,10 @@ class Budget:
         self.noise_multiplier, self.target_epsilon, self.delta = 1e-6, float(rounds), 1e-5
         self.epsilon = 0.0
 
-    def would_be(self, rounds: int = 1) -> float:
+    def would_be(self, rounds: int = 1, *, sample_rate: float | None = None) -> float:
         return self.epsilon + rounds
 
-    def charge(self) -> float:
+    def charge(self, *, sample_rate: float | None = None) -> float:
         assert self.would_be() <= self.target_epsilon, "asked for more than there is"
         self.epsilon += 1
         return self.epsilon
@@ -647,3 +647,24 @@ def test_with_the_real_ledger_the_spend_outlasts_the_server(tmp_path):
 
     assert served.version == served.ledger.rounds
     assert served.get_server_stats()["epsilon"] <= 4.0 < served.ledger.would_be()
+
+
+@pytest.mark.parametrize("pushes", ["deltas", "weights"])
+def test_a_client_that_pushes_the_largest_floats_cannot_make_parameters_infinite(pushes):
+    served = server("a", "eve", quorum=2, deadline_s=1e6, pushes=pushes)
+    start = 0.0 if pushes == "deltas" else 10.0
+
+    for turn in range(4):
+        served.push_gradients("a", delta(start + 0.1), version=served.version)
+        sign = 1.0 if pushes == "deltas" else (-1.0) ** turn
+        served.push_gradients("eve", delta(sign * 3e38), weight=1e6, version=served.version)
+
+    assert np.isfinite(weights(served)).all()
+    assert served.get_server_stats()["counts"]["overflow"] >= 1
+
+
+def test_the_largest_norm_is_of_the_change_where_clients_push_weights():
+    served = server("a", "b", quorum=2, pushes="weights", max_norm=1.0)
+
+    assert served.push_gradients("a", delta(10.1)).accepted
+    assert served.push_gradients("b", delta(11.0)).code == "norm"

@@ -414,3 +414,50 @@ def test_what_it_keeps_is_for_its_user_alone(tmp_path):
     server(tmp_path).close()
 
     assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
+
+
+@pytest.mark.parametrize("broken", ["replace_file", "sync_folder"])
+def test_a_checkpoint_that_cannot_be_saved_is_not_loaded_in_half(broken, tmp_path, monkeypatch):
+    """What is in memory is what the next server finds, and an acknowledged push is in both."""
+    other = server(tmp_path / "other")
+    other.register_worker("a")
+    for number in range(4):
+        push(other, number)
+    served = server(tmp_path / "own")
+    served.register_worker("a")
+    for number in range(10, 13):
+        push(served, number)
+    before = arrays(served)
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, broken, fail)
+        with pytest.raises(CheckpointError, match="No space left"):
+            served.load_checkpoint(tmp_path / "other")
+    loaded = broken == "sync_folder"  # it has replaced the old one, for any process that looks
+    assert np.array_equal(arrays(served), before) is not loaded
+    assert push(served, 13).accepted
+    after, version = arrays(served), served.version
+    served.close()
+
+    again = server(tmp_path / "own")
+    assert again.version == version
+    assert np.array_equal(arrays(again), after)
+    assert push(again, 13).code == "duplicate"
+
+
+def test_a_damaged_folder_of_its_own_is_refused_and_changes_nothing(tmp_path):
+    served = server(tmp_path)
+    served.register_worker("a")
+    push(served, 0)
+    (journal,) = tmp_path.glob("journal-*")
+    raw = journal.read_bytes()
+    journal.write_bytes(raw[:20])
+
+    with pytest.raises(CheckpointError):
+        served.load_checkpoint()
+    journal.write_bytes(raw)
+
+    assert push(served, 1).version == 1

@@ -722,6 +722,7 @@ def test_an_optimizer_that_cannot_step_from_a_gradient_is_refused(optimizer):
         ({"quorum": 0}, "quorum must be 1 or more"),
         ({"deadline_s": float("inf")}, "deadline_s must be finite seconds"),
         ({"max_weight": 0.0}, "max_weight must be finite"),
+        ({"max_norm": 0.0}, "max_norm must be finite"),
         ({"max_staleness": -1}, "max_staleness must be 0 or more"),
         ({"trim": 0.5}, "trim must be"),
         ({"byzantine": -1}, "byzantine must be 0 or more"),
@@ -893,3 +894,76 @@ def test_without_a_folder_one_must_name_the_file():
     for call in (server().save_checkpoint, server().load_checkpoint):
         with pytest.raises(ConfigError, match="no checkpoint_path"):
             call()
+
+
+# Updates that would end training.
+
+
+def test_one_enormous_gradient_does_not_end_training_with_adam():
+    served = server("good", "eve", optimizer="adam", lr=0.01)
+    served.push_gradients("good", grads())
+    before = now(served)
+
+    answer = served.push_gradients("eve", grads(1e25))
+
+    assert answer == Receipt(False, "overflow", 1)
+    assert now(served) is before
+    for _ in range(10):
+        served.push_gradients("good", grads())
+    assert np.allclose(now(served).arrays["w"], -0.11, rtol=1e-3)  # as far as without eve
+    assert served.get_server_stats()["strikes"] == {"eve": 1}
+
+
+@pytest.mark.parametrize("name", sorted(set(optimizers()) - {"muon"}))
+def test_whatever_is_pushed_parameters_and_optimizer_stay_finite_and_go_on(name):
+    served = server("good", "eve", optimizer=name, lr=0.01, quarantine_after=1000)
+
+    for exponent in range(0, 39, 2):
+        for sign in (1.0, -1.0):
+            served.push_gradients("eve", grads(sign * 10.0**exponent))
+        served.push_gradients("good", grads())
+
+    state = served._machine.stepper.state()[1]
+    assert all(np.isfinite(array).all() for array in state.values())
+    assert all(np.isfinite(array).all() for array in now(served).arrays.values())
+
+
+def test_several_that_would_overflow_in_a_row_end_in_quarantine():
+    served = server("eve", optimizer="adam", quarantine_after=2)
+
+    for _ in range(2):
+        served.push_gradients("eve", grads(1e25))
+
+    with pytest.raises(RefusedError, match="quarantine"):
+        served.push_gradients("eve", grads())
+
+
+def test_a_step_that_overflows_with_what_several_pushed_leaves_everything_as_it_was(tmp_path):
+    settings = {"optimizer": "adam", "aggregation_method": "sum", "update_frequency": 30}
+
+    def started() -> ParameterServer:
+        return server("a", "b", checkpoint_path=tmp_path / "served", lr=0.1, **settings)
+
+    served = started()
+    for number in range(30):
+        assert served.push_gradients("ab"[number % 2], grads(6e19)).accepted  # each by itself: yes
+    before = now(served)
+    assert (served.version, counts(served)["skipped_overflow"]) == (0, 1)
+    served.close()
+
+    again = started()
+    assert counts(again)["skipped_overflow"] == 1
+    assert np.array_equal(now(again).arrays["w"], before.arrays["w"])
+    for number in range(30):
+        again.push_gradients("ab"[number % 2], grads())
+    assert np.allclose(now(again).arrays["w"], -0.1, rtol=1e-3)  # the first step of a new Adam
+
+
+def test_an_update_above_the_largest_norm_is_refused_and_is_no_offence():
+    served = server("a", max_norm=4.0, quarantine_after=1)
+
+    assert served.push_gradients("a", grads(2.0)) == Receipt(False, "norm", 0)  # sqrt(10) x 2
+    assert served.push_gradients("a", grads(1.0)).accepted
+
+    assert counts(served) == {"norm": 1, "ok": 1}
+    assert served.version == 1

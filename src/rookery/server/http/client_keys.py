@@ -2,6 +2,7 @@
 
     keys = Keys("server-keys.json")
     keys.issue("alice")     # a new key, to be given to alice by a safe way
+    keys.rotate("alice")    # another one; hers is void from the next second on
     keys.revoke("alice")    # her messages are refused from the next second on
 
 The file is read again when it has changed, so that a server need not be restarted. Keys are never
@@ -61,9 +62,29 @@ class Keys:
             return self._keys.get(client)
 
     def issue(self, client: str) -> str:
-        """Makes, keeps and returns a new key; one that the client had before is void."""
+        """Makes, keeps and returns the key of a new client; one that has a key is refused."""
+        checked_name(client)
         key = secrets.token_urlsafe(32)
-        self.add(client, key)
+        with self._lock, _alone(self._path):
+            self._refresh()
+            if client in self._keys:
+                raise ConfigError(
+                    f"{client!r} has a key, with which it may be training; choose another name, or "
+                    "rotate the key (--rotate), which ends that client"
+                )
+            self._write(self._keys | {client: key})
+        return key
+
+    def rotate(self, client: str) -> str:
+        """Makes, keeps and returns another key for a client; the one before is void."""
+        key = secrets.token_urlsafe(32)
+        with self._lock, _alone(self._path):
+            self._refresh()
+            if client not in self._keys:
+                raise ConfigError(
+                    f"there is no key of {client!r:.120} to rotate; issue one (leave --rotate out)"
+                )
+            self._write(self._keys | {client: key})
         return key
 
     def add(self, client: str, key: str) -> None:

@@ -10,7 +10,7 @@ class Limits:
     """Bounds of a service; each default suits a few dozen clients."""
 
     body_bytes: int = 0  # of one update; 0: as many as the parameters have, and 64 KiB
-    memory_bytes: int = 1 << 30  # of all updates that are being received at once
+    memory_bytes: int = 1 << 30  # of all updates that are being received, or in an open round
     header_bytes: int = 16384  # of an HTTP request's head
     connections: int = 4096  # open at once; the oldest idle one gives way to a new one
     client_connections: int = 128  # of one client; its oldest idle one gives way to a new one
@@ -19,6 +19,7 @@ class Limits:
     body_rate: float = 1e6  # bytes/s that a client must reach over a whole body
     idle_s: float = 75.0  # a connection may rest so long between two requests
     stall_s: float = 20.0  # a client may not read what it asked for so long
+    wait_s: float = 20.0  # a pull may wait so long for a newer version
     linger_s: float = 1.0  # a refused body is read and thrown away so long
     rate: float = 500.0  # messages/s of one client
     burst: int = 1000  # messages of one client at once

@@ -20,6 +20,7 @@ from rookery.server.http.parameter_cache import ParameterSource, Parcels
 from rookery.server.http.prometheus import Metrics, plain
 from rookery.server.http.refusals import Refusals
 from rookery.server.http.request_body import Body
+from rookery.server.http.version_watch import VersionWatch
 from rookery.server.http.wire_format import Answer, Bytes, Kind, Request
 from rookery.types import Array
 
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20  # bytes handed to a connection at once: one that is not read holds no more
 SLACK = 64 << 10  # bytes by which an update may be larger than the parameters
 MESSAGE_LIMIT = 1000  # characters of a refusal
+FAULTS = {
+    "finite": "the update has NaN or infinity; mend the client: several in a row end in quarantine",
+    "overflow": "the update would make parameters or optimizer infinite; mend the client: several "
+    "in a row end in quarantine",
+    "norm": "the update has a larger L2 norm than is allowed; lower the client's learning rate or "
+    "raise --max-norm",
+}  # codes of updates that show a fault of their client
 T = TypeVar("T")
 
 
@@ -48,6 +56,10 @@ class Answering(ParameterSource, Protocol):
 
     @property
     def one_voice(self) -> bool: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    @property
+    def round_bytes(self) -> int: ...
     def register_worker(self, worker: str) -> int: ...
     def unregister_worker(self, worker: str) -> None: ...
     def push_gradients(
@@ -115,6 +127,7 @@ class Messages:
         self._server, self._gate, self._limits = server, gate, gate.limits
         self._metrics, self._refused, self._threads = metrics, refused, threads
         self._parcels = Parcels(server)
+        self.watch = VersionWatch(lambda: server.version, threads)
         self.body_limit = gate.limits.body_bytes or self._parcels.size + SLACK
         self._receiving = 0  # bytes of bodies that are in memory
         self._handlers: dict[Kind, Callable[[Request, bytearray], ServiceAnswer]] = {
@@ -193,24 +206,36 @@ class Messages:
         try:
             body = await call.body.read(self._limits.patience_s(said.size))
             self._metrics.count("received_bytes_total", said.kind, len(body))
-            return await self._handled(said, body)
+            return await self._handled(call, body)
         finally:
             self._receiving -= said.size
 
     def _make_room(self, size: int) -> None:
-        if self._receiving and self._receiving + size > self._limits.memory_bytes:
+        held = self._receiving + self._server.pending_bytes
+        if held and held + size > self._limits.memory_bytes:
             raise RefusedError(
-                f"{self._receiving} bytes of updates are being received and "
-                f"{self._limits.memory_bytes} are allowed; send it again a little later",
+                f"{held} bytes of updates are being received or wait for the end of their round, "
+                f"and {self._limits.memory_bytes} are allowed (memory_bytes, --memory); send it "
+                "again a little later",
                 code="busy",
             )
 
-    async def _handled(self, said: Request, body: bytearray) -> ServiceAnswer:
-        handler = self._handlers[said.kind]
+    async def _handled(self, call: Exchange, body: bytearray) -> ServiceAnswer:
+        said, handler = call.said, self._handlers[call.said.kind]
+        if said.kind is Kind.PULL:
+            await self.watch.newer_than(said.version, min(said.wait_s, self._limits.wait_s))
         outcome = await self._in_thread(lambda: handler(said, body))
         if said.kind is Kind.PUSH and not outcome.accepted:
-            self._metrics.count("refused_total", outcome.code)
+            self._note_unaccepted(call, outcome.code)
         return outcome
+
+    def _note_unaccepted(self, call: Exchange, code: str) -> None:
+        """Counts an update that fits and does not count; names its client where it is at fault."""
+        if code in FAULTS:
+            refusal = RefusedError(FAULTS[code], code)
+            self._refused.note(refusal, f"{call.said.client} at {call.peer}")
+        else:
+            self._metrics.count("refused_total", code)
 
     def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)

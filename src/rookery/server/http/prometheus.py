@@ -61,10 +61,11 @@ class Metrics(Collector):
 
     def text(self, gauges: Mapping[str, Any]) -> str:
         """Returns everything for Prometheus; of the gauges, those that are numbers."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        registry.register(Gauges({"uptime_seconds": self.uptime_s, **gauges}))
-        return generate_latest(registry).decode()
+        return _text(self, Gauges({"uptime_seconds": self.uptime_s, **gauges}))
+
+    def gauges(self, gauges: Mapping[str, Any]) -> str:
+        """Returns the gauges that are numbers for Prometheus, and no counter."""
+        return _text(Gauges({"uptime_seconds": self.uptime_s, **gauges}))
 
 
 class Gauges(Collector):
@@ -86,6 +87,13 @@ class Gauges(Collector):
             elif isinstance(value, int | float | list):
                 number = len(value) if isinstance(value, list) else value
                 yield GaugeMetricFamily(PREFIX + name, about, value=number)
+
+
+def _text(*collectors: Collector) -> str:
+    registry = CollectorRegistry(auto_describe=False)
+    for collector in collectors:
+        registry.register(collector)
+    return generate_latest(registry).decode()
 
 
 def plain(value: Any) -> Any:

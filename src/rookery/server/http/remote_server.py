@@ -10,6 +10,7 @@ no answer is repeated, later and later, until `patience_s` is over; an update is
 same `push_id`, so that it counts once whatever was lost. All methods may be called at once.
 """
 
+import contextlib
 import ipaddress
 import json
 import random
@@ -18,6 +19,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -41,7 +43,8 @@ except ImportError as error:
     raise missing(error) from error
 
 FIRST_S, LONGEST_S = 0.05, 5.0  # between two attempts
-POLL_S = 0.05  # between two looks for a newer version
+WAIT_S = 20.0  # the longest that one request waits for a newer version
+REST_S = 0.05  # between two such requests, where a server answers earlier than it was asked to
 CHUNK = 1 << 18  # bytes handed to the socket at once
 AGAIN = frozenset({"rate", "busy", "late", "digest"})  # refusals that pass
 
@@ -85,15 +88,15 @@ class RemoteParameterServer:
             )
         self._client = wire_format.checked_name(client)
         self._key = None if key is None else wire_format.checked_key(client, key)
-        self._url, self._patience_s = _checked(url), patience_s
+        self._url, self._patience_s, self._timeout_s = _checked(url), patience_s, timeout_s
         self._codec, self._keep = Codec(codec), keep
         self._residuals: dict[str, Residual] = {}
         self._encoding = threading.Lock()
+        self._waits: dict[Future[Reply], None] = {}  # for a newer version
         self._ended, self._random = threading.Event(), random.Random(secrets.randbits(64))
         self._http = httpx.Client(
             base_url=self._url,
             verify=_trust(ca, certificate, private_key),
-            timeout=timeout_s,
             trust_env=False,  # a proxy of the environment would get what is for this server
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=64),
         )
@@ -109,12 +112,14 @@ class RemoteParameterServer:
 
     def close(self) -> None:
         """Ends all connections; calls that wait for another attempt give up."""
-        self._ended.set()
+        self.give_up()
         self._http.close()
 
     def give_up(self) -> None:
         """Ends the patience of all calls, from any thread: each may try once more."""
         self._ended.set()
+        for answered in list(self._waits):
+            answered.cancel()
 
     # --- the parameter server's methods
 
@@ -130,18 +135,23 @@ class RemoteParameterServer:
 
     @beartype
     def get_parameters(self, newer_than: int = -1, *, wait_s: float = 0.0) -> Parameters | None:
-        """Returns the parameters if there are newer ones, at the latest after `wait_s`."""
-        until = time.monotonic() + wait_s
+        """Returns the parameters if there are newer ones, at the latest after `wait_s`.
+
+        The server waits, and not this client: it asks once in `WAIT_S`.
+        """
+        until, left = time.monotonic() + wait_s, wait_s
         codec = Codec.FP16 if self._codec is Codec.FP16 else Codec.NONE
         while True:
-            asked = replace(self._request(Kind.PULL), version=newer_than, codec=codec)
-            answer, body = self._ask(asked)
-            if answer.accepted:
-                arrays = tensor_bytes.unpack(body)
-                shapes = {name: array.shape for name, array in arrays.items()}
-                return Parameters(answer.version, compression.decode(arrays, answer.codec, shapes))
-            if (left := until - time.monotonic()) <= 0 or self._ended.wait(min(left, POLL_S)):
+            asked = replace(
+                self._request(Kind.PULL), version=newer_than, codec=codec, wait_s=min(left, WAIT_S)
+            )
+            reply = self._ask(asked) if left <= 0 else self._ask_aside(asked)
+            if reply is not None and reply.answer.accepted:
+                return _parameters(reply)
+            left = until - time.monotonic()
+            if reply is None or left <= 0 or self._ended.wait(min(left, REST_S)):
                 return None
+            left = max(0.0, until - time.monotonic())
 
     @beartype
     def push_gradients(
@@ -231,6 +241,38 @@ class RemoteParameterServer:
             "server up, can this host reach it, and does it ask for a client's certificate?"
         ) from last
 
+    def _ask_aside(self, said: Request) -> Reply | None:
+        """Asks in a thread of its own, so that `give_up` ends the wait at once; None: it did."""
+        answered: Future[Reply] = Future()
+
+        def ask() -> None:
+            try:
+                reply = self._ask(said)
+            except Exception as error:  # raised again by the thread that waits for it
+                with contextlib.suppress(InvalidStateError):  # it waits no longer
+                    answered.set_exception(error)
+            else:
+                with contextlib.suppress(InvalidStateError):
+                    answered.set_result(reply)
+
+        with self._waiting(answered):
+            threading.Thread(target=ask, name="rookery-pull", daemon=True).start()
+            try:
+                return answered.result()
+            except CancelledError:
+                return None
+
+    @contextlib.contextmanager
+    def _waiting(self, answered: "Future[Reply]") -> Iterator[None]:
+        """Keeps a wait where `give_up` finds it."""
+        self._waits[answered] = None
+        if self._ended.is_set():  # before it could be found
+            answered.cancel()
+        try:
+            yield
+        finally:
+            del self._waits[answered]
+
     def _attempts(self) -> Iterator[float]:
         """Yields the seconds left, after a longer rest each time; the last one is 0."""
         until, rest_s = time.monotonic() + self._patience_s, FIRST_S
@@ -246,8 +288,9 @@ class RemoteParameterServer:
         headers = wire_format.headers(said) | {"content-length": str(len(body))}
         if self._key is not None:
             headers[wire_format.AUTHORIZATION] = wire_format.BEARER + self._key
+        timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + said.wait_s)
         with self._http.stream(
-            "POST", wire_format.PATH, content=_Chunks(body), headers=headers
+            "POST", wire_format.PATH, content=_Chunks(body), headers=headers, timeout=timeout
         ) as got:
             answer = _answered(got)
             reply = Reply(answer, _received(got, answer))
@@ -296,6 +339,13 @@ def _received(got: httpx.Response, answer: Answer) -> bytearray:
             code="digest",
         )
     return body
+
+
+def _parameters(reply: Reply) -> Parameters:
+    arrays = tensor_bytes.unpack(reply.body)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    codec = reply.answer.codec
+    return Parameters(reply.answer.version, compression.decode(arrays, codec, shapes))
 
 
 def _arrays(grads: Mapping[str, Any]) -> dict[str, Array]:

@@ -64,6 +64,12 @@ class Service:
                 "key (--tls-cert, --tls-key), or bind localhost"
             )
         self.limits = limits or Limits()
+        if server.round_bytes > self.limits.memory_bytes:
+            raise ConfigError(
+                f"a round holds {server.round_bytes} bytes of updates before it is complete, and "
+                f"memory_bytes allows {self.limits.memory_bytes}; raise it (--memory), or lower "
+                "quorum or update_frequency (--quorum, --every)"
+            )
         certified = client_ca is not None
         known = None if keys is None and certified else _keys(keys)
         self.gate = Gate(known, self.limits, certificates=certified)
@@ -75,6 +81,7 @@ class Service:
             threads=self._threads,
             crowd=lambda: len(self.crowd),
             status_token=status_token,
+            host=host,
         )
         self._server = HttpServer(self._application.app, self.crowd, self._context)
         self._thread: threading.Thread | None = None
@@ -121,6 +128,7 @@ class Service:
 
     def stop(self) -> None:
         """Answers what is being asked, for a few seconds, and closes everything."""
+        self._application.messages.watch.ended = True
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(GRACE_S + START_S)

@@ -61,6 +61,7 @@ class Request:
     push_id: str = ""  # every push has one
     weight: float = 1.0
     codec: Codec = Codec.NONE
+    wait_s: float = 0.0  # pull: how long to wait for a newer version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +159,7 @@ _REQUEST: dict[str, Callable[[Any], Any]] = {
     "push_id": _text,
     "weight": _number,
     "codec": Codec,
+    "wait_s": _number,
 }
 _ANSWER: dict[str, Callable[[Any], Any]] = {
     "accepted": _flag,

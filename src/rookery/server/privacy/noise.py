@@ -93,8 +93,13 @@ def release(total: Floats, ledger: Ledger, *, clip_norm: float) -> Doubles:
     """
     refuse_numbers(ledger.clients, {"clip_norm": clip_norm})
     ledger.charge()
+    return noisy_mean(total, ledger, clip_norm=clip_norm, sample_rate=ledger.sample_rate)
+
+
+def noisy_mean(total: Floats, ledger: Ledger, *, clip_norm: float, sample_rate: float) -> Doubles:
+    """Returns the mean [P] of a round that was drawn with `sample_rate` and has been charged."""
     noisy = total + noise(total.size, ledger.noise_multiplier * clip_norm)
-    return np.asarray(noisy / (ledger.sample_rate * ledger.clients), dtype=np.float64)
+    return np.asarray(noisy / (sample_rate * ledger.clients), dtype=np.float64)
 
 
 def private_mean(

@@ -10,9 +10,11 @@ bound. Neighbours differ by one client, there or not there, with all it ever sen
 composed as Rényi differential privacy (Mironov 2017; Mironov, Talwar & Zhang 2019) by dp-accounting
 and converted to (epsilon, delta) in the end.
 
-The file has every round that was ever charged, with its own z and q: who restarts with other
-settings goes on from what is spent. A round is on the disk before `charge` returns. One that is
-charged and then never shown, since the server was killed between the two, stays charged.
+The file has the promise (target, delta, number of clients), and a ledger with another promise is
+refused. It also has every round that was ever charged, with its own z and q: a restart with other
+noise or another rate goes on from what is spent. A round is on the disk before `charge` returns.
+One that is charged and then never shown, since the server was killed between the two, stays
+charged.
 """
 
 import fcntl
@@ -22,7 +24,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +33,20 @@ from rookery.errors import BudgetError, CheckpointError, ConfigError
 from rookery.files import sync_folder
 from rookery.server.privacy.privacy_checks import refuse_numbers
 
-FORMAT = 1
+FORMAT = 2
+UNPROMISED = 1  # a format without the promise
 UNFINISHED, LOCK = ".part", ".lock"
+
+
+class Promise(NamedTuple):
+    """What clients were told at the first start."""
+
+    target_epsilon: float
+    delta: float
+    clients: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self._asdict().items())
 
 
 class Spent(NamedTuple):
@@ -41,6 +55,13 @@ class Spent(NamedTuple):
     noise_multiplier: float
     sample_rate: float
     rounds: int
+
+
+class Account(NamedTuple):
+    """What a file holds."""
+
+    promise: Promise | None  # None: written by a release that did not store it
+    spent: tuple[Spent, ...]
 
 
 class Ledger:
@@ -74,7 +95,28 @@ class Ledger:
         _accounting()  # missing: said now, and not after the first round
         if self.path is not None:
             self._unlock = weakref.finalize(self, os.close, _seize(self.path))
-            self.spent = read(self.path)
+            self._open(self.path)
+
+    def _open(self, path: Path) -> None:
+        """Goes on with a file, or begins one; the promise is on the disk before clients hear it."""
+        try:
+            found = read(path)
+            if found.promise not in (None, self.promise):
+                raise ConfigError(
+                    f"the privacy ledger {path} promises {found.promise}, and {self.promise} was "
+                    "given; a promise to clients cannot be changed: start with these numbers, or "
+                    "with another ledger (--run-dir) for other clients"
+                )
+            if found.promise is None:
+                write(path, self.promise, found.spent)
+        except BaseException:  # raised again; the file must not stay locked
+            self.close()
+            raise
+        self.spent = found.spent
+
+    @property
+    def promise(self) -> Promise:
+        return Promise(self.target_epsilon, self.delta, self.clients)
 
     @property
     def rounds(self) -> int:
@@ -86,18 +128,19 @@ class Ledger:
         """What all rounds so far have cost."""
         return epsilon_of(self.spent, self.delta)
 
-    def would_be(self, rounds: int = 1) -> float:
-        """Returns epsilon as it would be after so many more rounds."""
-        return epsilon_of(self._after(rounds), self.delta)
+    def would_be(self, rounds: int = 1, *, sample_rate: float | None = None) -> float:
+        """Returns epsilon as it would be after so many more rounds; None: at the ledger's rate."""
+        return epsilon_of(self._after(rounds, sample_rate), self.delta)
 
-    def charge(self) -> float:
+    def charge(self, *, sample_rate: float | None = None) -> float:
         """Charges one round and returns epsilon with it; call it before the round is shown.
 
-        Where that would pass the target, nothing is charged and BudgetError raised. Where the
-        round cannot be written down, CheckpointError: show nothing then either.
+        `sample_rate` is the rate that the round was drawn with, None: the ledger's. Where epsilon
+        would pass the target, nothing is charged and BudgetError raised. Where the round cannot be
+        written down, CheckpointError: show nothing then either.
         """
         with self._turn:
-            after = self._after(1)
+            after = self._after(1, sample_rate)
             epsilon = epsilon_of(after, self.delta)
             if epsilon > self.target_epsilon:
                 raise BudgetError(
@@ -106,7 +149,7 @@ class Ledger:
                     "promised; end here, or begin anew with other clients or more noise"
                 )
             if self.path is not None:
-                write(self.path, after)
+                write(self.path, self.promise, after)
             self.spent = after
             return epsilon
 
@@ -115,8 +158,9 @@ class Ledger:
         if self.path is not None:
             self._unlock()
 
-    def _after(self, rounds: int) -> tuple[Spent, ...]:
-        new = Spent(self.noise_multiplier, self.sample_rate, rounds)
+    def _after(self, rounds: int, sample_rate: float | None) -> tuple[Spent, ...]:
+        rate = self.sample_rate if sample_rate is None else sample_rate
+        new = Spent(self.noise_multiplier, rate, rounds)
         if self.spent and self.spent[-1][:2] == new[:2]:
             return (*self.spent[:-1], new._replace(rounds=self.spent[-1].rounds + rounds))
         return (*self.spent, new)
@@ -133,20 +177,25 @@ def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def read(path: Path) -> tuple[Spent, ...]:
-    """Returns what a file says was spent; one that is not there says nothing was.
+def read(path: Path) -> Account:
+    """Returns what a file promises and what it says was spent; one that is not there is empty.
 
     A damaged file is a CheckpointError: taken for an empty one, it would double the promise.
     """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return ()
+        return Account(None, ())
     try:
         value = json.loads(raw)
-        if value["format"] != FORMAT or value["sha256"] != _seal(value["spent"]):
-            raise ValueError("its checksum or format is another")
-        return tuple(Spent(float(z), float(q), int(n)) for z, q, n in value["spent"])
+        sealed = SEALED[value["format"]](value)
+        if value["sha256"] != _seal(sealed):
+            raise ValueError("its checksum is another")
+        spent = tuple(Spent(float(z), float(q), int(n)) for z, q, n in value["spent"])
+        if value["format"] == UNPROMISED:
+            return Account(None, spent)
+        target, delta, clients = value["promise"]
+        return Account(Promise(float(target), float(delta), int(clients)), spent)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"the privacy ledger {path} cannot be read ({error}); put it back from a copy: without "
@@ -154,12 +203,15 @@ def read(path: Path) -> tuple[Spent, ...]:
         ) from error
 
 
-def write(path: Path, spent: Sequence[Spent]) -> None:
-    """Writes a ledger whole, and waits until the disk has it and its name."""
+def write(path: Path, promise: Promise, spent: Sequence[Spent]) -> None:
+    """Writes a ledger whole, for its user alone; waits until the disk has it and its name."""
     unfinished = path.with_name(path.name + UNFINISHED)
-    value = {"format": FORMAT, "sha256": _seal(spent), "spent": spent}
+    value = {"format": FORMAT, "promise": promise, "spent": spent}
+    value["sha256"] = _seal([promise, spent])
     try:
-        with open(unfinished, "w") as file:
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w") as file:
+            os.fchmod(fd, 0o600)  # a file that a killed server left may have another mode
             json.dump(value, file)
             file.flush()
             os.fsync(file.fileno())
@@ -172,8 +224,14 @@ def write(path: Path, spent: Sequence[Spent]) -> None:
         ) from error
 
 
-def _seal(spent: Sequence[Sequence[float]]) -> str:
-    return hashlib.sha256(json.dumps(spent).encode()).hexdigest()
+def _seal(sealed: Any) -> str:
+    return hashlib.sha256(json.dumps(sealed).encode()).hexdigest()
+
+
+SEALED: dict[int, Callable[[dict[str, Any]], Any]] = {
+    UNPROMISED: lambda value: value["spent"],
+    FORMAT: lambda value: [value["promise"], value["spent"]],
+}  # format → what its checksum is of
 
 
 def _seize(path: Path) -> int:

@@ -189,8 +189,28 @@ class TestKeys:
     def test_a_key_is_long_and_another_one_each_time(self):
         keys = Keys()
 
-        assert len({keys.issue("alice") for _ in range(20)}) == 20
+        assert len({keys.issue(f"client-{number}") for number in range(20)}) == 20
         assert len(keys.issue("alice")) >= 43
+
+    def test_a_client_that_has_a_key_keeps_it_when_another_one_is_asked_for(self, tmp_path):
+        path = tmp_path / "keys.json"
+        other = Keys(path)  # as in another process, which has not read the file since
+        key = Keys(path).issue("alice")
+
+        with pytest.raises(ConfigError, match=r"'alice' has a key.*rotate"):
+            other.issue("alice")
+
+        assert Keys(path).get("alice") == key
+
+    def test_a_rotated_key_replaces_the_one_before_and_there_must_be_one(self, tmp_path):
+        path = tmp_path / "keys.json"
+        before = Keys(path).issue("alice")
+
+        after = Keys(path).rotate("alice")
+
+        assert Keys(path).get("alice") == after != before
+        with pytest.raises(ConfigError, match="no key of 'bob'"):
+            Keys(path).rotate("bob")
 
     def test_a_key_that_could_be_guessed_is_refused(self):
         with pytest.raises(ConfigError, match="could be guessed") as refused:

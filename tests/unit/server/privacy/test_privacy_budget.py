@@ -1,5 +1,6 @@
 """The ledger: no more than was promised, also after a restart, a full disk, or damage."""
 
+import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -191,3 +192,51 @@ def test_a_round_is_written_down_before_another_thread_may_charge(tmp_path, monk
     )
     book.charge()
     assert alone == [True]
+
+
+@pytest.mark.parametrize(
+    "other", [{"target_epsilon": 24.0}, {"delta": 5e-3}, {"clients": 50}, {"target_epsilon": 6.0}]
+)
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_restart_with_another_promise_is_refused(tmp_path, other, rounds):
+    first = ledger(path=tmp_path / "ledger.json")
+    for _ in range(rounds):
+        first.charge()
+    first.close()
+
+    with pytest.raises(ConfigError, match=r"promises target_epsilon 12.*start with these") as error:
+        ledger(path=tmp_path / "ledger.json", **other)
+
+    assert all(f" {value}" in str(error.value) for value in other.values())
+    assert ledger(path=tmp_path / "ledger.json").rounds == rounds  # the refused one has let go
+
+
+def test_a_ledger_of_an_earlier_release_takes_on_the_promise_it_is_opened_with(tmp_path):
+    path = tmp_path / "ledger.json"
+    spent = [[1.0, 1.0, 2]]
+    seal = hashlib.sha256(json.dumps(spent).encode()).hexdigest()
+    path.write_text(json.dumps({"format": 1, "sha256": seal, "spent": spent}))
+
+    first = ledger(path=path)
+    assert first.rounds == 2
+    first.close()
+
+    with pytest.raises(ConfigError, match="promises target_epsilon 12"):
+        ledger(path=path, target_epsilon=24.0)
+
+
+def test_what_a_ledger_keeps_is_for_its_user_alone(tmp_path):
+    (tmp_path / "ledger.json.part").touch(0o644)  # of one that was killed
+    book = ledger(path=tmp_path / "ledger.json")
+    book.charge()
+
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
+
+
+def test_a_round_can_be_charged_at_the_rate_it_was_drawn_with():
+    book = ledger(sample_rate=0.01)
+
+    assert book.would_be(sample_rate=1.0) > book.would_be()
+    book.charge(sample_rate=1.0)
+
+    assert book.spent == (Spent(1.0, 1.0, 1),)
