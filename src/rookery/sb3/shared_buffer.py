@@ -303,7 +303,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.rewards[pos] = reward
         self.dones[pos] = done
         if self.handle_timeout_termination:
-            self.timeouts[pos] = [info.get("TimeLimit.truncated", False) for info in infos]
+            flags = [info.get("TimeLimit.truncated", False) for info in infos]
+            self.timeouts[pos] = np.array(flags)  # a flag may be an array of one element
         self.pos = pos + 1
         if self.pos == self.buffer_size:
             self.full, self.pos = True, 0

@@ -140,6 +140,33 @@ def test_time_limits_and_memory_are_handled_as_by_sb3(spared):
     assert_draws_the_same(mine, theirs)
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_rows_that_one_buffer_holds_can_be_put_into_another_as_with_sb3(n_steps):
+    held = ours(n_steps=n_steps)
+    Story(18).tell(held)
+    infos = [[{"TimeLimit.truncated": flags}] for flags in held.timeouts]  # arrays [n_envs]
+    steps = (held.observations, held.next_observations, held.actions, held.rewards, held.dones)
+
+    mine, theirs = ours(n_steps=n_steps), stock(POINT, PUSH, 1, n_steps)
+    for buffer in (mine, theirs):
+        buffer.extend(*(copy.deepcopy(column) for column in steps), infos)
+
+    assert mine.timeouts.any()
+    assert np.array_equal(mine.timeouts, held.timeouts)
+    assert_draws_the_same(mine, theirs)
+
+
+@pytest.mark.parametrize("flag", [True, np.bool_(True), np.array(True), np.array([1.0])])
+def test_a_time_limit_is_told_by_every_kind_of_value_that_sb3_accepts(flag, registry):
+    mine, theirs = member(registry, "a"), stock(POINT, PUSH, 1, 1)
+    step = next(live(POINT, PUSH, 1, 1))[:5]
+
+    for buffer in (mine, theirs):
+        buffer.add(*copy.deepcopy(step), [{"TimeLimit.truncated": flag}])
+
+    assert mine.timeouts[0].tolist() == theirs.timeouts[0].tolist() == [1.0]
+
+
 def test_sb3_refuses_the_same_combination():
     with pytest.raises(ValueError, match="optimize_memory_usage"):
         ours(optimize_memory_usage=True)
