@@ -1,5 +1,6 @@
 """SB3's algorithms with our buffers: the same training without a pool, shared training with one."""
 
+import copy
 import subprocess
 import sys
 import warnings
@@ -190,6 +191,24 @@ def test_a_model_is_saved_and_loaded_with_its_pool(registry, tmp_path):
     ring = registry.open_ring(buffer_id)
     assert ring.committed % ring.capacity == loaded.replay_buffer.pos
     ring.close()
+
+
+def test_a_loaded_model_and_a_copied_buffer_do_not_keep_a_stopped_pool(registry, tmp_path):
+    buffer_id = registry.register_buffer(run_id="a", algorithm="DQN")
+    kwargs = {"registry": registry, "buffer_id": buffer_id}
+    model = trained(DQN, replay_buffer_class=DistributedReplayBuffer, replay_buffer_kwargs=kwargs)
+    model.save(tmp_path / "model")
+    loaded = DQN.load(tmp_path / "model", env=model.env, device="cpu")
+    copied = copy.deepcopy(model.replay_buffer)
+
+    registry.deregister_buffer(buffer_id)
+    registry.stop()
+
+    assert not registry.path.exists()
+    assert copied.size() == model.replay_buffer.size()
+    with pytest.warns(UserWarning, match="stays local|is gone"):
+        loaded.learn(60)
+    assert not registry.path.exists()
 
 
 def test_a_model_whose_pool_is_gone_is_loaded_with_a_local_buffer(registry, tmp_path):

@@ -501,7 +501,7 @@ def test_another_size_under_one_id_is_refused(registry):
 
 def test_an_unknown_id_is_refused(registry):
     with pytest.raises(RegistryError, match="register_buffer"):
-        ours(registry=registry, buffer_id="nobody-1")
+        ours(registry=registry, buffer_id="nobody-123456")
 
 
 def test_a_stopped_registry_is_refused_by_name(registry):
@@ -595,7 +595,7 @@ def test_a_registry_from_a_pickle_may_have_lost_its_id(registry):
     revived = again(registry)
 
     with pytest.warns(UserWarning, match="stays local.*not registered"):
-        buffer = ours(registry=revived, buffer_id="nobody-1")
+        buffer = ours(registry=revived, buffer_id="nobody-123456")
     assert buffer.registry is None
 
 
