@@ -145,7 +145,8 @@ def test_the_snippet_of_the_documentation_runs():
 
     stats = replay_buffer.get_stats()
     assert f"{stats['distributed_ratio']:.2%}" == "0.00%"
-    assert model.replay_buffer.get_stats()["local_samples"] == 20 * 256
+    assert (stats["local_samples"], stats["local_size"]) == (20 * 256, 120)
+    assert stats == model.replay_buffer.get_stats()
     # 6. Cleanup when done
     registry.deregister_buffer(buffer_id)
     registry.stop()

@@ -434,9 +434,18 @@ class DistributedReplayBuffer(ReplayBuffer):
     # --- statistics
 
     def get_stats(self) -> dict[str, Any]:
-        """Returns how many transitions were sampled, in total and by the run they come from."""
+        """Returns how many transitions were sampled, in total and by the run they come from.
+
+        All buffers of this process on one registry and `buffer_id` return the same numbers, also a
+        buffer that the user has built beside the one of the model.
+        """
         stats = self._borrower.stats() if self._borrower is not None else self._local_stats()
-        return {"local_size": self.size() * self.n_envs, **stats}
+        return {"local_size": self._local_size(), **stats}
+
+    def _local_size(self) -> int:
+        """Returns the number of this run's transitions: the ring's, if this buffer has none."""
+        own = self.size() * self.n_envs
+        return own if own or self._ring is None else _count_valid_rows(self._ring)
 
     def _local_stats(self) -> dict[str, Any]:
         rows = self._local_samples
@@ -485,6 +494,12 @@ def _invalidate_rows(ring: Ring) -> int:
         ring.reserve(-reserved % ring.capacity)
         ring.commit()
     return ring.committed
+
+
+def _count_valid_rows(ring: Ring) -> int:
+    """Returns how many rows (transitions) of a ring buffer can be sampled."""
+    written = ring.columns["done"][: min(ring.committed, ring.capacity)]
+    return int(np.count_nonzero(~np.isnan(written)))
 
 
 def _flat(arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:

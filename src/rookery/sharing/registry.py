@@ -41,6 +41,7 @@ from rookery.sharing import pool_files, stale_pools
 from rookery.sharing.compatibility import Terms, differences
 from rookery.sharing.open_registries import OPEN
 from rookery.sharing.pool_files import NOTE, POOL, RING, SCRATCH, TERMS
+from rookery.sharing.sample_counts import SampleCounts
 
 FORMAT = 1
 STALE_S = 300.0  # seconds without a heartbeat after which a buffer is ignored
@@ -125,6 +126,7 @@ class Registry:
         self._pool_fd = -1  # descriptor with the shared lock of the pool; -1: not started
         self._held: dict[str, int] = {}  # descriptors with the locks of the registered notes
         self._pid = os.getpid()  # of the process that registered them
+        self._counts: dict[str, SampleCounts] = {}
 
     def __enter__(self) -> "Registry":
         return self
@@ -456,6 +458,13 @@ class Registry:
                 "register a new id, and build a buffer on it"
             )
         ring.adopt()
+
+    def counts(self, buffer_id: str) -> SampleCounts:
+        """Returns the counts of env steps sampled for a buffer id through this registry.
+
+        All replay buffers that are built on the id count into the same object.
+        """
+        return self._counts.setdefault(buffer_id, SampleCounts())
 
     # --- the buffers of the pool
 

@@ -591,6 +591,45 @@ def test_a_buffer_whose_pool_is_gone_is_loaded_with_one_warning(registry, gone):
     assert again(loaded).size() == 20
 
 
+def test_two_buffers_on_one_id_report_the_same_counts(registry):
+    buffer, _, _, peer = shared(registry)
+    view = ours(registry=registry, buffer_id=buffer.buffer_id)
+    for _ in range(10):
+        buffer.sample(20)
+
+    stats = view.get_stats()
+
+    assert stats == buffer.get_stats()
+    assert (stats["local_samples"], stats["distributed_samples"]) == (160, 40)
+    assert (stats["num_shared_buffers"], stats["local_size"]) == (1, 20)
+    assert stats["by_peer"] == {peer.buffer_id: 40}
+
+
+def test_what_two_buffers_on_one_id_sample_is_added_up(registry):
+    buffer, *_ = shared(registry)
+    view = ours(registry=registry, buffer_id=buffer.buffer_id, cross_sample_ratio=1.0)
+    buffer.sample(20)
+    view.sample(20)
+
+    assert view.get_stats() == buffer.get_stats()
+    assert view.get_stats()["total_samples"] == 40
+    assert view.get_stats()["distributed_samples"] == 24
+
+
+def test_the_rows_that_a_second_buffer_reports_are_those_that_can_be_sampled(registry):
+    buffer, *_ = shared(registry)
+    view = ours(registry=registry, buffer_id=buffer.buffer_id)
+    buffer.reset()
+    Story(5).tell(buffer)
+    assert view.get_stats()["local_size"] == buffer.get_stats()["local_size"] == 5
+
+
+def test_counts_of_another_id_are_apart(registry):
+    buffer, _, _, peer = shared(registry)
+    buffer.sample(20)
+    assert peer.get_stats()["total_samples"] == 0
+
+
 def test_a_registry_from_a_pickle_may_have_lost_its_id(registry):
     revived = again(registry)
 
