@@ -33,6 +33,7 @@ from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, RegistryError, RookeryError
 from rookery.replay.ring import COMMITTED, RESERVED, Ring, Schema, obs_column, paired_schema
 from rookery.replay.shared_memory import post
+from rookery.sharing.argument_types import is_number, is_whole
 from rookery.sharing.borrowed_rows import BorrowedRows, Lender
 from rookery.sharing.borrower import Borrower, refuse_ratio
 from rookery.sharing.compatibility import Terms, terms_of
@@ -83,11 +84,14 @@ class DistributedReplayBuffer(ReplayBuffer):
         n_steps: int = 1,
         gamma: float = 0.99,
         seed: int | None = None,
+        **unknown: object,
     ):
+        _refuse_unknown(unknown)
         self.sample_strategy = _strategy(sample_strategy)
         self.cross_sample_ratio = cross_sample_ratio
         self.n_steps, self.gamma = n_steps, gamma
         self.registry, self.buffer_id = registry, buffer_id
+        self._check_numbers(seed)
         self._check_arguments(optimize_memory_usage)
         self._seed = seed if seed is not None else _seed_of_global_state()
         stock: Any = (
@@ -114,12 +118,25 @@ class DistributedReplayBuffer(ReplayBuffer):
                 raise
             self._stay_local(error)
 
-    def _check_arguments(self, optimize_memory_usage: bool) -> None:
+    def _check_numbers(self, seed: int | None) -> None:
         refuse_ratio(self.cross_sample_ratio)
-        if self.n_steps < 1 or not 0 < self.gamma <= 1:
+        steps_are_valid = is_whole(self.n_steps) and self.n_steps >= 1
+        if not (steps_are_valid and is_number(self.gamma) and 0 < self.gamma <= 1):
             raise ConfigError(
-                f"n_steps={self.n_steps} and gamma={self.gamma}; give n_steps of at least 1 and a "
-                "gamma in (0, 1]"
+                f"n_steps={self.n_steps!r} and gamma={self.gamma!r}; give n_steps of at least 1, a "
+                "whole number, and a gamma in (0, 1]"
+            )
+        if seed is not None and not (is_whole(seed) and seed >= 0):
+            raise ConfigError(
+                f"seed is {seed!r}; give a whole number of at least 0, or leave it out to follow "
+                "numpy's global generator"
+            )
+
+    def _check_arguments(self, optimize_memory_usage: bool) -> None:
+        if self.registry is not None and not isinstance(self.registry, Registry):
+            raise ConfigError(
+                f"registry is {self.registry!r}, not a registry; give what "
+                "create_distributed_registry(path=...) returns"
             )
         if (self.registry is None) != (self.buffer_id is None):
             raise ConfigError(
@@ -472,6 +489,16 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._join()
         except RookeryError as error:
             self._stay_local(error)
+
+
+def _refuse_unknown(unknown: Mapping[str, object]) -> None:
+    """Raises `ConfigError` for arguments that the buffer does not have, such as HER's."""
+    if unknown:
+        raise ConfigError(
+            f"DistributedReplayBuffer has no {', '.join(unknown)}; it replaces SB3's ReplayBuffer, "
+            "DictReplayBuffer and NStepReplayBuffer; leave these out, or use SB3's HerReplayBuffer "
+            "for hindsight, without a pool"
+        )
 
 
 def _nothing() -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.ring import Column, Ring
+from rookery.sharing.argument_types import is_number
 from rookery.sharing.borrow_plan import BorrowPlanner, StrategyPlanner
 from rookery.sharing.borrowed_rows import (
     REWARD_LIMIT,
@@ -334,8 +335,8 @@ def refuse_ratio(ratio: float) -> None:
 
     It is the share of a batch that is sampled from the replay buffers that runs share.
     """
-    if not 0.0 <= ratio <= 1.0:
+    if not (is_number(ratio) and 0.0 <= ratio <= 1.0):
         raise ConfigError(
-            f"cross_sample_ratio is {ratio}, the share of a batch that comes from other runs; "
+            f"cross_sample_ratio is {ratio!r}, the share of a batch that comes from other runs; "
             "give a number from 0 to 1"
         )

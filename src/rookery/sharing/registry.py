@@ -38,6 +38,7 @@ from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.file_owner import Owner
 from rookery.replay.ring import Ring, Schema, default_directory
 from rookery.sharing import pool_files, stale_pools
+from rookery.sharing.argument_types import is_number
 from rookery.sharing.compatibility import Terms, differences
 from rookery.sharing.open_registries import OPEN
 from rookery.sharing.pool_files import NOTE, POOL, RING, SCRATCH, TERMS
@@ -100,10 +101,11 @@ def create_distributed_registry(
     without a heartbeat for `stale_s` seconds is ignored. An existing pool keeps its own values of
     both. The registry is a context manager, which stops it at its end.
     """
-    if max_buffer_size < 1 or not stale_s > 0:
+    rows_are_valid = is_number(max_buffer_size) and max_buffer_size >= 1
+    if not (rows_are_valid and is_number(stale_s) and stale_s > 0):
         raise ConfigError(
-            f"got max_buffer_size={max_buffer_size}, stale_s={stale_s}; give a max_buffer_size of "
-            "at least 1 row and a stale_s of more than 0 seconds"
+            f"got max_buffer_size={max_buffer_size!r}, stale_s={stale_s!r}; give a "
+            "max_buffer_size of at least 1 row and a stale_s of more than 0 seconds"
         )
     folder = Path(path) if path is not None else shared_directory() / f"pool-{secrets.token_hex(4)}"
     registry = Registry(folder.absolute())
@@ -277,7 +279,7 @@ class Registry:
         """
         self._check("register_buffer")
         refuse_on_policy(algorithm)
-        if not _NAME.fullmatch(run_id):
+        if not isinstance(run_id, str) or not _NAME.fullmatch(run_id):
             raise ConfigError(
                 f"run_id is {run_id!r}; use letters, digits, '_', '-' and '.', a letter or digit "
                 "first, at most 100"
@@ -539,7 +541,14 @@ class Registry:
 
 
 def refuse_on_policy(algorithm: str) -> None:
-    """Raises `ConfigError` for on-policy algorithms, which cannot learn from other runs' steps."""
+    """Raises `ConfigError` for on-policy algorithms, which cannot learn from other runs' steps.
+
+    So it does for anything that is not the name of an algorithm.
+    """
+    if not isinstance(algorithm, str):
+        raise ConfigError(
+            f"algorithm is {algorithm!r}; give the name of an off-policy algorithm, such as 'SAC'"
+        )
     if algorithm.upper() in {name.upper() for name in ON_POLICY}:
         raise ConfigError(
             f"{algorithm} cannot share: it is on-policy, and learns only from rows of its present "

@@ -591,6 +591,38 @@ def test_a_buffer_whose_pool_is_gone_is_loaded_with_one_warning(registry, gone):
     assert again(loaded).size() == 20
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cross_sample_ratio": "0.2"},
+        {"cross_sample_ratio": None},
+        {"cross_sample_ratio": True},
+        {"cross_sample_ratio": float("nan")},
+        {"n_steps": "3"},
+        {"n_steps": 2.5},
+        {"gamma": "0.9"},
+        {"gamma": None},
+        {"sample_strategy": None},
+        {"seed": "5"},
+        {"seed": -1},
+        {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+        {"registry": "/dev/shm/pool", "buffer_id": "a-123456"},
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused_by_its_name_and_with_what_to_do(given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))}.*; (give|choose|leave)"):
+        ours(**given)
+
+
+def test_numbers_of_numpy_are_numbers():
+    ours(cross_sample_ratio=np.float32(0.5), n_steps=np.int64(3), gamma=np.float64(0.9))
+
+
+def test_the_arguments_of_hindsight_replay_are_refused_with_the_class_that_has_them():
+    with pytest.raises(ConfigError, match=r"n_sampled_goal.*HerReplayBuffer"):
+        ours(n_sampled_goal=4)
+
+
 def test_two_buffers_on_one_id_report_the_same_counts(registry):
     buffer, _, _, peer = shared(registry)
     view = ours(registry=registry, buffer_id=buffer.buffer_id)

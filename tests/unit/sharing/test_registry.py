@@ -281,6 +281,21 @@ def test_a_live_buffer_is_never_swept(tmp_path):
     assert pool(tmp_path).sweep() == ()
 
 
+@pytest.mark.parametrize(
+    "given", [{"max_buffer_size": "1000"}, {"max_buffer_size": None}, {"stale_s": "5"}]
+)
+def test_limits_of_another_type_are_refused_by_name(tmp_path, given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))}.*; give"):
+        create_distributed_registry(path=tmp_path / "pool", **given)
+    assert not (tmp_path / "pool").exists()
+
+
+@pytest.mark.parametrize("given", [{"run_id": 3}, {"run_id": None}, {"algorithm": None}])
+def test_names_of_another_type_are_refused_by_name(tmp_path, given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))} is"):
+        pool(tmp_path).register_buffer(**({"run_id": "a", "algorithm": "SAC"} | given))
+
+
 def test_pools_without_a_path_are_apart():
     one, other = create_distributed_registry(), create_distributed_registry()
     assert one.path != other.path
