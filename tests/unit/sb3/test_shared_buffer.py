@@ -591,6 +591,17 @@ def test_a_buffer_whose_pool_is_gone_is_loaded_with_one_warning(registry, gone):
     assert again(loaded).size() == 20
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_the_newest_rows_of_a_peer_are_lent_too_with_shorter_returns_as_own_ones(registry, n_steps):
+    buffer, own, other, _ = shared(registry, n_steps=n_steps, cross_sample_ratio=1.0)
+    lent = set()
+    for _ in range(40):
+        samples = buffer.sample(50)
+        assert_told(samples, own, other, n_steps)
+        lent |= {int(number) - other.first for number in samples.observations[:, 0].round()}
+    assert lent == set(range(10, 50))  # the peer's last 20 steps of two environments
+
+
 @pytest.mark.parametrize(
     "given",
     [
