@@ -1,10 +1,19 @@
 """Atomic file writes: a file is complete or absent, even after a kill or a power failure."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
 UNFINISHED = ".part"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def advice_on(error: OSError, folder: Path) -> str:
+    """Returns what a user can do about a file in `folder` that could not be written."""
+    if error.errno in NO_SPACE:
+        return f"free some space in {folder}"
+    return f"make {folder} a folder that exists and is writable"
 
 
 def replace_file(path: Path, raw: bytes) -> None:

@@ -90,6 +90,25 @@ def test_every_algorithm_runs_to_its_end_and_leaves_a_model_that_sb3_opens(algor
 
 
 @pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize(("algorithm", "points"), [("DQN", [200, 400]), ("PPO", [200, 400, 448])])
+def test_every_env_step_is_evaluated_and_logged_once_and_the_last_one_with_the_saved_model(
+    algorithm, points, tmp_path
+):
+    """SB3 learns once more after its last env step: its final policy is the one that counts."""
+    events: list[Event] = []
+
+    with opened(tmp_path, algorithm, **{"report.log_period": 200}) as training_run:
+        answer = finish(training_run, lambda _, event: events.append(event))
+
+    evaluated = [event.counters for event in events if isinstance(event, Evaluated)]
+    assert [counters.env_steps for counters in evaluated] == points
+    assert evaluated[-1].learner_steps == answer["learner_steps"]
+    logged = [event.counters for event in events if isinstance(event, Logged)]
+    assert [counters.env_steps for counters in logged] == [200, points[-1]]
+    assert logged[-1].learner_steps == answer["learner_steps"]
+
+
+@pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("algorithm", ["DQN", "SAC", "PPO"])
 def test_a_run_gives_the_weights_that_sb3_gives_by_itself(algorithm, tmp_path):
     # Models draw from a generator that all share: here the evaluator's would be one of them.

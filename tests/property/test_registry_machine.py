@@ -234,6 +234,7 @@ class World(RuleBasedStateMachine):
         for fd in (run.registry._pool_fd, *run.registry._held.values()):
             os.close(fd)
         run.registry._pool_fd = -1
+        run.registry._held.clear()
         self.alive.remove(run.number)
         del self.runs[run.number]
 

@@ -13,9 +13,11 @@ from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
 from rookery.checkpoints.checkpoint import scratch_name
+from rookery.checkpoints.saver import CHECKPOINTS
 from rookery.config.load import RUN_FILE, dump
 from rookery.config.schema import Config
 from rookery.errors import CheckpointError, ConfigError
+from rookery.files import advice_on
 
 LOCK, ABOUT, RESULT = "lock", "run.json", "result.json"
 RUNS = Path("runs")
@@ -138,9 +140,10 @@ def write_result(run_dir: Path, answer: dict[str, Any]) -> None:
     try:
         _replace(run_dir / RESULT, json.dumps(answer, indent=1))
     except OSError as error:
+        resume = f", then `rookery train --resume {run_dir}` writes it"
         raise CheckpointError(
             f"the run is finished and saved, but {run_dir / RESULT} could not be written: {error}; "
-            f"free disk space, then `rookery train --resume {run_dir}` writes it"
+            f"{advice_on(error, run_dir)}" + (resume if (run_dir / CHECKPOINTS).exists() else "")
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,23 +22,28 @@ class StaleFile(NamedTuple):
 class Cleanup(Protocol):
     """Interface of a plugin that deletes files left behind by its killed processes."""
 
-    def stale(self) -> Iterator[StaleFile]:
-        """Yields the plugin's leftover files that no live process uses; deletes nothing."""
+    def stale(self, pools: Sequence[Path]) -> Iterator[StaleFile]:
+        """Yields the plugin's leftover files that no live process uses; deletes nothing.
 
-    def clear(self) -> None:
+        `pools` are folders of shared replay buffers that the user has named. Raises ConfigError for
+        a folder that is not one.
+        """
+
+    def clear(self, pools: Sequence[Path]) -> None:
         """Deletes files that killed runs have left, after checking again that each is unused."""
 
 
-def sweep(runs: Path, dry_run: bool) -> list[StaleFile]:
+def sweep(runs: Path, dry_run: bool, pools: Sequence[Path] = ()) -> list[StaleFile]:
     """Deletes plugins' leftover files, and half-written files of ended runs in folder `runs`.
 
+    `pools` are folders of shared replay buffers to clean besides those in the default place.
     Returns the deleted files; with `dry_run` it only returns the files it would delete.
     """
     cleanups: list[Cleanup] = [plugins.load(name) for name in plugins.each("cleanup")]
-    scratch, left = [*_scratch(runs)], [item for one in cleanups for item in one.stale()]
+    scratch, left = [*_scratch(runs)], [item for one in cleanups for item in one.stale(pools)]
     if not dry_run:
         for cleanup in cleanups:
-            cleanup.clear()
+            cleanup.clear(pools)
         for item in scratch:
             _delete(Path(item.path))
     return [*left, *scratch]

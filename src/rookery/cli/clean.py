@@ -22,6 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder that contains the folders of training runs (default runs)",
     )
+    parser.add_argument(
+        "--pool",
+        action="append",
+        default=[],
+        type=Path,
+        dest="pools",
+        metavar="DIR",
+        help="pool of shared replay buffers to clean too, a folder that sharing.pool or "
+        "create_distributed_registry(path=...) named; repeatable (default: only the pools that "
+        "have no such path)",
+    )
     arguments.add_json(parser)
 
 
@@ -29,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     with abrupt_exit.abrupt():
         from rookery.checkpoints.stale_files import sweep
 
-    removed = sweep(args.runs, dry_run=args.dry_run)
+    removed = sweep(args.runs, dry_run=args.dry_run, pools=args.pools)
     if args.json:
         output.say_json({"dry_run": args.dry_run, "removed": [item._asdict() for item in removed]})
         return 0

@@ -104,8 +104,8 @@ def _add_where(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--add-client",
         metavar="NAME",
-        help="make a secret key for a new client of the parameter server, print the command with which "
-        "that client joins, and exit "
+        help="make a secret key for a new client of the parameter server, print the command with "
+        "which that client joins, and exit "
         "(default: start the server)",
     )
     group.add_argument(

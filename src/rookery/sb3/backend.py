@@ -37,8 +37,17 @@ class Sb3Backend:
     """
 
     def how_to_open(self, config: Config, run_dir: Path) -> str:
-        """Returns instructions to load a saved model with SB3, since Rookery reads no pickles."""
+        """Returns instructions to load a saved model with SB3, since Rookery reads no pickles.
+
+        If the run has stopped before it saved a model, returns how to start it again.
+        """
         name = config.sb3.algorithm
+        if not (run_dir / MODEL).exists():
+            return (
+                f"{run_dir} is a run of Stable-Baselines3 that stopped before it was saved (it has "
+                f"no {MODEL}), and runs of SB3 are not resumed; start it again: "
+                f"rookery train {config.name} --run-dir ANOTHER_FOLDER"
+            )
         return (
             f"{run_dir} was trained by Stable-Baselines3; its {MODEL} holds pickles, which Rookery "
             f"does not load; load it with SB3:\n"

@@ -33,6 +33,7 @@ from rookery.envs.lookup import Env, find
 from rookery.envs.make import Factory
 from rookery.envs.spaces import SpaceCodec, spec_of
 from rookery.errors import CheckpointError, ConfigError, RookeryError
+from rookery.files import advice_on
 from rookery.runtime import machine
 from rookery.types import MASK, Obs
 
@@ -149,7 +150,10 @@ def save(model: BaseAlgorithm, path: Path) -> None:
             model.save(file, exclude=NOT_SAVED)
         scratch.replace(path)
     except OSError as error:
-        raise CheckpointError(f"{path} could not be written: {error}; free some space") from error
+        raise CheckpointError(
+            f"{path} could not be written: {error}; {advice_on(error, path.parent)}, and start the "
+            "run again"
+        ) from error
     finally:
         scratch.unlink(missing_ok=True)
 

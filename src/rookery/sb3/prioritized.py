@@ -31,6 +31,7 @@ from rookery.errors import ConfigError
 from rookery.replay.ring import Ring
 from rookery.replay.sampler import Prioritized
 from rookery.sb3.shared_buffer import DistributedReplayBuffer
+from rookery.sharing.argument_types import is_number
 from rookery.sharing.mixed_batches import BORROWED
 from rookery.types import Array, Rows
 
@@ -90,10 +91,11 @@ class PrioritizedDistributedReplayBuffer(DistributedReplayBuffer):
         beta_steps: int = 200_000,
         **kwargs: Any,
     ):
-        if not (0 <= alpha <= 1 and 0 <= beta <= 1 and beta_steps >= 1):
+        shares_are_valid = all(is_number(share) and 0 <= share <= 1 for share in (alpha, beta))
+        if not (shares_are_valid and is_number(beta_steps) and beta_steps >= 1):
             raise ConfigError(
-                f"alpha={alpha}, beta={beta}, beta_steps={beta_steps}; give alpha and beta in "
-                "[0, 1], and beta_steps of at least 1"
+                f"alpha={alpha!r}, beta={beta!r}, beta_steps={beta_steps!r}; give alpha and beta "
+                "in [0, 1], and beta_steps of at least 1"
             )
         super().__init__(*args, **kwargs)
         self.alpha, self.beta, self.beta_steps = alpha, beta, beta_steps

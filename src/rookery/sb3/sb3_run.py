@@ -96,6 +96,7 @@ class Sb3Run(BaseRun):
         )
         self.learning, self.model = learning, learning.model
         self._began = 0.0
+        self._last_snapshots: list[EvaluationSnapshot] = []  # taken when `run.env_steps` were over
 
     @property
     def counters(self) -> Counters:
@@ -139,9 +140,14 @@ class Sb3Run(BaseRun):
         yield self._collected(counters)
         yield IterationEnded(counters)
         yield from self._news()
-        if self._log.passed(counters.env_steps):
+        log, evaluate = (due.passed(counters.env_steps) for due in (self._log, self._eval))
+        if counters.env_steps >= self.config.run.env_steps:
+            # SB3 may learn once more without another env step; `_finish` logs and evaluates that.
+            self._last_snapshots += [self._snapshot()] if evaluate else []
+            return
+        if log:
             yield from self._logged(counters)
-        if self._eval.passed(counters.env_steps):
+        if evaluate:
             yield from self._submit()
 
     def _collected(self, counters: Counters) -> Collected:
@@ -195,6 +201,14 @@ class Sb3Run(BaseRun):
         yield from self._evaluate_the_end()
         yield from self._save(self.winner.counters if self.winner else counters)
         yield self._stopped()
+
+    def _evaluate_the_end(self) -> Iterator[Event]:
+        """Evaluates the final policy, and those of earlier env steps that are not evaluated yet."""
+        ended = self.reason in (Reason.INTERRUPTED, Reason.TERMINATED) or self.winner is not None
+        for snapshot in () if ended else self._last_snapshots:
+            if snapshot.counters.env_steps < self.counters.env_steps:
+                yield from self._submit_snapshot(snapshot)
+        yield from super()._evaluate_the_end()
 
     def _save(self, counters: Counters) -> Iterator[Event]:
         from rookery.sb3 import models

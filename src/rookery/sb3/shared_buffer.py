@@ -33,6 +33,7 @@ from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, RegistryError, RookeryError
 from rookery.replay.ring import COMMITTED, RESERVED, Ring, Schema, obs_column, paired_schema
 from rookery.replay.shared_memory import post
+from rookery.sharing.argument_types import is_number, is_whole
 from rookery.sharing.borrowed_rows import BorrowedRows, Lender
 from rookery.sharing.borrower import Borrower, refuse_ratio
 from rookery.sharing.compatibility import Terms, terms_of
@@ -83,11 +84,14 @@ class DistributedReplayBuffer(ReplayBuffer):
         n_steps: int = 1,
         gamma: float = 0.99,
         seed: int | None = None,
+        **unknown: object,
     ):
+        _refuse_unknown(unknown)
         self.sample_strategy = _strategy(sample_strategy)
         self.cross_sample_ratio = cross_sample_ratio
         self.n_steps, self.gamma = n_steps, gamma
         self.registry, self.buffer_id = registry, buffer_id
+        self._check_numbers(seed)
         self._check_arguments(optimize_memory_usage)
         self._seed = seed if seed is not None else _seed_of_global_state()
         stock: Any = (
@@ -114,12 +118,25 @@ class DistributedReplayBuffer(ReplayBuffer):
                 raise
             self._stay_local(error)
 
-    def _check_arguments(self, optimize_memory_usage: bool) -> None:
+    def _check_numbers(self, seed: int | None) -> None:
         refuse_ratio(self.cross_sample_ratio)
-        if self.n_steps < 1 or not 0 < self.gamma <= 1:
+        steps_are_valid = is_whole(self.n_steps) and self.n_steps >= 1
+        if not (steps_are_valid and is_number(self.gamma) and 0 < self.gamma <= 1):
             raise ConfigError(
-                f"n_steps={self.n_steps} and gamma={self.gamma}; give n_steps of at least 1 and a "
-                "gamma in (0, 1]"
+                f"n_steps={self.n_steps!r} and gamma={self.gamma!r}; give n_steps of at least 1, a "
+                "whole number, and a gamma in (0, 1]"
+            )
+        if seed is not None and not (is_whole(seed) and seed >= 0):
+            raise ConfigError(
+                f"seed is {seed!r}; give a whole number of at least 0, or leave it out to follow "
+                "numpy's global generator"
+            )
+
+    def _check_arguments(self, optimize_memory_usage: bool) -> None:
+        if self.registry is not None and not isinstance(self.registry, Registry):
+            raise ConfigError(
+                f"registry is {self.registry!r}, not a registry; give what "
+                "create_distributed_registry(path=...) returns"
             )
         if (self.registry is None) != (self.buffer_id is None):
             raise ConfigError(
@@ -303,7 +320,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         self.rewards[pos] = reward
         self.dones[pos] = done
         if self.handle_timeout_termination:
-            self.timeouts[pos] = [info.get("TimeLimit.truncated", False) for info in infos]
+            flags = [info.get("TimeLimit.truncated", False) for info in infos]
+            self.timeouts[pos] = np.array(flags)  # a flag may be an array of one element
         self.pos = pos + 1
         if self.pos == self.buffer_size:
             self.full, self.pos = True, 0
@@ -433,9 +451,18 @@ class DistributedReplayBuffer(ReplayBuffer):
     # --- statistics
 
     def get_stats(self) -> dict[str, Any]:
-        """Returns how many transitions were sampled, in total and by the run they come from."""
+        """Returns how many transitions were sampled, in total and by the run they come from.
+
+        All buffers of this process on one registry and `buffer_id` return the same numbers, also a
+        buffer that the user has built beside the one of the model.
+        """
         stats = self._borrower.stats() if self._borrower is not None else self._local_stats()
-        return {"local_size": self.size() * self.n_envs, **stats}
+        return {"local_size": self._local_size(), **stats}
+
+    def _local_size(self) -> int:
+        """Returns the number of this run's transitions: the ring's, if this buffer has none."""
+        own = self.size() * self.n_envs
+        return own if own or self._ring is None else _count_valid_rows(self._ring)
 
     def _local_stats(self) -> dict[str, Any]:
         rows = self._local_samples
@@ -464,6 +491,16 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._stay_local(error)
 
 
+def _refuse_unknown(unknown: Mapping[str, object]) -> None:
+    """Raises `ConfigError` for arguments that the buffer does not have, such as HER's."""
+    if unknown:
+        raise ConfigError(
+            f"DistributedReplayBuffer has no {', '.join(unknown)}; it replaces SB3's ReplayBuffer, "
+            "DictReplayBuffer and NStepReplayBuffer; leave these out, or use SB3's HerReplayBuffer "
+            "for hindsight, without a pool"
+        )
+
+
 def _nothing() -> None:
     """Does nothing; called in place of the release of shared memory if the buffer uses none."""
 
@@ -484,6 +521,12 @@ def _invalidate_rows(ring: Ring) -> int:
         ring.reserve(-reserved % ring.capacity)
         ring.commit()
     return ring.committed
+
+
+def _count_valid_rows(ring: Ring) -> int:
+    """Returns how many rows (transitions) of a ring buffer can be sampled."""
+    written = ring.columns["done"][: min(ring.committed, ring.capacity)]
+    return int(np.count_nonzero(~np.isnan(written)))
 
 
 def _flat(arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:

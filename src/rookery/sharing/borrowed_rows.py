@@ -392,10 +392,12 @@ def _walk_paired(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-unt
     total, factor = 0.0, 1.0
     for step in range(n):
         if step > 0:
+            if row + ring[_STRIDE] >= high:
+                break  # at the newest row of its environment the return is shorter, as in SB3
             row += ring[_STRIDE]
         slot = row % capacity
         done = read(base + ring[_END] + 4 * slot, np.float32)
-        if row >= high or not (done == 0.0 or done == 1.0):  # nan: half-written
+        if not (done == 0.0 or done == 1.0):  # nan: half-written
             return False, total, factor, row
         single = scale * read(base + ring[_REWARD] + 4 * slot, np.float32)
         total += factor * min(max(single, -clip), clip)

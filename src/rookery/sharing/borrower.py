@@ -21,6 +21,7 @@ import numpy as np
 from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.ring import Column, Ring
+from rookery.sharing.argument_types import is_number
 from rookery.sharing.borrow_plan import BorrowPlanner, StrategyPlanner
 from rookery.sharing.borrowed_rows import (
     REWARD_LIMIT,
@@ -68,10 +69,9 @@ class Borrower:
         self.strategy, self.ratio = strategy, ratio
         self._rng = np.random.default_rng(seed)
         self._peers: dict[str, Lender] = {}
-        self._refused: dict[str, str] = {}  # reason for each buffer that is not read
-        self._borrowed_from: dict[str, int] = {}  # rows, also of closed buffers
-        self.local = self.foreign = self.short = 0  # rows
-        self._overwritten = 0
+        self.refused: dict[str, str] = {}  # reason for each buffer that is not read
+        self.counts = registry.counts(buffer_id)
+        self.counts.add_source(self)
         self._planner: BorrowPlanner = StrategyPlanner(strategy, ratio)
         self._copier = self._new_copier()
         self._shares: LenderShares | None = None
@@ -100,12 +100,12 @@ class Borrower:
         steps.
         """
         if not self.active:
-            self.local += batch
+            self.counts.local += batch
             return None
         self.refresh_if_due()
         if self._shares is None:
-            self.local += batch
-            self.short += round(self.ratio * batch)
+            self.counts.local += batch
+            self.counts.short += round(self.ratio * batch)
             return None
         borrowed = self._copier.take(
             self._pool_share * batch,
@@ -116,9 +116,9 @@ class Borrower:
             reward_scale=reward_scale,
             reward_clip=reward_clip,
         )
-        self.short += borrowed.asked - borrowed.filled
-        self.foreign += borrowed.foreign
-        self.local += batch - borrowed.foreign
+        self.counts.short += borrowed.asked - borrowed.filled
+        self.counts.foreign += borrowed.foreign
+        self.counts.local += batch - borrowed.foreign
         if borrowed.invalid:
             self._refuse_invalid()
         return borrowed
@@ -130,14 +130,14 @@ class Borrower:
         be sampled. The caller samples these steps with a `RingReader`, then calls `count_borrowed`
         or `count_missing`.
         """
-        self.local += batch
+        self.counts.local += batch
         if not self.active:
             return []
         self.refresh_if_due()
         share = self._pool_share * batch
         rows = int(share) + int(rng.random() < share - int(share))
         if self._shares is None:
-            self.short += rows
+            self.counts.short += rows
             return []
         dealt = rng.multinomial(rows, np.diff(self._shares.upto, prepend=0.0))
         pairs = zip(self._copier.lenders, dealt, strict=True)
@@ -149,13 +149,13 @@ class Borrower:
         Ignores steps from the run's own buffers.
         """
         if lender.name in self._peers:
-            self._borrowed_from[lender.name] = self._borrowed_from.get(lender.name, 0) + rows
-            self.foreign += rows
-            self.local -= rows
+            self.counts.add_borrowed(lender.name, rows)
+            self.counts.foreign += rows
+            self.counts.local -= rows
 
     def count_missing(self, rows: int) -> None:
         """Counts env steps that could not be sampled since a shared replay buffer has too few."""
-        self.short += rows
+        self.counts.short += rows
 
     @property
     def newest(self) -> float:
@@ -179,7 +179,7 @@ class Borrower:
         if now >= self._sweep_at:
             self._sweep_at = now + min(SWEEP_S, self.registry.stale_s / 4)
             self.registry.sweep()
-        self._collect_counts()
+        self.collect_counts()
         self._pool_lost = False
         if self._update_peers():
             self._copier = self._new_copier()
@@ -198,9 +198,9 @@ class Borrower:
         gone = [name for name in self._peers if name not in there]
         for name in gone:
             self._peers.pop(name).ring.close()
-        for name in gone + [name for name in self._refused if name not in there]:
-            self._refused.pop(name, None)
-        fresh = [name for name in there if name not in self._peers and name not in self._refused]
+        for name in gone + [name for name in self.refused if name not in there]:
+            self.refused.pop(name, None)
+        fresh = [name for name in there if name not in self._peers and name not in self.refused]
         return sum(map(self._map_ring, fresh)) > 0 or bool(gone)
 
     def _map_ring(self, name: str) -> bool:
@@ -232,7 +232,7 @@ class Borrower:
             )
 
     def _refuse(self, name: str, why: str) -> None:
-        self._refused[name] = why
+        self.refused[name] = why
         warnings.warn(f"buffer {name} is not read: {why}", stacklevel=2)
 
     def _refuse_invalid(self) -> None:
@@ -245,7 +245,7 @@ class Borrower:
         self._copier.counts.invalid[:] = 0
         if not names:
             return
-        self._collect_counts()
+        self.collect_counts()
         for name in names:
             self._peers.pop(name).ring.close()
             self._refuse(name, f"it has rows that are not finite, or returns over {REWARD_LIMIT:g}")
@@ -254,7 +254,7 @@ class Borrower:
 
     def _continue_alone(self) -> None:
         """Stops sampling from other runs, after the pool of shared replay buffers was removed."""
-        self._collect_counts()
+        self.collect_counts()
         for lender in self._peers.values():
             lender.ring.close()
         self._peers.clear()
@@ -301,39 +301,29 @@ class Borrower:
 
     # --- counts
 
-    def _collect_counts(self) -> None:
-        """Adds the counts of the `RowCopier`, which copies other runs' env steps, to the totals.
+    @property
+    def num_peers(self) -> int:
+        """Number of other runs' replay buffers that are read now."""
+        return len(self._peers)
+
+    def collect_counts(self) -> None:
+        """Adds the counts of the `RowCopier`, which copies other runs' env steps, to `counts`.
 
         Then resets them to 0.
         """
-        counts = self._copier.counts
-        for name, rows in zip(self._peers, counts.lent[len(self.own) :], strict=True):
-            self._borrowed_from[name] = self._borrowed_from.get(name, 0) + int(rows)
-        self._overwritten += int(counts.overwritten.sum())
-        counts.lent[:] = counts.overwritten[:] = 0
+        copied = self._copier.counts
+        for name, rows in zip(self._peers, copied.lent[len(self.own) :], strict=True):
+            self.counts.add_borrowed(name, int(rows))
+        self.counts.overwritten += int(copied.overwritten.sum())
+        copied.lent[:] = copied.overwritten[:] = 0
 
     def stats(self) -> dict[str, Any]:
-        """Returns the numbers of own and other runs' env steps sampled so far, and by buffer.
-
-        `refused` holds the replay buffers that are not read, each with the reason.
-        """
-        self._collect_counts()
-        total = self.local + self.foreign
-        return {
-            "local_samples": self.local,
-            "distributed_samples": self.foreign,
-            "total_samples": total,
-            "distributed_ratio": self.foreign / total if total else 0.0,
-            "num_shared_buffers": len(self._peers),
-            "short_samples": self.short,
-            "overtaken_samples": self._overwritten,
-            "by_peer": dict(self._borrowed_from),
-            "refused": dict(self._refused),
-        }
+        """Returns the numbers of env steps sampled for this buffer id (`SampleCounts.stats`)."""
+        return self.counts.stats()
 
     def close(self) -> None:
         """Unmaps the other runs' replay ring buffers, so that this run no longer reads them."""
-        self._collect_counts()
+        self.collect_counts()
         for lender in self._peers.values():
             lender.ring.close()
         self._peers.clear()
@@ -345,8 +335,8 @@ def refuse_ratio(ratio: float) -> None:
 
     It is the share of a batch that is sampled from the replay buffers that runs share.
     """
-    if not 0.0 <= ratio <= 1.0:
+    if not (is_number(ratio) and 0.0 <= ratio <= 1.0):
         raise ConfigError(
-            f"cross_sample_ratio is {ratio}, the share of a batch that comes from other runs; "
+            f"cross_sample_ratio is {ratio!r}, the share of a batch that comes from other runs; "
             "give a number from 0 to 1"
         )

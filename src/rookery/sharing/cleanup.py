@@ -4,20 +4,23 @@ These are replay buffers of dead processes, and pools (folders of shared buffers
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rookery.checkpoints.stale_files import StaleFile
+from rookery.errors import ConfigError
 from rookery.sharing import stale_pools
+from rookery.sharing.pool_files import POOL, require_private
 from rookery.sharing.registry import shared_directory
 
 
-def _stale(directory: Path) -> Iterator[StaleFile]:
+def _stale(directory: Path, named: Sequence[Path]) -> Iterator[StaleFile]:
     """Yields replay files of dead processes, and pool folders that no run uses.
 
-    A pool folder holds the replay buffers that several runs share.
+    A pool folder holds the replay buffers that several runs share; `named` are those outside of
+    `directory`.
     """
-    for folder in (directory, *_pools(directory)):
+    for folder in (directory, *_pools(directory), *named):
         for dead in stale_pools.find(folder):
             for path in dead.paths:
                 with contextlib.suppress(OSError):  # another process may remove it meanwhile
@@ -26,13 +29,13 @@ def _stale(directory: Path) -> Iterator[StaleFile]:
             yield StaleFile(str(folder), 0, "this pool has no members left")
 
 
-def _clear(directory: Path) -> None:
-    """Removes stale files of replay sharing from a directory and the pool folders in it.
+def _clear(directory: Path, named: Sequence[Path]) -> None:
+    """Removes stale files of replay sharing from a directory, the pools in it, and named pools.
 
     Each file is checked again first, since a run may have started to use it meanwhile.
     """
     stale_pools.clear(directory)
-    for pool in _pools(directory):
+    for pool in (*_pools(directory), *named):
         stale_pools.clear(pool)
         stale_pools.remove_if_empty(pool)
 
@@ -47,17 +50,29 @@ def _pools(directory: Path) -> list[Path]:
     return sorted(p for p in directory.iterdir() if p.is_dir() and not p.is_symlink())
 
 
+def _require_pool(folder: Path) -> None:
+    """Raises `ConfigError` unless a folder is a pool that only this user can access."""
+    if not (folder / POOL).is_file():
+        raise ConfigError(
+            f"{folder} is not a pool of shared replay buffers: it has no {POOL}; give a folder "
+            "that sharing.pool or create_distributed_registry(path=...) named"
+        )
+    require_private(folder)
+
+
 class PoolCleanup:
     """Finds and removes stale files of shared replay buffers on this host.
 
     Implements `Cleanup`, the interface that `rookery clean` calls.
     """
 
-    def stale(self) -> Iterator[StaleFile]:
-        return _stale(shared_directory())
+    def stale(self, pools: Sequence[Path]) -> Iterator[StaleFile]:
+        for folder in pools:
+            _require_pool(folder)
+        return _stale(shared_directory(), pools)
 
-    def clear(self) -> None:
-        _clear(shared_directory())
+    def clear(self, pools: Sequence[Path]) -> None:
+        _clear(shared_directory(), pools)
 
 
 CLEANUP = PoolCleanup()

@@ -1,10 +1,9 @@
 """Registry of the replay buffers that runs share: a folder, without a server or a global lock.
 
-    registry = create_distributed_registry()
-    buffer_id = registry.register_buffer(run_id="my_run_1", algorithm="SAC")
-    ...                                                 # replay buffers attach to the id
-    registry.deregister_buffer(buffer_id)
-    registry.stop()
+    with create_distributed_registry() as registry:         # or: registry.stop() at the end
+        buffer_id = registry.register_buffer(run_id="my_run_1", algorithm="SAC")
+        ...                                                 # replay buffers attach to the id
+        registry.deregister_buffer(buffer_id)
 
 A pool is the set of replay buffers that several runs share. Its folder (mode 0700, in memory if
 there is a /dev/shm) holds
@@ -16,7 +15,8 @@ there is a /dev/shm) holds
 
 The kernel releases the locks of a killed process. A buffer without locks whose process has ended is
 stale; another run of the pool removes it (`stale_pools.py`). The last registry to stop removes the
-pool. Readers take no locks: they map the rings of the other runs (`borrower.py`).
+pool. A registry that the program does not stop is stopped at the end of its process
+(`open_registries.py`). Readers take no locks: they map the rings of the other runs (`borrower.py`).
 """
 
 import contextlib
@@ -31,14 +31,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.file_owner import Owner
 from rookery.replay.ring import Ring, Schema, default_directory
 from rookery.sharing import pool_files, stale_pools
+from rookery.sharing.argument_types import is_number
 from rookery.sharing.compatibility import Terms, differences
+from rookery.sharing.open_registries import OPEN
 from rookery.sharing.pool_files import NOTE, POOL, RING, SCRATCH, TERMS
+from rookery.sharing.sample_counts import SampleCounts
 
 FORMAT = 1
 STALE_S = 300.0  # seconds without a heartbeat after which a buffer is ignored
@@ -46,6 +50,7 @@ ON_POLICY = ("A2C", "PPO", "TRPO", "RecurrentPPO", "MaskablePPO")
 PATIENCE_S = 0.5  # for a lock, which other processes take briefly to see if its holder lives
 STARTS = 10  # attempts to open a pool that another process removes at the same time
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_BUFFER_ID = re.compile(rf"{_NAME.pattern}-[0-9a-f]{{6}}")  # a run id and a random number
 
 
 class BufferState(StrEnum):
@@ -94,12 +99,13 @@ def create_distributed_registry(
     Without `path`, creates a new pool with a random name; other processes can open it by the
     registry's `path`. `max_buffer_size` is the largest capacity of a buffer, in env steps. A buffer
     without a heartbeat for `stale_s` seconds is ignored. An existing pool keeps its own values of
-    both.
+    both. The registry is a context manager, which stops it at its end.
     """
-    if max_buffer_size < 1 or not stale_s > 0:
+    rows_are_valid = is_number(max_buffer_size) and max_buffer_size >= 1
+    if not (rows_are_valid and is_number(stale_s) and stale_s > 0):
         raise ConfigError(
-            f"got max_buffer_size={max_buffer_size}, stale_s={stale_s}; give a max_buffer_size of "
-            "at least 1 row and a stale_s of more than 0 seconds"
+            f"got max_buffer_size={max_buffer_size!r}, stale_s={stale_s!r}; give a "
+            "max_buffer_size of at least 1 row and a stale_s of more than 0 seconds"
         )
     folder = Path(path) if path is not None else shared_directory() / f"pool-{secrets.token_hex(4)}"
     registry = Registry(folder.absolute())
@@ -110,7 +116,9 @@ def create_distributed_registry(
 class Registry:
     """Access to a pool, the folder of the replay buffers that runs share.
 
-    A pickled registry holds only the folder's path.
+    A pickled registry holds only the folder's path. As a context manager it is stopped at the end
+    of the block; otherwise call `stop()`. At the end of the process it is stopped in any case,
+    unless the process is killed.
     """
 
     def __init__(self, path: Path):
@@ -119,6 +127,19 @@ class Registry:
         self.revived = False  # unpickled: the pool may have been removed meanwhile
         self._pool_fd = -1  # descriptor with the shared lock of the pool; -1: not started
         self._held: dict[str, int] = {}  # descriptors with the locks of the registered notes
+        self._pid = os.getpid()  # of the process that registered them
+        self._counts: dict[str, SampleCounts] = {}
+
+    def __enter__(self) -> "Registry":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": str(self.path)}
@@ -179,11 +200,13 @@ class Registry:
         self.max_buffer_size, self.stale_s = _limits(self.path)
         self._let_go()
         self._pool_fd = fd
+        OPEN.add(self)
 
     def _let_go(self) -> None:
         if self._pool_fd >= 0:
             os.close(self._pool_fd)
         self._pool_fd = -1
+        OPEN.discard(self)
 
     @property
     def available(self) -> bool:
@@ -193,13 +216,31 @@ class Registry:
     def stop(self) -> None:
         """Removes the replay buffers that this registry has registered, and closes the pool.
 
-        The last registry to stop deletes the folder of the pool of shared buffers.
+        The last registry to stop deletes the folder of the pool of shared buffers. Copies of this
+        registry in this process, such as that of a model which SB3 has loaded, are closed with it.
         """
+        self._forget_inherited()
         for buffer_id in tuple(self._held):
             self._remove(buffer_id)
         self._let_go()
+        self._close_copies()
         stale_pools.clear(self.path)
         stale_pools.remove_if_empty(self.path)
+
+    def _forget_inherited(self) -> None:
+        """In a forked process: forgets the buffers of the parent process, which still uses them."""
+        if self._pid == os.getpid():
+            return
+        for inherited in self._held.values():
+            os.close(inherited)
+        self._held, self._pid = {}, os.getpid()
+
+    def _close_copies(self) -> None:
+        """Closes unpickled copies without buffers, if they alone hold the pool in this process."""
+        others = [one for one in OPEN.of(self.path) if isinstance(one, Registry)]
+        if all(other.revived and not other._held for other in others):
+            for other in others:
+                other._let_go()
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
@@ -238,11 +279,12 @@ class Registry:
         """
         self._check("register_buffer")
         refuse_on_policy(algorithm)
-        if not _NAME.fullmatch(run_id):
+        if not isinstance(run_id, str) or not _NAME.fullmatch(run_id):
             raise ConfigError(
                 f"run_id is {run_id!r}; use letters, digits, '_', '-' and '.', a letter or digit "
                 "first, at most 100"
             )
+        self._forget_inherited()
         self.sweep()
         self._warn_of_same_run(run_id)
         buffer_id = f"{run_id}-{secrets.token_hex(3)}"
@@ -256,7 +298,8 @@ class Registry:
             "owner": [owner.pid, owner.started, owner.boot.hex()],
             "created": time.time(),
         }
-        self._held[buffer_id] = pool_files.locked_note(self.path / f"{buffer_id}{NOTE}", note)
+        self._held[buffer_id] = pool_files.locked_note(self._file(buffer_id, NOTE), note)
+        OPEN.keep(self)
         return buffer_id
 
     def _warn_of_same_run(self, run_id: str) -> None:
@@ -289,12 +332,27 @@ class Registry:
         held = self._held.pop(buffer_id, None)
         if held is not None:
             os.close(held)
-        (self.path / f"{buffer_id}{RING}").unlink(missing_ok=True)
+        if not self._held:
+            OPEN.release(self)
+        self._file(buffer_id, RING).unlink(missing_ok=True)
         try:
-            (self.path / f"{buffer_id}{NOTE}").unlink()
+            self._file(buffer_id, NOTE).unlink()
         except FileNotFoundError:
             return False
         return True
+
+    def _file(self, buffer_id: str, kind: str) -> Path:
+        """Returns the path of a buffer's registration (`NOTE`) or ring buffer (`RING`).
+
+        Raises `RegistryError` if `buffer_id` is not an id of a buffer, such as a path that would
+        lead out of the pool, or the name of another file of the pool.
+        """
+        if not isinstance(buffer_id, str) or not _BUFFER_ID.fullmatch(buffer_id):
+            raise RegistryError(
+                f"buffer id {buffer_id!r} cannot be in {self.path}: an id is a run id, '-' and six "
+                "hexadecimal digits; give what register_buffer(run_id=..., algorithm=...) returned"
+            )
+        return self.path / f"{buffer_id}{kind}"
 
     def note(self, buffer_id: str) -> dict[str, Any]:
         """Returns the registration of a replay buffer: run, algorithm, environment and process.
@@ -303,7 +361,7 @@ class Registry:
         """
         self._check("note")
         try:
-            return pool_files.read_json(self.path / f"{buffer_id}{NOTE}")
+            return pool_files.read_json(self._file(buffer_id, NOTE))
         except FileNotFoundError:
             raise RegistryError(
                 f"buffer {buffer_id!r} is not registered in {self.path}; call register_buffer first"
@@ -325,7 +383,7 @@ class Registry:
                 f"{self.max_buffer_size}; use a smaller buffer, or a pool with a larger limit"
             )
         self._agree(terms)
-        path = self.path / f"{buffer_id}{RING}"
+        path = self._file(buffer_id, RING)
         with contextlib.suppress(FileExistsError):
             return self._made(path, schema, capacity, stride)
         ring = pool_files.open_ring(path, writable=True)
@@ -396,12 +454,19 @@ class Registry:
                 f"buffer {buffer_id} is being written by another buffer (pid {ring.owner.pid}); "
                 "a buffer has one writer: register an id of its own for this one"
             )
-        if not pool_files.is_at(ring.fd, self.path / f"{buffer_id}{RING}"):
+        if not pool_files.is_at(ring.fd, self._file(buffer_id, RING)):
             raise RegistryError(
                 f"claim: buffer {buffer_id} was removed from {self.path} before its first row; "
                 "register a new id, and build a buffer on it"
             )
         ring.adopt()
+
+    def counts(self, buffer_id: str) -> SampleCounts:
+        """Returns the counts of env steps sampled for a buffer id through this registry.
+
+        All replay buffers that are built on the id count into the same object.
+        """
+        return self._counts.setdefault(buffer_id, SampleCounts())
 
     # --- the buffers of the pool
 
@@ -415,7 +480,7 @@ class Registry:
         Raises `FileNotFoundError` if there is no file yet, and `ProtocolError` if other users can
         access it or it is damaged.
         """
-        return pool_files.open_ring(self.path / f"{buffer_id}{RING}")
+        return pool_files.open_ring(self._file(buffer_id, RING))
 
     def list(self) -> Sequence[BufferInfo]:
         """Returns run, size, process and state of every replay buffer in this pool.
@@ -476,7 +541,14 @@ class Registry:
 
 
 def refuse_on_policy(algorithm: str) -> None:
-    """Raises `ConfigError` for on-policy algorithms, which cannot learn from other runs' steps."""
+    """Raises `ConfigError` for on-policy algorithms, which cannot learn from other runs' steps.
+
+    So it does for anything that is not the name of an algorithm.
+    """
+    if not isinstance(algorithm, str):
+        raise ConfigError(
+            f"algorithm is {algorithm!r}; give the name of an off-policy algorithm, such as 'SAC'"
+        )
     if algorithm.upper() in {name.upper() for name in ON_POLICY}:
         raise ConfigError(
             f"{algorithm} cannot share: it is on-policy, and learns only from rows of its present "

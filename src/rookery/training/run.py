@@ -135,17 +135,22 @@ class BaseRun(ABC):
     # Evaluations.
 
     def _submit(self) -> Iterator[Event]:
-        """Submits the current weights for evaluation.
+        """Submits the current weights for evaluation."""
+        yield from self._submit_snapshot(self._snapshot())
+
+    def _snapshot(self) -> EvaluationSnapshot:
+        weights = {name: array.copy() for name, array in self.weights().items()}
+        return EvaluationSnapshot(
+            self.counters, self.version, self.meter.wall_s, self.train_s, weights
+        )
+
+    def _submit_snapshot(self, snapshot: EvaluationSnapshot) -> Iterator[Event]:
+        """Submits weights for evaluation.
 
         Training waits while more than `eval.queue` evaluations are pending.
         """
-        self._submitted = self.counters
-        weights = {name: array.copy() for name, array in self.weights().items()}
-        self.evaluation_client.submit(
-            EvaluationSnapshot(
-                self.counters, self.version, self.meter.wall_s, self.train_s, weights
-            )
-        )
+        self._submitted = snapshot.counters
+        self.evaluation_client.submit(snapshot)
         yield from self._wait(lambda: len(self.evaluation_client.pending) <= self.config.eval.queue)
 
     def _wait(self, until: Callable[[], bool]) -> Iterator[Event]:

@@ -1,17 +1,21 @@
 """Which settings go with whose algorithms, and what is said where SB3 is not the one to ask."""
 
+import errno
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 
 from rookery.checkpoints.load_weights import refuse_foreign
+from rookery.checkpoints.run_folder import write_result
 from rookery.cli import train
 from rookery.config.load import load, scenarios
 from rookery.config.parse import keys
 from rookery.config.schema import SB3_ALGORITHMS, SB3_OURS, SB3_TAKES, BackendName, Config
-from rookery.errors import ConfigError
-from rookery.sb3.backend import require_sb3
+from rookery.errors import CheckpointError, ConfigError
+from rookery.sb3.backend import BACKEND, require_sb3
+from rookery.sb3.models import save
 
 OTHERS = {
     "run.mode": "sync",
@@ -102,13 +106,14 @@ def test_without_sb3_a_run_is_refused_with_the_command_that_helps(monkeypatch):
         require_sb3()
 
 
-def test_a_model_of_sb3s_is_not_opened_but_it_is_said_who_can():
+def test_a_model_of_sb3s_is_not_opened_but_it_is_said_who_can(tmp_path):
+    (tmp_path / "model.zip").touch()
     with pytest.raises(ConfigError) as refused:
-        refuse_foreign(load("sac"), Path("runs/a"))
+        refuse_foreign(load("sac"), tmp_path)
 
     *_, first, second = str(refused.value).splitlines()
     assert first.strip() == "from stable_baselines3 import SAC"
-    assert second.strip() == 'model = SAC.load("runs/a/model.zip")'
+    assert second.strip() == f'model = SAC.load("{tmp_path}/model.zip")'
     refuse_foreign(Config(), Path("runs/a"))  # ours
 
 
@@ -118,3 +123,47 @@ def test_the_summary_of_a_run_of_sb3s_says_how_to_load_it():
     lines = train.summary({**answer, "reason": "interrupted"}, load("sac"))
 
     assert lines[1:] == ['  stable_baselines3.SAC.load("runs/a/model.zip")']
+
+
+def test_a_run_that_stopped_before_its_model_was_saved_names_no_file(tmp_path):
+    config = load("dqn")
+    advice = BACKEND.how_to_open(config, tmp_path)
+    assert str(tmp_path / "model.zip") not in advice
+    assert "no model.zip" in advice
+    assert "rookery train dqn --run-dir" in advice
+
+    (tmp_path / "model.zip").touch()
+    assert f'DQN.load("{tmp_path / "model.zip"}")' in BACKEND.how_to_open(config, tmp_path)
+
+
+class Unsaved:
+    """A model that cannot be saved."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def save(self, file, exclude):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EACCES, "make .* writable"),
+        (errno.EROFS, "make .* writable"),
+    ],
+)
+def test_a_model_that_cannot_be_written_is_told_with_what_helps(number, advice, tmp_path):
+    model = Unsaved(OSError(number, os.strerror(number)))
+    with pytest.raises(CheckpointError, match=rf"model.zip could not be written: .*; {advice}"):
+        save(model, tmp_path / "model.zip")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_result_of_a_run_that_cannot_be_resumed_is_not_promised_to_a_resumed_one(tmp_path):
+    folder = tmp_path / "missing"
+    with pytest.raises(CheckpointError, match=r"result.json could not be written: .*; make") as e:
+        write_result(folder, {})
+    assert "--resume" not in str(e.value)

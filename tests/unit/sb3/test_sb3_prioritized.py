@@ -184,3 +184,14 @@ def test_a_diverged_td_error_is_an_error():
 def test_requests_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         prioritized(**settings)
+
+
+@pytest.mark.parametrize("given", [{"alpha": "0.6"}, {"beta": None}, {"beta_steps": "1"}])
+def test_settings_of_priorities_of_another_type_are_refused_by_name(given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))}.*; give"):
+        prioritized(**given)
+
+
+def test_an_argument_of_hindsight_replay_is_refused_here_too():
+    with pytest.raises(ConfigError, match=r"n_sampled_goal.*HerReplayBuffer"):
+        prioritized(n_sampled_goal=4)

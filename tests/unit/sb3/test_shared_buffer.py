@@ -140,6 +140,33 @@ def test_time_limits_and_memory_are_handled_as_by_sb3(spared):
     assert_draws_the_same(mine, theirs)
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_rows_that_one_buffer_holds_can_be_put_into_another_as_with_sb3(n_steps):
+    held = ours(n_steps=n_steps)
+    Story(18).tell(held)
+    infos = [[{"TimeLimit.truncated": flags}] for flags in held.timeouts]  # arrays [n_envs]
+    steps = (held.observations, held.next_observations, held.actions, held.rewards, held.dones)
+
+    mine, theirs = ours(n_steps=n_steps), stock(POINT, PUSH, 1, n_steps)
+    for buffer in (mine, theirs):
+        buffer.extend(*(copy.deepcopy(column) for column in steps), infos)
+
+    assert mine.timeouts.any()
+    assert np.array_equal(mine.timeouts, held.timeouts)
+    assert_draws_the_same(mine, theirs)
+
+
+@pytest.mark.parametrize("flag", [True, np.bool_(True), np.array(True), np.array([1.0])])
+def test_a_time_limit_is_told_by_every_kind_of_value_that_sb3_accepts(flag, registry):
+    mine, theirs = member(registry, "a"), stock(POINT, PUSH, 1, 1)
+    step = next(live(POINT, PUSH, 1, 1))[:5]
+
+    for buffer in (mine, theirs):
+        buffer.add(*copy.deepcopy(step), [{"TimeLimit.truncated": flag}])
+
+    assert mine.timeouts[0].tolist() == theirs.timeouts[0].tolist() == [1.0]
+
+
 def test_sb3_refuses_the_same_combination():
     with pytest.raises(ValueError, match="optimize_memory_usage"):
         ours(optimize_memory_usage=True)
@@ -474,7 +501,7 @@ def test_another_size_under_one_id_is_refused(registry):
 
 def test_an_unknown_id_is_refused(registry):
     with pytest.raises(RegistryError, match="register_buffer"):
-        ours(registry=registry, buffer_id="nobody-1")
+        ours(registry=registry, buffer_id="nobody-123456")
 
 
 def test_a_stopped_registry_is_refused_by_name(registry):
@@ -564,11 +591,93 @@ def test_a_buffer_whose_pool_is_gone_is_loaded_with_one_warning(registry, gone):
     assert again(loaded).size() == 20
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_the_newest_rows_of_a_peer_are_lent_too_with_shorter_returns_as_own_ones(registry, n_steps):
+    buffer, own, other, _ = shared(registry, n_steps=n_steps, cross_sample_ratio=1.0)
+    lent = set()
+    for _ in range(40):
+        samples = buffer.sample(50)
+        assert_told(samples, own, other, n_steps)
+        lent |= {int(number) - other.first for number in samples.observations[:, 0].round()}
+    assert lent == set(range(10, 50))  # the peer's last 20 steps of two environments
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cross_sample_ratio": "0.2"},
+        {"cross_sample_ratio": None},
+        {"cross_sample_ratio": True},
+        {"cross_sample_ratio": float("nan")},
+        {"n_steps": "3"},
+        {"n_steps": 2.5},
+        {"gamma": "0.9"},
+        {"gamma": None},
+        {"sample_strategy": None},
+        {"seed": "5"},
+        {"seed": -1},
+        {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+        {"registry": "/dev/shm/pool", "buffer_id": "a-123456"},
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused_by_its_name_and_with_what_to_do(given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))}.*; (give|choose|leave)"):
+        ours(**given)
+
+
+def test_numbers_of_numpy_are_numbers():
+    ours(cross_sample_ratio=np.float32(0.5), n_steps=np.int64(3), gamma=np.float64(0.9))
+
+
+def test_the_arguments_of_hindsight_replay_are_refused_with_the_class_that_has_them():
+    with pytest.raises(ConfigError, match=r"n_sampled_goal.*HerReplayBuffer"):
+        ours(n_sampled_goal=4)
+
+
+def test_two_buffers_on_one_id_report_the_same_counts(registry):
+    buffer, _, _, peer = shared(registry)
+    view = ours(registry=registry, buffer_id=buffer.buffer_id)
+    for _ in range(10):
+        buffer.sample(20)
+
+    stats = view.get_stats()
+
+    assert stats == buffer.get_stats()
+    assert (stats["local_samples"], stats["distributed_samples"]) == (160, 40)
+    assert (stats["num_shared_buffers"], stats["local_size"]) == (1, 20)
+    assert stats["by_peer"] == {peer.buffer_id: 40}
+
+
+def test_what_two_buffers_on_one_id_sample_is_added_up(registry):
+    buffer, *_ = shared(registry)
+    view = ours(registry=registry, buffer_id=buffer.buffer_id, cross_sample_ratio=1.0)
+    buffer.sample(20)
+    view.sample(20)
+
+    assert view.get_stats() == buffer.get_stats()
+    assert view.get_stats()["total_samples"] == 40
+    assert view.get_stats()["distributed_samples"] == 24
+
+
+def test_the_rows_that_a_second_buffer_reports_are_those_that_can_be_sampled(registry):
+    buffer, *_ = shared(registry)
+    view = ours(registry=registry, buffer_id=buffer.buffer_id)
+    buffer.reset()
+    Story(5).tell(buffer)
+    assert view.get_stats()["local_size"] == buffer.get_stats()["local_size"] == 5
+
+
+def test_counts_of_another_id_are_apart(registry):
+    buffer, _, _, peer = shared(registry)
+    buffer.sample(20)
+    assert peer.get_stats()["total_samples"] == 0
+
+
 def test_a_registry_from_a_pickle_may_have_lost_its_id(registry):
     revived = again(registry)
 
     with pytest.warns(UserWarning, match="stays local.*not registered"):
-        buffer = ours(registry=revived, buffer_id="nobody-1")
+        buffer = ours(registry=revived, buffer_id="nobody-123456")
     assert buffer.registry is None
 
 

@@ -82,13 +82,15 @@ def test_newest_takes_the_last_fifth_of_every_buffer(three):
     assert oldest == [80, 240, 480]
 
 
-def test_local_only_and_a_ratio_of_nothing_touch_nothing(three):
+@pytest.mark.parametrize(
+    ("strategy", "ratio"), [(Strategy.LOCAL_ONLY, 0.5), (Strategy.SELF_HEAVY, 0.0)]
+)
+def test_local_only_and_a_ratio_of_nothing_touch_nothing(three, strategy, ratio):
     registry, buffer_id, ring = three
-    for strategy, ratio in ((Strategy.LOCAL_ONLY, 0.5), (Strategy.SELF_HEAVY, 0.0)):
-        member = borrower(registry, buffer_id, ring, strategy, ratio)
-        assert member.borrow(BATCH) is None
-        assert member.stats()["num_shared_buffers"] == 0
-        assert member.stats()["local_samples"] == BATCH
+    member = borrower(registry, buffer_id, ring, strategy, ratio)
+    assert member.borrow(BATCH) is None
+    assert member.stats()["num_shared_buffers"] == 0
+    assert member.stats()["local_samples"] == BATCH
 
 
 def test_own_rows_of_the_pool_are_not_counted_as_those_of_others(three):

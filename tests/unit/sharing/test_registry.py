@@ -1,5 +1,6 @@
 """The registry: reserving, attaching, refusing, and clearing away."""
 
+import copy
 import os
 import pickle
 import stat
@@ -157,6 +158,84 @@ def test_stop_leaves_the_buffers_of_others(tmp_path):
     assert [listed.buffer_id for listed in theirs.list()] == [kept]
 
 
+def test_the_end_of_a_with_block_stops_the_registry(tmp_path):
+    with pool(tmp_path) as registry:
+        join(registry, "a")
+        assert registry.available
+    assert not registry.path.exists()
+
+
+def test_an_error_in_a_with_block_stops_the_registry_too(tmp_path):
+    registry = pool(tmp_path)
+    join(registry, "a")
+    with pytest.raises(RegistryError, match="not in"), registry:
+        registry.deregister_buffer("b-123456")
+    assert not registry.path.exists()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_in_this_process_does_not_keep_a_stopped_pool(tmp_path, copied):
+    registry = pool(tmp_path)
+    join(registry, "a")
+    again = copied(registry)
+    assert again.available
+
+    registry.stop()
+
+    assert not registry.path.exists()
+    assert not again.available
+
+
+def test_a_copy_keeps_the_pool_for_the_buffers_that_it_has_registered(tmp_path):
+    registry = pool(tmp_path)
+    again = copy.deepcopy(registry)
+    kept = again.register_buffer(run_id="b", algorithm="SAC")
+
+    registry.stop()
+
+    assert [listed.buffer_id for listed in again.list()] == [kept]
+    again.stop()
+    assert not registry.path.exists()
+
+
+def test_a_copy_stays_open_while_another_registry_of_its_pool_is(tmp_path):
+    first, second = pool(tmp_path), pool(tmp_path)
+    again = copy.deepcopy(first)
+    first.stop()
+    assert again.available
+    second.stop()
+    assert not again.available
+
+
+FOREIGN_IDS = ["../victim", "/tmp/victim", "a/../b-123456", "..", "", "pool", "terms", "a-12345g"]
+
+
+@pytest.mark.parametrize("buffer_id", [*FOREIGN_IDS, "a-123456\n", None])
+@pytest.mark.parametrize("call", ["deregister_buffer", "note", "open_ring"])
+def test_an_id_that_no_buffer_can_have_reaches_no_file(tmp_path, call, buffer_id):
+    registry = pool(tmp_path)
+    join(registry, "a")
+    for name in ("victim.json", "victim.ring"):
+        (tmp_path / name).write_text("{}")
+        (tmp_path / name).chmod(0o600)
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(RegistryError, match=r"buffer id .* cannot be in .*register_buffer"):
+        getattr(registry, call)(buffer_id)
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_neither_a_ring_nor_a_claim_is_made_for_such_an_id(tmp_path):
+    registry = pool(tmp_path)
+    _, ring = join(registry, "a")
+    with pytest.raises(RegistryError, match="cannot be in"):
+        registry.attach("../victim", TERMS, SCHEMA, 1000)
+    with pytest.raises(RegistryError, match="cannot be in"):
+        registry.claim(ring, "../victim")
+    assert not (tmp_path / "victim.ring").exists()
+
+
 def test_a_stopped_registry_can_be_started_again(tmp_path):
     registry = pool(tmp_path)
     registry.stop()
@@ -200,6 +279,21 @@ def test_a_live_buffer_is_never_swept(tmp_path):
     buffer_id, ring = join(registry, "a")
     registry.claim(ring, buffer_id)
     assert pool(tmp_path).sweep() == ()
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_buffer_size": "1000"}, {"max_buffer_size": None}, {"stale_s": "5"}]
+)
+def test_limits_of_another_type_are_refused_by_name(tmp_path, given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))}.*; give"):
+        create_distributed_registry(path=tmp_path / "pool", **given)
+    assert not (tmp_path / "pool").exists()
+
+
+@pytest.mark.parametrize("given", [{"run_id": 3}, {"run_id": None}, {"algorithm": None}])
+def test_names_of_another_type_are_refused_by_name(tmp_path, given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))} is"):
+        pool(tmp_path).register_buffer(**({"run_id": "a", "algorithm": "SAC"} | given))
 
 
 def test_pools_without_a_path_are_apart():

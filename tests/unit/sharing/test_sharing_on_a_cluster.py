@@ -298,7 +298,9 @@ class TestHosts:
         own.cluster_actors.settle()
         own.pool_member._receive()
 
-        borrowed = sum(own.fake_host(place).host_worker.peers.borrower.foreign for place in (0, 1))
+        borrowed = sum(
+            own.fake_host(place).host_worker.peers.borrower.counts.foreign for place in (0, 1)
+        )
         left = sum(host.stock.size for host in own.pool_member._hosts.values())
         assert borrowed == own.pool_member.stats()["sharing/foreign_rows"] + left
 
