@@ -157,8 +157,9 @@ class Ballast:
             self._fill()
         if isinstance(event, Warned):
             self.seen_while_full.append(checkpoint.newest(training_run.run_dir / "checkpoints"))
-        if env_steps >= self.until:
-            self.path.unlink(missing_ok=True)
+        if env_steps >= self.until and self.path.exists():
+            training_run.saver.flush(10.0)  # what was queued finds the disk full
+            self.path.unlink()
 
     def _fill(self) -> None:
         with open(self.path, "wb", buffering=0) as file:

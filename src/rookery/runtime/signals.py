@@ -56,6 +56,11 @@ class Interrupts:
             _stage.leave(self)
             self._watch.close()
 
+    @property
+    def began(self) -> bool:
+        """Whether `begin()` was called: from then on there is something to save."""
+        return self._gentle
+
     def begin(self) -> None:
         """From now on the first signal only sets `reason`, so that the run can save and stop."""
         self._gentle = True

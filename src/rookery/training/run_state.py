@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from rookery.actors.actor_group import ActorGroupState
-from rookery.checkpoints.checkpoint import Content, VerifiedCheckpoint, read_segments
+from rookery.checkpoints.checkpoint import Content, Segment, VerifiedCheckpoint, read_segments
 from rookery.checkpoints.saver import SEGMENT_BYTES, Saver
 from rookery.config.schema import Mode
 from rookery.evaluation.evaluation_process import EvaluationSnapshot
@@ -83,17 +83,21 @@ def capture(
 class Rest(NamedTuple):
     """The content of a checkpoint besides the states of learner, actors and replay.
 
-    It is the state of the run itself (scores, times), the weights that wait for evaluation, and the
-    events that may be missing in the log.
+    It is the state of the run itself (scores, times), the weights that wait for evaluation, the
+    events that may be missing in the log, and the files of replay that the next checkpoint links.
     """
 
     run: SavedState
+    segments: list[Segment]
     pending: list[EvaluationSnapshot]  # not evaluated yet
     unwritten: list[Event]  # perhaps not in the record
 
 
-def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
-    """Restores learner, actors and replay from a checkpoint; returns its other content (`Rest`)."""
+def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
+    """Restores learner, actors and replay from a checkpoint; returns its other content (`Rest`).
+
+    It writes no file: a run whose checkpoint does not fit leaves its folder as it was.
+    """
     numbers, arrays = found.state(), found.arrays()
     parts.counters = Counters(**numbers["counters"])
     parts.learner.restore(numbers["learner"], _of("learner", arrays))
@@ -102,14 +106,15 @@ def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
     actors = numbers["actors"]
     if "actors" in actors:  # an async run saves no state of environments
         parts.actors.restore(ActorGroupState.from_checkpoint(actors, _of("actors", arrays)))
+    segments: list[Segment] = []
     if found.manifest["about"]["replay"]:
         parts.limiter.restore(numbers["limiter"])
         segments = found.segments()
         shards = len(numbers["replay"].get("shards", [None]))
         rows = [read_segments(segments, shard) for shard in range(shards)]
         parts.replay.resume(SavedReplay(numbers["replay"], _of("replay", arrays), rows))
-        recut = shards != len(parts.replay.extents)
-        saver.adopt([] if recut else segments)  # rows of another cut have other numbers now
+        if shards != len(parts.replay.extents):  # rows of another cut have other numbers now
+            segments = []
     parts.replay.version = parts.weight_store.publish(
         _of("weight_store", arrays), version=numbers["weight_store"]["version"]
     )
@@ -124,7 +129,9 @@ def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
         )
         for i, entry in enumerate(numbers["pending"])
     ]
-    return Rest(numbers["run"], pending, [_event(*saved) for saved in numbers["unwritten"]])
+    return Rest(
+        numbers["run"], segments, pending, [_event(*saved) for saved in numbers["unwritten"]]
+    )
 
 
 def flush_period(parts: Parts) -> int:
