@@ -164,6 +164,9 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
         weights = _initial_weights(request.init_from)
         saver = Saver(run_dir, keep=config.checkpoint.keep)
         stack.callback(saver.close)
+        interrupts.kept = "no checkpoint was written yet"
+        if found is not None:
+            saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
         reports = stack.enter_context(contextlib.ExitStack())  # closed after the parts
         client = None
         if request.resume is None:  # starts while the parts are built
