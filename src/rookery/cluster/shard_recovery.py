@@ -51,7 +51,8 @@ class ShardRecovery:
                 kept = _shard(found, place)
             except CheckpointError:  # pruned while it was read
                 kept = None
-        self._saver.rewind(place, kept.committed if kept is not None else 0)
+        whole = kept is not None and found is not None and not found.damaged
+        self._saver.rewind(place, kept.committed if kept is not None and whole else 0)
         return kept
 
 

@@ -383,11 +383,17 @@ def _chosen(run_dir: Path, search: CheckpointSearch) -> VerifiedCheckpoint | Non
     if found is None and broken:
         raise CheckpointError(
             f"no checkpoint of {run_dir} that this run could resume from is intact; restore one "
-            f"from a copy, or start a new run with --init-from {run_dir} or from its seed"
+            f"from a copy, start a new run with --init-from {run_dir} or from its seed, or leave "
+            "--exact out if it was given and only replay rows are damaged"
         )
     if found is None:
         _refuse_to_begin_again(run_dir, unfit)
         notice(f"{run_dir} has no checkpoint to resume from; starting again from its seed")
+    elif found.damaged:
+        notice(
+            f"warning: resuming from {found.folder.name} without {found.lost_rows} replay rows, so "
+            f"the run does not continue exactly: {'; '.join(found.damaged.values())}"
+        )
     elif not found.manifest["exact"]:
         notice(
             f"resuming from {found.folder.name}, which is not exact: saved at an interrupt that "

@@ -106,15 +106,7 @@ def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
     actors = numbers["actors"]
     if "actors" in actors:  # an async run saves no state of environments
         parts.actors.restore(ActorGroupState.from_checkpoint(actors, _of("actors", arrays)))
-    segments: list[Segment] = []
-    if found.manifest["about"]["replay"]:
-        parts.limiter.restore(numbers["limiter"])
-        segments = found.segments()
-        shards = len(numbers["replay"].get("shards", [None]))
-        rows = [read_segments(segments, shard) for shard in range(shards)]
-        parts.replay.resume(SavedReplay(numbers["replay"], _of("replay", arrays), rows))
-        if shards != len(parts.replay.extents):  # rows of another cut have other numbers now
-            segments = []
+    segments = _put_back_replay(parts, found, numbers, arrays)
     parts.replay.version = parts.weight_store.publish(
         _of("weight_store", arrays), version=numbers["weight_store"]["version"]
     )
@@ -132,6 +124,29 @@ def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
     return Rest(
         numbers["run"], segments, pending, [_event(*saved) for saved in numbers["unwritten"]]
     )
+
+
+def _put_back_replay(
+    parts: Parts, found: VerifiedCheckpoint, numbers: SavedState, arrays: dict[str, Array]
+) -> list[Segment]:
+    """Restores replay and rate limiter; returns the files of rows that the next checkpoint links.
+
+    It links none, and all rows are saved again, if rows of damaged files were left out, or have
+    other numbers now because replay has another number of shards. A rollout with lost rows is left
+    out as a whole, as if it had not been saved.
+    """
+    if not found.manifest["about"]["replay"]:
+        return []
+    if found.damaged and parts.config.algo.on_policy:
+        return []
+    segments = found.segments()
+    shards = len(numbers["replay"].get("shards", [None]))
+    rows = [read_segments(segments, shard) for shard in range(shards)]
+    parts.replay.resume(SavedReplay(numbers["replay"], _of("replay", arrays), rows))
+    left = sum(extent.committed - extent.oldest for extent in parts.replay.extents)
+    if not found.damaged or left - found.lost_rows >= parts.config.replay.learning_starts:
+        parts.limiter.restore(numbers["limiter"])  # else learning starts again when it may
+    return [] if found.damaged or shards != len(parts.replay.extents) else segments
 
 
 def flush_period(parts: Parts) -> int:
