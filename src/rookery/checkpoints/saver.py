@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 
 from rookery.checkpoints import checkpoint
 from rookery.checkpoints.checkpoint import Content, Digest, Segment
+from rookery.config.load import RUN_FILE
 from rookery.errors import CheckpointError
 from rookery.terminal.output import notice
 from rookery.types import Array
@@ -58,7 +59,10 @@ class Saver:
         self, run_dir: Path, *, keep: int, timeout_s: float = STUCK_S, warn_s: float = WARN_S
     ):
         self.run_dir, self.keep = run_dir, keep
+        run_dir.mkdir(parents=True, exist_ok=True)
         self.newest: Path | None = None  # checkpoint that was written, or resumed from
+        self.removed = False  # the run folder, or the settings in it, are gone
+        self._described = (run_dir / RUN_FILE).exists()
         # by shard: every row below this number is in a segment, or queued for one
         self.saved_rows: defaultdict[int, int] = defaultdict(int)
         self.failures: list[str] = []  # returned by `take_failures`
@@ -78,8 +82,7 @@ class Saver:
         A segment is a file of replay rows (stored env steps). The method empties the run's segment
         folder (`replay/`) and hard-links the given files into it.
         """
-        folder = self.run_dir / SEGMENTS
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self._folder(SEGMENTS)
         for old in folder.iterdir():
             old.unlink()
         self._segments = [self._adopted(folder, segment) for segment in segments]
@@ -203,11 +206,33 @@ class Saver:
                 job()
             # Not only disk errors: training must never wait for a thread that has ended.
             except Exception as error:
+                if self._refuse_removed():
+                    continue
                 kind = "" if isinstance(error, EXPECTED) else f"{type(error).__name__}: "
                 self.failures.append(
                     f"could not write to {self.run_dir}: {kind}{error}; {self._on_disk()}, "
                     "the next checkpoint tries again"
                 )
+
+    def _refuse_removed(self) -> bool:
+        """Notes and returns whether the run folder was removed, or the settings in it.
+
+        Nothing is written then: a folder without settings is of no use.
+        """
+        gone = self._described and not (self.run_dir / RUN_FILE).exists()
+        self.removed = self.removed or gone or not self.run_dir.is_dir()
+        return self.removed
+
+    def _folder(self, name: str) -> Path:
+        """Returns a folder in the run folder, and makes it if it is missing.
+
+        Raises FileNotFoundError if the run folder itself was removed, or the settings in it.
+        """
+        folder = self.run_dir / name
+        if self._refuse_removed():
+            raise FileNotFoundError(f"{self.run_dir} was removed")
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def _write_segments(self, piece: UnsavedRows) -> None:
         """Writes replay rows (stored env steps) to segment files.
@@ -220,8 +245,7 @@ class Saver:
             self._unwritten.pop(0)
 
     def _segment(self, piece: UnsavedRows) -> Segment:
-        folder = self.run_dir / SEGMENTS
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self._folder(SEGMENTS)
         raw = checkpoint.save_bytes(piece.columns)
         self._writing = path = (
             folder / f"rows-{piece.shard}-{piece.first:012d}-{piece.last:012d}.safetensors"
@@ -241,7 +265,7 @@ class Saver:
         self._drop(oldest)
         if self._unwritten:
             self._write_segments(self._unwritten.pop())
-        parent = self.run_dir / CHECKPOINTS
+        parent = self._folder(CHECKPOINTS)
         if not content.final:
             content = replace(content, segments=tuple(self._segments))
         self._writing = parent / checkpoint.name_of(content.env_steps)
@@ -271,7 +295,7 @@ class Saver:
 
     def _write_best(self, content: Content) -> None:
         self._unwritten_best = content
-        parent = self.run_dir / BEST
+        parent = self._folder(BEST)
         self._writing = parent / checkpoint.name_of(content.env_steps)
         kept = checkpoint.write(parent, self._writing.name, content)
         self._unwritten_best = None

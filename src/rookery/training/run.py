@@ -422,6 +422,12 @@ class TrainingRun(BaseRun):
         yield from self._saver_news()
 
     def _saver_news(self) -> Iterator[Event]:
+        if self.saver.removed:
+            raise CheckpointError(
+                f"the run folder {self.run_dir} was removed, or its settings, while the run was "
+                "training, so it cannot be saved; start a new run, and remove its folder after its "
+                "end only"
+            )
         for complaint in self.saver.take_failures() if self.saver.failures else ():
             yield Warned(self.parts.counters, "checkpoint", complaint)
         while self._saved:
