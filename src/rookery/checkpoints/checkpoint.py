@@ -124,7 +124,7 @@ class VerifiedCheckpoint:
                 first,
                 last,
                 Digest(**self.manifest["files"][name]),
-                *shard,
+                shard=shard[0] if shard else 0,
                 intact=name not in self.damaged,
             )
             for name, first, last, *shard in self.manifest["segments"]
