@@ -280,6 +280,95 @@ def test_when_every_checkpoint_is_broken_the_run_is_not_begun_again_in_silence(
     assert len(checkpoint.folders(run_dir / "checkpoints")) == 3
 
 
+def shared_rows(run_dir: Path) -> str:
+    """Returns the name of the oldest file of rows that all checkpoints share by hard links."""
+    folders = checkpoint.folders(run_dir / "checkpoints")
+    return min(set.intersection(*({path.name for path in f.glob("rows-*")} for f in folders)))
+
+
+def damage(run_dir: Path, name: str) -> int:
+    """Flips a bit of a file of rows, in all checkpoints that have it; returns its rows."""
+    copies = sorted(run_dir.rglob(name))  # one file with several names, or copies of it
+    whole = copies[0].read_bytes()
+    for path in copies:
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    first, last = map(int, Path(name).stem.split("-")[2:])
+    return last - first
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
+def test_one_bit_in_rows_that_all_checkpoints_share_costs_those_rows_only(
+    sampling, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(launch, "EvaluationClient", Inline)
+    run_dir = tmp_path / "run"
+    with begin(run_dir, {"replay.sampling": sampling}) as training_run:
+        finish(training_run, stop_at(180))
+    newest_steps, name = int(newest(run_dir).name.split("-")[1]), shared_rows(run_dir)
+    rows = damage(run_dir, name)
+
+    with resume(run_dir) as training_run:
+        assert training_run.parts.counters.env_steps == newest_steps
+        answer = finish(training_run)
+
+    said = capfd.readouterr().err
+    assert f"without {rows} replay rows" in said
+    assert f"{name} does not match its checksum" in said
+    assert answer["env_steps"] == 1_200
+    search = checkpoint.newest(run_dir / "checkpoints", exact=True)
+    assert search.found is not None  # the next checkpoints are whole again
+    assert search.broken == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"algo.name": "ppo"}], ids=["replay", "rollouts"])
+def test_a_run_whose_rows_are_all_damaged_goes_on_with_its_weights(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "EvaluationClient", Inline)
+    run_dir = tmp_path / "run"
+    with begin(run_dir, settings) as training_run:
+        finish(training_run, stop_at(180))
+        weights = {name: array.copy() for name, array in training_run.weights().items()}
+    for name in {path.name for path in run_dir.rglob("rows-*")}:
+        damage(run_dir, name)
+
+    with resume(run_dir) as training_run:
+        restored = training_run.weights()
+        assert all((restored[name] == array).all() for name, array in weights.items())
+        answer = finish(training_run)
+
+    assert answer["env_steps"] >= 1_200
+    assert answer["learner_steps"] > 0
+
+
+def test_a_checkpoint_with_damaged_rows_is_refused_where_an_exact_one_is_wanted(
+    run_dir, monkeypatch
+):
+    monkeypatch.setattr(launch, "EvaluationClient", Inline)
+    damage(run_dir, shared_rows(run_dir))
+
+    with pytest.raises(CheckpointError, match="leave --exact out"), resume(run_dir, exact=True):
+        pass
+
+
+def test_weights_are_read_from_a_checkpoint_whose_rows_are_damaged(run_dir):
+    damage(run_dir, shared_rows(run_dir))
+
+    assert pick_checkpoint(run_dir, "last").folder == newest(run_dir)
+
+
+def test_a_missing_file_of_rows_is_a_damaged_one(run_dir):
+    for path in (run_dir / "checkpoints").rglob(segment(newest(run_dir)).name):
+        path.unlink()
+    older = checkpoint.folders(run_dir / "checkpoints")[1]
+
+    assert_falls_back(run_dir)
+    for path in (run_dir / "checkpoints").rglob(segment(older).name):
+        path.unlink()
+    found = checkpoint.verify_all_but_rows(newest(run_dir))
+
+    assert found.lost_rows > 0
+    assert not all(each.intact for each in found.segments())
+
+
 def test_a_broken_best_model_is_not_loaded_either(run_dir, capfd):
     (best,) = checkpoint.folders(run_dir / "best")
     os.truncate(best / WEIGHTS, 3)

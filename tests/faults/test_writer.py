@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,9 @@ class Ballast:
             self._fill()
         if isinstance(event, Warned):
             self.seen_while_full.append(checkpoint.newest(training_run.run_dir / "checkpoints"))
-        if env_steps >= self.until:
-            self.path.unlink(missing_ok=True)
+        if env_steps >= self.until and self.path.exists():
+            training_run.saver.flush(10.0)  # what was queued finds the disk full
+            self.path.unlink()
 
     def _fill(self) -> None:
         with open(self.path, "wb", buffering=0) as file:
@@ -167,6 +169,48 @@ class Ballast:
                     file.write(bytes(4096))
             except OSError:
                 return
+
+
+def removing(path: Path, *, at: int) -> Callable[[TrainingRun, Event], None]:
+    """Removes a folder, and what is in it, at an env step."""
+
+    def look(training_run: TrainingRun, event: Event) -> None:
+        if training_run.parts.counters.env_steps >= at and path.exists():
+            training_run.saver.flush(10.0)  # else the thread may be about to rename a file
+            shutil.rmtree(path)
+
+    return look
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_run_whose_folder_was_removed_ends_with_one_error_and_does_not_make_half_of_it_again(
+    tmp_path,
+):
+    run_dir = tmp_path / "run"
+
+    with (
+        pytest.raises(CheckpointError, match=f"{run_dir} was removed") as ended,
+        begin(run_dir) as training_run,
+    ):
+        finish(training_run, removing(run_dir, at=400))
+
+    assert training_run.parts.counters.env_steps < 1_200  # at the next checkpoint
+    assert ended.value.exit_code == 3
+    assert not run_dir.exists()
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_run_whose_folder_was_emptied_writes_no_checkpoint_without_settings(tmp_path):
+    def emptying(training_run: TrainingRun, event: Event) -> None:
+        if training_run.parts.counters.env_steps >= 400 and (tmp_path / "config.yaml").exists():
+            training_run.saver.flush(10.0)
+            (tmp_path / "config.yaml").unlink()
+
+    with pytest.raises(CheckpointError, match="was removed"), begin(tmp_path) as training_run:
+        finish(training_run, emptying)
+
+    newest, *_ = checkpoint.folders(tmp_path / "checkpoints")
+    assert int(newest.name.split("-")[1]) < 600
 
 
 @pytest.mark.usefixtures("inline")

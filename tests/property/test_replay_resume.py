@@ -17,6 +17,7 @@ from rookery.config.schema import Draw, FirstPriority
 from rookery.errors import EmptyReplayError
 from rookery.replay.buffer import LocalReplay
 from rookery.replay.sampler import FLOOR
+from rookery.replay.saved_rows import kept_apart, lost_rows
 from rookery.types import Array, Batch, EnvSpec
 from sample_experience import DIALS, IMAGE, MIXED, VECTOR, Move, Step, Told, acted, play
 from small_replays import pool, shut, write
@@ -107,6 +108,64 @@ def test_a_restored_pool_goes_on_bit_for_bit(
         for steps in rounds[half:]:
             assert_equal(play_round(live, steps), play_round(again, steps))
             assert_same(live, again)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=40)
+@given(moves=ROUNDS, capacity=st.integers(5, 40), which=st.integers(0, 10))
+def test_a_pool_without_the_rows_of_a_damaged_file_never_samples_across_them(
+    way: str, moves: list[list[tuple[int, int, Move]]], capacity: int, which: int
+) -> None:
+    rounds = rounds_of(moves)
+    spec, options = WAYS[way]
+    with pools(2, spec, capacity=capacity, n_step=N_STEP, **options) as (live, again):
+        saver = Saver()
+        for steps in rounds[:-1]:
+            play_round(live, steps)
+            numbers, arrays = saver.save(live)
+        newest = [s for s in saver.segments if s[0] + s[1]["end"].size > numbers["first"]]
+        damaged = {which % len(newest), which // 3 % len(newest)} if newest else set()
+        lost = {row for at in damaged for row in range_of(newest[at])}
+
+        again.restore(numbers, arrays, without(newest, damaged))
+
+        slots = np.flatnonzero(again.chains.closed)
+        assert live.chains.closed[slots].all()
+        for row in range(again.ring.oldest, again.ring.committed):
+            if again.chains.closed[row % capacity]:
+                assert not lost & set(walk(again, row)), "a row that was lost"
+                assert walk(again, row) == walk(live, row)
+        if options["draw"] is Draw.PRIORITIZED:
+            assert np.flatnonzero(again.sampler.leaves).tolist() == slots.tolist()
+        play_round(again, rounds[-1])
+
+
+def range_of(segment: tuple[int, dict[str, Array]]) -> range:
+    return range(segment[0], segment[0] + segment[1]["end"].size)
+
+
+def without(
+    segments: list[tuple[int, dict[str, Array]]], damaged: set[int]
+) -> list[tuple[int, dict[str, Array]]]:
+    """Returns segments as `read_segments` does where some files are damaged."""
+    read: list[tuple[int, dict[str, Array]]] = []
+    for at, (first, columns) in enumerate(segments):
+        gaps = sum(later >= at for later in damaged)
+        read.append(
+            (first, lost_rows(columns["end"].size) if at in damaged else kept_apart(columns, gaps))
+        )
+    return read
+
+
+def walk(replay: LocalReplay, row: int) -> list[int]:
+    """Returns the rows that a return or sequence from `row` on is made of."""
+    rows, capacity = [row], replay.ring.capacity
+    for _ in range(replay.chains.window):
+        slot = rows[-1] % capacity
+        if replay.ring.columns["end"][slot]:
+            break
+        rows.append(rows[-1] + int(replay.ring.columns["next"][slot]))
+    return rows
 
 
 def play_round(replay: LocalReplay, steps: list[Step]) -> list[Batch | None]:

@@ -9,7 +9,9 @@
 
 A row is one stored step; a shard is one part of the replay buffer. A folder is written under a
 temporary name and renamed when it is complete. Loading takes the newest checkpoint whose checksums
-are correct, and reports the ones it skipped. Nothing is unpickled.
+are correct, and reports the ones it skipped. Checkpoints share files of rows, so one damaged file
+may be in all of them: if no checkpoint is intact, loading takes the newest one of which only rows
+are damaged, without those rows. Nothing is unpickled.
 """
 
 import hashlib
@@ -29,6 +31,7 @@ from safetensors.numpy import load_file, save
 
 from rookery.errors import CheckpointError
 from rookery.files import sync_folder
+from rookery.replay.saved_rows import kept_apart, lost_rows
 from rookery.types import Array
 from rookery.version import __version__
 
@@ -68,6 +71,7 @@ class Segment:
     last: int
     digest: Digest
     shard: int = 0
+    intact: bool = True  # False: its file is damaged or missing, and must not be read
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,14 @@ class Content:
 
 @dataclass(frozen=True)
 class VerifiedCheckpoint:
-    """A checkpoint on disk whose sizes and checksums were found correct."""
+    """A checkpoint on disk whose sizes and checksums were found correct.
+
+    Files of replay rows may be damaged; `damaged` has their names and what is wrong with each.
+    """
 
     folder: Path
     manifest: dict[str, Any]
+    damaged: dict[str, str] = field(default_factory=dict)
 
     @property
     def env_steps(self) -> int:
@@ -109,10 +117,23 @@ class VerifiedCheckpoint:
         return _load_arrays(self.folder / ARRAYS)
 
     def segments(self) -> list[Segment]:
+        """Returns the files of replay rows, also the damaged ones, oldest rows first."""
         return [
-            Segment(self.folder / name, first, last, Digest(**self.manifest["files"][name]), *shard)
+            Segment(
+                self.folder / name,
+                first,
+                last,
+                Digest(**self.manifest["files"][name]),
+                shard=shard[0] if shard else 0,
+                intact=name not in self.damaged,
+            )
             for name, first, last, *shard in self.manifest["segments"]
         ]
+
+    @property
+    def lost_rows(self) -> int:
+        """Number of replay rows (stored env steps) in damaged files."""
+        return sum(s.last - s.first for s in self.segments() if not s.intact)
 
 
 class CheckpointSearch(NamedTuple):
@@ -199,24 +220,49 @@ def verify(folder: Path) -> VerifiedCheckpoint:
 
     Otherwise raises CheckpointError with the reason.
     """
+    found = verify_all_but_rows(folder)
+    for reason in found.damaged.values():
+        raise CheckpointError(reason)
+    return found
+
+
+def verify_all_but_rows(folder: Path) -> VerifiedCheckpoint:
+    """Checks a checkpoint like `verify`, but accepts it if only files of replay rows are damaged.
+
+    They are in its `damaged`. Rows are stored env steps.
+    """
     try:
         manifest = _manifest(folder)
         listed = {
             name: Digest(int(d["size"]), d["sha256"]) for name, d in manifest["files"].items()
         }
+        rows = {name for name, *_ in manifest["segments"]}
         present = {path.name for path in folder.iterdir()} - {MANIFEST}
-        if present != set(listed):
-            raise CheckpointError(
-                f"its files differ from its manifest: {sorted(present ^ set(listed))}"
-            )
-        for name, digest in listed.items():
-            _verify_file(folder / name, digest)
+        differing = present ^ set(listed)
+        if not differing <= rows & set(listed):
+            raise CheckpointError(f"its files differ from its manifest: {sorted(differing)}")
+        damaged = _damaged(folder, {name: listed[name] for name in listed if name in rows})
+        for name in listed.keys() - rows:
+            _verify_file(folder / name, listed[name])
     # RecursionError: a manifest of ten thousand brackets
     except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"it cannot be read as a checkpoint ({type(error).__name__}: {error})"
         ) from error
-    return VerifiedCheckpoint(folder, manifest)
+    return VerifiedCheckpoint(folder, manifest, damaged)
+
+
+def _damaged(folder: Path, files: Mapping[str, Digest]) -> dict[str, str]:
+    """Returns the names of damaged or missing files, and what is wrong with each."""
+    damaged = {}
+    for name, digest in files.items():
+        try:
+            _verify_file(folder / name, digest)
+        except CheckpointError as error:
+            damaged[name] = str(error)
+        except OSError as error:  # a disk that cannot read one file may read the others
+            damaged[name] = f"{name} cannot be read: {error}"
+    return damaged
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -274,14 +320,17 @@ def folders(parent: Path) -> list[Path]:
 def newest(parent: Path, *, exact: bool = False, resumable: bool = True) -> CheckpointSearch:
     """Returns the newest checkpoint with correct checksums, and why newer ones were skipped.
 
-    With `exact` it also skips checkpoints from which a run would not continue bit for bit. With
-    `resumable` it also skips those of finished runs, which contain weights only.
+    If no checkpoint is intact, returns the newest one of which only replay rows are damaged. With
+    `exact` it skips that one too, and those from which a run would not continue bit for bit. With
+    `resumable` it also skips those of finished runs, which contain weights only; without it,
+    damaged rows do not matter.
     """
     broken: list[str] = []
     unfit: list[str] = []
+    partial: list[VerifiedCheckpoint] = []
     for folder in folders(parent):
         try:
-            found = verify(folder)
+            found = verify_all_but_rows(folder)
         except CheckpointError as error:
             broken.append(f"{folder.name} skipped: {error}")
             continue
@@ -292,9 +341,18 @@ def newest(parent: Path, *, exact: bool = False, resumable: bool = True) -> Chec
                 f"{folder.name} skipped: it is not exact (saved at an interrupt, with environments "
                 "that could not be saved, or without replay)"
             )
+        elif resumable and found.damaged:
+            partial.append(found)
+            broken += [f"{folder.name} skipped: {reason}" for reason in found.damaged.values()]
         else:
             return CheckpointSearch(found, broken, unfit)
-    return CheckpointSearch(None, broken, unfit)
+    if not partial or exact:
+        return CheckpointSearch(None, broken, unfit)
+    return CheckpointSearch(
+        partial[0],
+        [reason for reason in broken if not reason.startswith(f"{partial[0].folder.name} ")],
+        unfit,
+    )
 
 
 def prune(parent: Path, keep: int) -> None:
@@ -324,11 +382,17 @@ def read_segments(
     """Reads the saved rows (stored env steps) of one replay shard from its segment files.
 
     Yields the first row number and the columns, arrays by name, of each file. Only one file is in
-    memory at a time.
+    memory at a time. For a damaged file it yields rows that are never sampled, and keeps the rows
+    on both sides of them apart.
     """
-    for segment in segments:
-        if segment.shard == shard:
-            yield segment.first, _load_arrays(segment.path)
+    own = [segment for segment in segments if segment.shard == shard]
+    for index, segment in enumerate(own):
+        if not segment.intact:
+            yield segment.first, lost_rows(segment.last - segment.first)
+            continue
+        columns = _load_arrays(segment.path)
+        gaps = sum(not later.intact for later in own[index:])
+        yield segment.first, kept_apart(columns, gaps) if gaps else columns
 
 
 def _load_arrays(path: Path) -> dict[str, Array]:

@@ -1,12 +1,16 @@
 """The folder of a run: creates it, locks it, writes settings, description and result."""
 
+import contextlib
 import fcntl
 import json
 import os
 import platform
+import shutil
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -81,16 +85,61 @@ class Lock:
             self._file.close()
 
 
-def make(config: Config) -> Path:
-    """Creates and returns the folder of a new run: `run.run_dir`, or a new one in runs/."""
-    run_dir = Path(config.run.run_dir) if config.run.run_dir else None
+@dataclass(frozen=True)
+class NewFolder:
+    """The folder of a new run, which `undo` makes as it was before `make`."""
+
+    run_dir: Path
+    made: Sequence[Path]  # folders that did not exist, deepest first
+    before: frozenset[str]  # names in the run folder, if it existed
+
+    def undo(self) -> None:
+        """Deletes what the run has written, and the folders that it made; keeps other files.
+
+        Called while the folder's lock is held, after a run that could not start.
+        """
+        with contextlib.suppress(OSError):
+            for path in self.run_dir.iterdir():
+                if path.name not in self.before:
+                    _delete(path)
+        for folder in self.made:
+            with contextlib.suppress(OSError):  # another process has put a file there
+                folder.rmdir()
+
+
+def make(config: Config) -> NewFolder:
+    """Creates the folder of a new run: `run.run_dir`, or a new one in runs/."""
+    run_dir = Path(config.run.run_dir) if config.run.run_dir is not None else None
     try:
         if run_dir is None:
             return _fresh(config)
+        missing = _missing(run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
+        before = frozenset() if missing else frozenset(path.name for path in run_dir.iterdir())
+        return NewFolder(run_dir, missing, before)
     except OSError as error:
         raise _unwritable(run_dir or RUNS, error) from error
-    return run_dir
+
+
+def _missing(folder: Path) -> list[Path]:
+    """Returns the folder and its parents, as far as they do not exist; the deepest is first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def refuse_taken(run_dir: Path) -> None:
+    """Raises ConfigError if the folder already has a run; the caller must hold its lock."""
+    if (run_dir / RUN_FILE).exists():
+        raise ConfigError(
+            f"{run_dir} already holds a run; resume it with "
+            f"`rookery train --resume {run_dir}`, or choose another --run-dir"
+        )
 
 
 def describe(run_dir: Path, config: Config) -> None:
@@ -98,11 +147,7 @@ def describe(run_dir: Path, config: Config) -> None:
 
     The caller must hold the folder's lock. Raises ConfigError if the folder already has a run.
     """
-    if (run_dir / RUN_FILE).exists():
-        raise ConfigError(
-            f"{run_dir} already holds a run; resume it with "
-            f"`rookery train --resume {run_dir}`, or choose another --run-dir"
-        )
+    refuse_taken(run_dir)
     try:
         (run_dir / ABOUT).write_text(json.dumps(_about(config), indent=1))
         write_config(run_dir, config)
@@ -119,10 +164,7 @@ def write_config(run_dir: Path, config: Config) -> None:
 
 
 def forget(run_dir: Path) -> None:
-    """Deletes the files that `describe` wrote, so that another run can start in the folder.
-
-    Called after a run that could not start because of its settings.
-    """
+    """Deletes the files that `describe` wrote, so that another run can start in the folder."""
     for name in (RUN_FILE, ABOUT):
         (run_dir / name).unlink(missing_ok=True)
 
@@ -162,7 +204,7 @@ def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
     )
 
 
-def _fresh(config: Config) -> Path:
+def _fresh(config: Config) -> NewFolder:
     words = [
         config.name,
         config.report.tag,
@@ -172,9 +214,10 @@ def _fresh(config: Config) -> Path:
     name, number = "-".join(word for word in words if word), 1
     while True:
         path = RUNS / (name if number == 1 else f"{name}_{number}")
+        missing = _missing(path)
         try:
             path.mkdir(parents=True)
-            return path
+            return NewFolder(path, missing, frozenset())
         except FileExistsError:
             number += 1
 

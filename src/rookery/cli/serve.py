@@ -271,6 +271,7 @@ def _add_rest(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--run-dir",
+        type=arguments.folder,
         metavar="DIR",
         help="folder of the server's files (default runs/SCENARIO-server)",
     )

@@ -128,7 +128,10 @@ def _add_sharing(group: argparse._ArgumentGroup) -> None:
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--run-dir", metavar="DIR", help="parent of all run folders (default runs/share-<time>)"
+        "--run-dir",
+        type=arguments.folder,
+        metavar="DIR",
+        help="parent of all run folders (default runs/share-<time>)",
     )
     either = group.add_mutually_exclusive_group()
     either.add_argument(

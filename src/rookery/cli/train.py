@@ -252,6 +252,7 @@ def _add_resume(group: argparse._ArgumentGroup) -> None:
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--run-dir",
+        type=arguments.folder,
         metavar="DIR",
         help="run folder; with --seeds, the parent of the run folders (default: new, in runs/)",
     )

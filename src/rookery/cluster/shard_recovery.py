@@ -9,7 +9,7 @@ from rookery.checkpoints.checkpoint import VerifiedCheckpoint, read_segments
 from rookery.checkpoints.saver import CHECKPOINTS, Saver
 from rookery.cluster.messages import RestoreShard
 from rookery.config.schema import Config
-from rookery.errors import CheckpointError, StalledError
+from rookery.errors import CheckpointError
 from rookery.replay.saved_rows import apart
 from rookery.types import Array
 
@@ -40,7 +40,9 @@ class ShardRecovery:
         The checkpoint saver then deletes the shard's rows (env steps) that it saved after that
         checkpoint: the restored shard gives their row numbers to new rows.
         """
-        with contextlib.suppress(StalledError):  # else one that is being written would come later
+        with contextlib.suppress(
+            CheckpointError
+        ):  # else one that is being written would come later
             self._saver.flush(FLUSH_S)
         found, _, _ = checkpoint.newest(self._saver.run_dir / CHECKPOINTS)
         kept = None
@@ -49,7 +51,8 @@ class ShardRecovery:
                 kept = _shard(found, place)
             except CheckpointError:  # pruned while it was read
                 kept = None
-        self._saver.rewind(place, kept.committed if kept is not None else 0)
+        whole = kept is not None and found is not None and not found.damaged
+        self._saver.rewind(place, kept.committed if kept is not None and whole else 0)
         return kept
 
 

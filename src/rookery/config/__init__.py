@@ -1,4 +1,4 @@
-"""Settings: `schema` says what there is, `load` reads it."""
+"""Settings: `schema` defines them, `load` reads them, `fixed_settings` stay when a run resumes."""
 
 from rookery.config.schema import Config
 

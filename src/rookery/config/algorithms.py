@@ -64,6 +64,14 @@ class AlgoConfig:
         return Taken({})
 
     @property
+    def network_settings(self) -> tuple[str, ...]:
+        """Names of its own settings that decide which networks it has, or what they compute.
+
+        A run that is resumed from saved weights cannot change them.
+        """
+        return ()
+
+    @property
     def explores(self) -> bool:
         """Does its policy explore by itself, without random actions?"""
         return False
@@ -111,6 +119,12 @@ class Values(StrEnum):
     IMPLICIT = "implicit"
 
 
+VALUE_SETTINGS: dict[Values, tuple[str, ...]] = {  # that decide what the outputs of a network mean
+    Values.CATEGORICAL: ("atoms", "value_min", "value_max"),
+    Values.QUANTILES: ("quantiles",),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class DqnConfig(AlgoConfig):
     """Deep Q-learning (Mnih et al. 2015) with the parts that proved themselves."""
@@ -131,6 +145,10 @@ class DqnConfig(AlgoConfig):
     temperature: float = 0.03  # munchausen: of the policy; higher is closer to random
     munchausen_scale: float = 0.9  # munchausen: share of temperature * log-probability in rewards
     munchausen_clip: float = -1.0  # munchausen: lower bound of temperature * log-probability
+
+    @property
+    def network_settings(self) -> tuple[str, ...]:
+        return ("dueling", "values", "noisy", *VALUE_SETTINGS.get(self.values, ()))
 
     @property
     def explores(self) -> bool:
@@ -173,6 +191,10 @@ class SacConfig(AlgoConfig):
     target_entropy: float | None = None  # none: -1 per action number; discrete: 0.5 of the largest
 
     @property
+    def network_settings(self) -> tuple[str, ...]:
+        return ("critics", "temperature")  # the temperature is saved with the weights
+
+    @property
     def explores(self) -> bool:
         return True
 
@@ -192,6 +214,10 @@ class TqcConfig(SacConfig):
     name: str = "tqc"
     quantiles: int = 25  # of each critic
     dropped_quantiles: int = 2  # the largest so many of each critic are not believed
+
+    @property
+    def network_settings(self) -> tuple[str, ...]:
+        return (*super().network_settings, "quantiles")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -256,6 +282,10 @@ class R2d2Config(AlgoConfig):
     remembers = True
 
     @property
+    def network_settings(self) -> tuple[str, ...]:
+        return ("dueling", "rescale")
+
+    @property
     def sequence(self) -> int:
         return self.burn_in + self.length
 
@@ -289,6 +319,10 @@ class ActorCriticConfig(AlgoConfig):
     vf_coef: float = 0.5  # of the value's loss beside the policy's
     ent_coef: float = 0.0  # weight of the policy's entropy
     shared_net: bool = False  # one network for policy and value, but for the last layer
+
+    @property
+    def network_settings(self) -> tuple[str, ...]:
+        return ("shared_net",)
 
     @property
     def explores(self) -> bool:

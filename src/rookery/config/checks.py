@@ -38,6 +38,23 @@ def device(name: str, value: str) -> None:
         )
 
 
+def word_of_folder(name: str, value: str) -> None:
+    """Refuses a word that would make a path of the run folder's name."""
+    if "/" in value or "\0" in value:
+        raise ConfigError(
+            f"{name} is part of the run folder's name and takes any characters except / and NUL, "
+            f"got {value!r}; leave them out, or choose the folder with --run-dir"
+        )
+
+
+def folder(name: str, value: str) -> None:
+    """Refuses a path that is empty or that no file system takes."""
+    if not value.strip() or "\0" in value:
+        raise ConfigError(
+            f"{name} must name a folder, got {value!r}; leave it out for a new folder in runs/"
+        )
+
+
 def reference(name: str, value: str) -> None:
     if not re.fullmatch(r"[\w.]+:[\w.]+", value):
         raise ConfigError(

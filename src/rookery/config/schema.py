@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from rookery import plugins
 from rookery.config.algorithms import AlgoConfig, DqnConfig
-from rookery.config.checks import at_least_0, device, one_of, positive, reference, within
+from rookery.config.checks import (
+    at_least_0,
+    device,
+    folder,
+    one_of,
+    positive,
+    reference,
+    within,
+    word_of_folder,
+)
 from rookery.errors import ConfigError
 from rookery.schedule import Decay
 
@@ -478,6 +487,7 @@ class ReportConfig:
     plain_period_s: float = 5.0  # seconds between plain lines where there is no terminal
 
     def __post_init__(self) -> None:
+        word_of_folder("report.tag", self.tag)
         positive("report.log_period", self.log_period)
         positive("report.window", self.window)
         positive("report.plain_period_s", self.plain_period_s)
@@ -502,6 +512,8 @@ class RunConfig:
         positive("run.env_steps", self.env_steps)
         positive("run.window_s", self.window_s)
         at_least_0("run.seed", self.seed)
+        if self.run_dir is not None:
+            folder("run.run_dir", self.run_dir)
         if self.episodes is not None:
             positive("run.episodes", self.episodes)
         if self.minutes is not None:
@@ -670,6 +682,7 @@ class Config:
         return (1 + max(1, earlier)) * actor.num * (actor.chunk + 2 * actor.envs)
 
     def __post_init__(self) -> None:
+        word_of_folder("name", self.name)
         if self.backend is BackendName.SB3:
             self._refuse_what_sb3_has_not()
             return

@@ -70,6 +70,10 @@ class TeamConfig(AlgoConfig):
     remembers = True
 
     @property
+    def network_settings(self) -> tuple[str, ...]:
+        return ("talk", "rounds", "heads", "width")
+
+    @property
     def taught(self) -> bool:
         """Whether the team learns by imitating the planner, instead of from rewards."""
         return self.teacher is not Teacher.NONE

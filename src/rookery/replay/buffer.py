@@ -32,6 +32,7 @@ from rookery.replay.saved_rows import (
     SavedReplay,
     Segments,
     apart,
+    are_lost,
     remembered,
     rng_of,
 )
@@ -353,8 +354,9 @@ class LocalReplay:
     def restore(self, numbers: SavedState, arrays: Mapping[str, Array], segments: Segments) -> None:
         """Restores rows (env steps) and priorities of one saved shard (part of a replay buffer).
 
-        This replay's ring buffer must be new. Raises `CheckpointError` if rows are missing or the
-        settings differ from the saved ones.
+        This replay's ring buffer must be new. Rows of a damaged file (`lost_rows`) are never
+        sampled, nor are rows whose n-step return or sequence reaches into them. Raises
+        `CheckpointError` if rows are missing or the settings differ from the saved ones.
         """
         if numbers["shape"] != self._shape():
             raise CheckpointError(
@@ -362,9 +364,10 @@ class LocalReplay:
                 "resume with the settings it was saved with"
             )
         self.rng = seeding.with_state(numbers["rng"])
-        position = int(numbers["first"])
+        position, lost = int(numbers["first"]), False
         self.ring.restart_at(position)
         for first, columns in segments:
+            lost = lost or are_lost(columns)
             position = self._put_back(position, first, columns, int(numbers["committed"]))
         if position != numbers["committed"]:
             raise CheckpointError(
@@ -377,6 +380,8 @@ class LocalReplay:
             self._late[:] = arrays["late"]
             self.chains.closed[: self._late.size][self._late == 1] = 0
         self.sampler.restore(arrays)
+        if lost:
+            self.sampler.forget(np.flatnonzero(self.chains.closed == 0))
         self.running[: len(arrays["running"])] = arrays["running"]
 
     def _shape(self) -> dict[str, int]:

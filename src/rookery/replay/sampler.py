@@ -96,6 +96,7 @@ class Sampler(Protocol):
     def update_priorities(self, rows: Rows, td_error: Floats) -> None: ...
     def state(self) -> dict[str, Array]: ...
     def restore(self, state: Mapping[str, Array]) -> None: ...
+    def forget(self, slots: Rows) -> None: ...
 
 
 class Uniform:
@@ -165,6 +166,9 @@ class Uniform:
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Does nothing: uniform sampling has no state to restore."""
+
+    def forget(self, slots: Rows) -> None:
+        """Does nothing: uniform sampling has no priorities."""
 
 
 class Prioritized:
@@ -287,6 +291,14 @@ class Prioritized:
     def restore(self, state: Mapping[str, Array]) -> None:
         self.leaves[:] = state["leaves"]
         self._largest = float(state["largest"][0])
+        _rebuild(self._tree, self._starts)
+
+    def forget(self, slots: Rows) -> None:
+        """Removes the priorities of rows (env steps) that cannot be sampled, by index in the ring.
+
+        Called after `restore` if some saved rows were lost.
+        """
+        self.leaves[slots] = 0.0
         _rebuild(self._tree, self._starts)
 
 

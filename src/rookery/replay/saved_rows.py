@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rookery import seeding
-from rookery.types import Array, Arrays, JsonObject, SavedState
+from rookery.types import Array, Arrays, End, JsonObject, SavedState
+
+INCARNATIONS = 1 << 20  # more than an actor ever has
 
 Segments = Iterable[tuple[int, Arrays]]  # of one shard: first row, columns
 
@@ -82,17 +84,46 @@ def apart(
     ]
 
 
+def lost_rows(count: int) -> dict[str, Array]:
+    """Returns columns of `count` rows (env steps) in place of rows whose file was damaged.
+
+    They belong to no episode, so that no row is linked to them and they are never sampled.
+    """
+    return {
+        "end": np.full(count, End.TRUNCATED, dtype=np.uint8),
+        "episode": np.full(count, -1, dtype=np.int64),
+        "actor": np.zeros(count, dtype=np.int32),
+    }
+
+
+def are_lost(columns: Mapping[str, Array]) -> bool:
+    """Returns whether these are rows of `lost_rows`."""
+    return "incarnation" not in columns
+
+
+def kept_apart(columns: Mapping[str, Array], gaps: int) -> dict[str, Array]:
+    """Returns rows (env steps) after which `gaps` files of rows were lost.
+
+    Rows of one episode are linked within one incarnation of their actor. These get a number that
+    no actor has, so that they are not linked to rows after a gap.
+    """
+    apart = columns["incarnation"] - np.int32(gaps * INCARNATIONS)
+    return {**columns, "incarnation": apart}
+
+
 def remembered(
     states: Sequence[tuple[SavedState, dict[str, Array]]],
     segments: Sequence[Segments],
 ) -> Iterator[dict[str, Array]]:
     """Yields the rows (env steps) that all replay shards saved in a checkpoint, as columns.
 
-    Skips rows that replay had overwritten before the checkpoint was made.
+    Skips rows that replay had overwritten before the checkpoint was made, and lost ones.
     """
     for (numbers, _), own in zip(states, segments, strict=True):
         oldest, last = int(numbers["first"]), int(numbers["committed"])
         for first, columns in own:
+            if are_lost(columns):
+                continue
             skip = max(0, oldest - first)
             yield {name: column[skip : last - first] for name, column in columns.items()}
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ REASONS: dict[int, Reason] = {
 EXIT_CODES: dict[Reason, int] = {Reason.INTERRUPTED: 130, Reason.TERMINATED: 143}
 PATIENCE_S = 9.0  # from the first signal to the end of the process
 TWICE = "interrupted twice: leaving without a last checkpoint"
-LATE = "could not stop in time; the last periodic checkpoint is intact"
+LATE = "could not stop in time"
 
 
 class Interrupts:
@@ -31,6 +32,9 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
+        self.kept = (
+            ""  # what a run can be resumed from, for the message of one that has to be ended
+        )
         self._gentle = False
         self._watch: _Watch | None = None
 
@@ -42,7 +46,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             _mind_forks()
-            self._watch = _Watch()
+            self._watch = _Watch(lambda: self.kept)
             _stage.enter(self)
         return self
 
@@ -55,6 +59,11 @@ class Interrupts:
         if self._watch is not None:
             _stage.leave(self)
             self._watch.close()
+
+    @property
+    def began(self) -> bool:
+        """Whether `begin()` was called: from then on there is something to save."""
+        return self._gentle
 
     def begin(self) -> None:
         """From now on the first signal only sets `reason`, so that the run can save and stop."""
@@ -137,7 +146,8 @@ class _Watch:
     hangs in compiled code prevents that. This thread reads the signal wake-up descriptor instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Callable[[], str]) -> None:
+        self._kept = kept
         self._ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self._thread = threading.Thread(target=self._work, name="signals", daemon=True)
@@ -159,7 +169,8 @@ class _Watch:
         try:
             second = self._next(PATIENCE_S)
         except TimeoutError:
-            _leave(EXIT_CODES[REASONS[first]], LATE)
+            kept = self._kept()
+            _leave(EXIT_CODES[REASONS[first]], f"{LATE}; {kept}" if kept else LATE)
         else:
             if second is not None:
                 _leave(EXIT_CODES[REASONS[second]], TWICE)

@@ -92,7 +92,7 @@ class Sb3Backend:
         notice(f"starting {config.name}, seed {config.run.seed}")
         with Interrupts() as interrupts, contextlib.ExitStack() as stack:
             check_environment(config, request.factory)
-            run_dir = claim(config, request, stack)
+            run_dir = claim(config, interrupts, stack)
             evaluation_client = open_evaluation_client(config, request, run_dir, stack)
             learning = sb3_run.prepare(config, request.factory, device, run_dir, stack)
             interrupts.begin()

@@ -147,6 +147,13 @@ def words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
+def folder(text: str) -> str:
+    """Parses the command-line name of a folder to write to, which must not be empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"needs the name of a folder, got {text!r}; leave it out")
+    return text
+
+
 def checkpoint(text: str) -> str:
     """Parses the command-line name of a checkpoint: `best`, `last` or its number of env steps."""
     if text in ("best", "last") or (text.isascii() and text.isdigit()):

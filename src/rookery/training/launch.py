@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, TypeAlias
 from rookery import plugins
 from rookery.actors.device_group import batched_env_of
 from rookery.checkpoints import checkpoint, run_folder
-from rookery.checkpoints.checkpoint import VerifiedCheckpoint
+from rookery.checkpoints.checkpoint import CheckpointSearch, VerifiedCheckpoint
 from rookery.checkpoints.load_weights import read_weights, refuse_foreign
 from rookery.checkpoints.saver import CHECKPOINTS, Saver
 from rookery.checkpoints.stale_files import remove_unfinished
+from rookery.config.fixed_settings import SavedPart, fixed_changes
 from rookery.config.load import differences, load_run
 from rookery.config.schema import Config, Mode, refuse_a_league_of_one
 from rookery.envs.lookup import name_of
@@ -35,6 +36,7 @@ from rookery.learner.data_parallel.follower import check_learners
 from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
 from rookery.report.metrics.meter import Meter
+from rookery.report.trackers import jsonl
 from rookery.report.trackers.rewind import cut
 from rookery.report.trackers.sinks import check as check_sinks
 from rookery.runtime.signals import EXIT_CODES, Interrupts
@@ -48,7 +50,7 @@ from rookery.training.resources import (
     refuse_what_cannot_fit,
 )
 from rookery.training.run import TrainingRun
-from rookery.training.run_state import put_back
+from rookery.training.run_state import Rest, put_back
 from rookery.types import Array, EnvSpec, Json
 
 ERRORS: dict[int, type[RookeryError]] = {2: ConfigError, 3: LostError}  # by exit code
@@ -156,40 +158,38 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
             yield driven
         return
     _refuse_what_cannot_start(config)
-    if request.factory is not None:
-        config = replace(config, env=replace(config.env, id=name_of(request.factory)))
-    notice(f"starting {config.name}, seed {config.run.seed}")
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        notice(f"starting {config.name}, seed {config.run.seed}")
+        found = None if request.resume is None else reopen(config, request.resume, request, stack)
+        if request.factory is not None:
+            config = replace(config, env=replace(config.env, id=name_of(request.factory)))
         check_environment(config, request.factory)
-        run_dir = claim(config, request, stack)
-        found = _checkpoint(run_dir, request) if request.resume else None
+        run_dir = request.resume or claim(config, interrupts, stack)
         weights = _initial_weights(request.init_from)
         saver = Saver(run_dir, keep=config.checkpoint.keep)
         stack.callback(saver.close)
-        resumed_at = _cut_back(run_dir, found) if request.resume else None
-        evaluation_client = open_evaluation_client(config, request, run_dir, stack, resumed_at)
+        interrupts.kept = "no checkpoint was written yet"
+        if found is not None:
+            saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
+        reports = stack.enter_context(contextlib.ExitStack())  # closed after the parts
+        client = None
+        if request.resume is None:  # starts while the parts are built
+            client = open_evaluation_client(config, request, run_dir, reports)
         about: dict[str, Json] = {
             "scenario": config.name,
             "seed": config.run.seed,
             "device": str(pick_device(config.learner.device)),
         }
-
-        saved = found.state()["actors"] if found else {}
-        parts = build_parts(
-            config,
-            factory=request.factory,
-            run_dir=run_dir,
-            weights=weights,
-            incarnations=saved.get("incarnations", ()),
-            progress=saved.get("progress", ()),
-            approve=lambda spec, learner: _approve(config, run_dir, about, spec, learner),
-            saver=saver,
-        )
+        parts = _parts(config, request, run_dir, found, weights, saver, about)
         stack.callback(_close, parts)
+        rest = None if found is None else put_back(parts, found)
+        if client is None:  # the checkpoint fits: from here on the folder may change
+            resumed_at = _cut_back(run_dir, found)
+            client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
         run = TrainingRun(
             parts,
             run_dir=run_dir,
-            evaluation_client=evaluation_client,
+            evaluation_client=client,
             saver=saver,
             meter=Meter(config.report, time.monotonic),
             interrupts=interrupts,
@@ -197,10 +197,33 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
             resumed=found is not None,
             about=about,
         )
-        if request.resume:
-            _take_up(run, found)
+        if request.resume is not None:
+            _take_up(run, rest)
         interrupts.begin()
         yield run
+
+
+def _parts(
+    config: Config,
+    request: RunRequest,
+    run_dir: Path,
+    found: VerifiedCheckpoint | None,
+    weights: dict[str, Array] | None,
+    saver: Saver,
+    about: dict[str, Json],
+) -> Parts:
+    """Builds the components of a run; of a resumed one, with its actors' restart counts."""
+    saved = found.state()["actors"] if found else {}
+    return build_parts(
+        config,
+        factory=request.factory,
+        run_dir=run_dir,
+        weights=weights,
+        incarnations=saved.get("incarnations", ()),
+        progress=saved.get("progress", ()),
+        approve=lambda spec, learner: _approve(config, run_dir, about, spec, learner),
+        saver=saver,
+    )
 
 
 def _refuse_what_cannot_start(config: Config) -> None:
@@ -238,20 +261,19 @@ def _approve(
         notice(f"run.mode device without a GPU is slow; {batched_env_of(config).without_gpu}")
 
 
-def _take_up(run: TrainingRun, found: VerifiedCheckpoint | None) -> None:
-    """Restores a resumed run from the checkpoint `found`, and writes the settings to its folder.
+def _take_up(run: TrainingRun, rest: Rest | None) -> None:
+    """Restores a resumed run's own state from its checkpoint; writes the settings to its folder.
 
-    If `found` is None, the run starts again from scratch.
+    If `rest` is None, there is no checkpoint, and the run starts again from its seed.
     """
-    if found is None:
+    if rest is None:
         run.saver.adopt([])
     else:
-        rest = put_back(run.parts, run.saver, found)
+        run.saver.adopt(rest.segments)
         run.restore(rest.run)
         run.evaluation_client.rewrite(rest.unwritten)
         for snapshot in rest.pending:
             run.evaluation_client.submit(snapshot)
-    # not before the settings were known to fit the checkpoint
     run_folder.write_config(run.run_dir, run.config)
 
 
@@ -278,36 +300,76 @@ def check_environment(config: Config, factory: Factory | None) -> None:
             notice(f"environment check: {warning}")
 
 
-def claim(config: Config, request: RunRequest, stack: contextlib.ExitStack) -> Path:
-    """Creates the run folder, or opens that of the run to resume; locks and returns it.
+def claim(config: Config, interrupts: Interrupts, stack: contextlib.ExitStack) -> Path:
+    """Creates the folder of a new run, locks it, describes the run in it, and returns it.
 
-    Raises ConfigError if another process uses the folder, or a new run's folder already has a run.
+    Raises ConfigError if another process uses the folder, or it already has a run. A run that does
+    not begin leaves the disk as it was: see `_undo`.
     """
-    run_dir = request.resume or run_folder.make(config)
-    stack.enter_context(run_folder.Lock(run_dir))
-    remove_unfinished(run_dir)
-    if request.resume is None:
-        run_folder.describe(run_dir, config)
-        stack.push(_forget(run_dir))
-        return run_dir
-    for change in differences(load_run(run_dir), config):
-        notice(f"changed: {change.key} {change.before!r} -> {change.after!r}")
-    return run_dir
+    folder = run_folder.make(config)
+    stack.enter_context(run_folder.Lock(folder.run_dir))
+    run_folder.refuse_taken(folder.run_dir)
+    stack.push(_undo(folder, interrupts))
+    run_folder.describe(folder.run_dir, config)
+    return folder.run_dir
 
 
-def _forget(run_dir: Path) -> Callable[[type[BaseException] | None, object, object], None]:
-    """Returns an `ExitStack` callback that makes the folder of a refused run usable again.
+def _undo(
+    folder: run_folder.NewFolder, interrupts: Interrupts
+) -> Callable[[type[BaseException] | None, object, object], None]:
+    """Returns an `ExitStack` callback that makes the folder of a refused run as it was before.
 
-    If the run ends with ConfigError before its first checkpoint, the callback deletes its settings
-    files, so that a run with other settings can start in the same folder.
+    A run is refused if it ends before it began, or with ConfigError before its first checkpoint.
     """
 
     def leave(kind: type[BaseException] | None, *_: object) -> None:
-        began = (run_dir / CHECKPOINTS).exists()
-        if kind is not None and issubclass(kind, ConfigError) and not began:
-            run_folder.forget(run_dir)
+        saved = (folder.run_dir / CHECKPOINTS).exists()
+        late = kind is not None and issubclass(kind, ConfigError) and not saved
+        if kind is not None and (late or not interrupts.began):
+            folder.undo()
 
     return leave
+
+
+def reopen(
+    config: Config, run_dir: Path, request: RunRequest, stack: contextlib.ExitStack
+) -> VerifiedCheckpoint | None:
+    """Locks the folder of the run to resume; returns its checkpoint, None if it never had one.
+
+    Raises ConfigError if another process uses the folder, or the settings do not fit the
+    checkpoint, and CheckpointError if its checkpoints are damaged or were removed. Nothing in the
+    folder has changed then, except the name of the process in the lock.
+    """
+    stack.enter_context(run_folder.Lock(run_dir))
+    before = load_run(run_dir)
+    search = checkpoint.newest(run_dir / CHECKPOINTS, exact=request.exact)
+    if search.found is not None:
+        _refuse_changes(before, config, run_dir, search.found)
+    for change in differences(before, config):
+        notice(f"changed: {change.key} {change.before!r} -> {change.after!r}")
+    return _chosen(run_dir, search)
+
+
+def _refuse_changes(
+    before: Config, config: Config, run_dir: Path, found: VerifiedCheckpoint
+) -> None:
+    """Raises ConfigError if settings have changed that the checkpoint depends on."""
+    saved = {SavedPart.RUN, SavedPart.NETWORKS}
+    if found.manifest["about"]["replay"]:
+        saved.add(SavedPart.REPLAY)
+    if "actors" in found.state()["actors"]:
+        saved.add(SavedPart.EPISODES)
+    if not (refused := fixed_changes(before, config, saved)):
+        return
+    changes = ", ".join(
+        f"{change.key} {change.before!r} -> {change.after!r} ({why})" for change, _, why in refused
+    )
+    same = any(part is SavedPart.NETWORKS for _, part, _ in refused)
+    raise ConfigError(
+        f"a resumed run keeps the settings that its checkpoint depends on, got {changes}; leave "
+        f"the change out, or start a new run: with --init-from {run_dir} from these weights"
+        + (", if its networks are the same" if same else "")
+    )
 
 
 def _close(parts: Parts) -> None:
@@ -317,17 +379,25 @@ def _close(parts: Parts) -> None:
         notice(f"closing the environments failed: {error}")
 
 
-def _checkpoint(run_dir: Path, request: RunRequest) -> VerifiedCheckpoint | None:
-    found, broken, unfit = checkpoint.newest(run_dir / CHECKPOINTS, exact=request.exact)
+def _chosen(run_dir: Path, search: CheckpointSearch) -> VerifiedCheckpoint | None:
+    """Returns the checkpoint that a search found, and prints it and why others were skipped."""
+    found, broken, unfit = search
     for reason in (*broken, *unfit):
         notice(reason)
     if found is None and broken:
         raise CheckpointError(
             f"no checkpoint of {run_dir} that this run could resume from is intact; restore one "
-            f"from a copy, or start a new run with --init-from {run_dir} or from its seed"
+            f"from a copy, start a new run with --init-from {run_dir} or from its seed, or leave "
+            "--exact out if it was given and only replay rows are damaged"
         )
     if found is None:
+        _refuse_to_begin_again(run_dir, unfit)
         notice(f"{run_dir} has no checkpoint to resume from; starting again from its seed")
+    elif found.damaged:
+        notice(
+            f"warning: resuming from {found.folder.name} without {found.lost_rows} replay rows, so "
+            f"the run does not continue exactly: {'; '.join(found.damaged.values())}"
+        )
     elif not found.manifest["exact"]:
         notice(
             f"resuming from {found.folder.name}, which is not exact: saved at an interrupt that "
@@ -338,11 +408,30 @@ def _checkpoint(run_dir: Path, request: RunRequest) -> VerifiedCheckpoint | None
     return found
 
 
+def _refuse_to_begin_again(run_dir: Path, unfit: Sequence[str]) -> None:
+    """Raises CheckpointError if the run would overwrite what it has: its result or its record.
+
+    A run that was stopped before its first checkpoint has neither, and may begin again. So may one
+    whose checkpoints are `unfit` because they are not exact: a run from its seed is exact.
+    """
+    saved = any(entry["event"] == "saved" for entry in jsonl.read(run_dir))
+    if run_folder.result_of(run_dir) is None and (unfit or not saved):
+        return
+    why = "only the weights of its end are left" if unfit else "its checkpoints were removed"
+    raise CheckpointError(
+        f"{run_dir} was saved, but has no checkpoint to resume from: {why}; restore checkpoints "
+        f"from a copy, start a new run with --init-from {run_dir}, or begin again in another "
+        "--run-dir"
+    )
+
+
 def _cut_back(run_dir: Path, found: VerifiedCheckpoint | None) -> int:
     """Truncates the metrics files to the checkpoint's env step, so that no step is logged twice.
 
-    Also deletes the stored result. Returns the env step, 0 if there is no checkpoint.
+    Also deletes the stored result and half-written files. Returns the env step, 0 if there is no
+    checkpoint.
     """
+    remove_unfinished(run_dir)
     mark = found.env_steps if found else -1
     waiting = found.state()["pending"] if found else []
     cut(run_dir, mark, unjudged=waiting[0]["counters"]["env_steps"] if waiting else None)

@@ -427,6 +427,12 @@ class TrainingRun(BaseRun):
         yield from self._saver_news()
 
     def _saver_news(self) -> Iterator[Event]:
+        if self.saver.removed:
+            raise CheckpointError(
+                f"the run folder {self.run_dir} was removed, or its settings, while the run was "
+                "training, so it cannot be saved; start a new run, and remove its folder after its "
+                "end only"
+            )
         for complaint in self.saver.take_failures() if self.saver.failures else ():
             yield Warned(self.parts.counters, "checkpoint", complaint)
         while self._saved:
@@ -468,9 +474,11 @@ class TrainingRun(BaseRun):
         yield from news
         saved = any(isinstance(event, Saved) and event.counters == end for event in news)
         if not saved and not self.interrupts.reason:
+            newest = self.saver.newest
+            goes_on = "starts again" if newest is None else f"resumes from {newest.name}"
             raise CheckpointError(
                 f"the last checkpoint of {self.run_dir} could not be written; free disk space, "
-                f"then `rookery train --resume {self.run_dir}` resumes from the previous one"
+                f"then `rookery train --resume {self.run_dir}` {goes_on}"
             )
 
     def _checkpoint(self) -> None:
@@ -492,7 +500,11 @@ class TrainingRun(BaseRun):
         self.parts.trace.note(Activity.SAVE, began, time.monotonic())
 
     def _note(self, counters: Counters, stall_s: float = 0.0) -> Callable[[Path], None]:
-        return lambda folder: self._saved.append(Saved(counters, str(folder), stall_s))
+        def saved(folder: Path) -> None:  # called by the saver's thread
+            self._saved.append(Saved(counters, str(folder), stall_s))
+            self.interrupts.kept = f"{folder.name} is intact"
+
+        return saved
 
     def _weights_only(self, snapshot: EvaluationSnapshot, score: float | None) -> Content:
         about = {

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from rookery.actors.actor_group import ActorGroupState
-from rookery.checkpoints.checkpoint import Content, VerifiedCheckpoint, read_segments
+from rookery.checkpoints.checkpoint import Content, Segment, VerifiedCheckpoint, read_segments
 from rookery.checkpoints.saver import SEGMENT_BYTES, Saver
 from rookery.config.schema import Mode
 from rookery.evaluation.evaluation_process import EvaluationSnapshot
@@ -83,17 +83,21 @@ def capture(
 class Rest(NamedTuple):
     """The content of a checkpoint besides the states of learner, actors and replay.
 
-    It is the state of the run itself (scores, times), the weights that wait for evaluation, and the
-    events that may be missing in the log.
+    It is the state of the run itself (scores, times), the weights that wait for evaluation, the
+    events that may be missing in the log, and the files of replay that the next checkpoint links.
     """
 
     run: SavedState
+    segments: list[Segment]
     pending: list[EvaluationSnapshot]  # not evaluated yet
     unwritten: list[Event]  # perhaps not in the record
 
 
-def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
-    """Restores learner, actors and replay from a checkpoint; returns its other content (`Rest`)."""
+def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
+    """Restores learner, actors and replay from a checkpoint; returns its other content (`Rest`).
+
+    It writes no file: a run whose checkpoint does not fit leaves its folder as it was.
+    """
     numbers, arrays = found.state(), found.arrays()
     parts.counters = Counters(**numbers["counters"])
     parts.learner.restore(numbers["learner"], _of("learner", arrays))
@@ -102,14 +106,7 @@ def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
     actors = numbers["actors"]
     if "actors" in actors:  # an async run saves no state of environments
         parts.actors.restore(ActorGroupState.from_checkpoint(actors, _of("actors", arrays)))
-    if found.manifest["about"]["replay"]:
-        parts.limiter.restore(numbers["limiter"])
-        segments = found.segments()
-        shards = len(numbers["replay"].get("shards", [None]))
-        rows = [read_segments(segments, shard) for shard in range(shards)]
-        parts.replay.resume(SavedReplay(numbers["replay"], _of("replay", arrays), rows))
-        recut = shards != len(parts.replay.extents)
-        saver.adopt([] if recut else segments)  # rows of another cut have other numbers now
+    segments = _put_back_replay(parts, found, numbers, arrays)
     parts.replay.version = parts.weight_store.publish(
         _of("weight_store", arrays), version=numbers["weight_store"]["version"]
     )
@@ -124,7 +121,32 @@ def put_back(parts: Parts, saver: Saver, found: VerifiedCheckpoint) -> Rest:
         )
         for i, entry in enumerate(numbers["pending"])
     ]
-    return Rest(numbers["run"], pending, [_event(*saved) for saved in numbers["unwritten"]])
+    return Rest(
+        numbers["run"], segments, pending, [_event(*saved) for saved in numbers["unwritten"]]
+    )
+
+
+def _put_back_replay(
+    parts: Parts, found: VerifiedCheckpoint, numbers: SavedState, arrays: dict[str, Array]
+) -> list[Segment]:
+    """Restores replay and rate limiter; returns the files of rows that the next checkpoint links.
+
+    It links none, and all rows are saved again, if rows of damaged files were left out, or have
+    other numbers now because replay has another number of shards. A rollout with lost rows is left
+    out as a whole, as if it had not been saved.
+    """
+    if not found.manifest["about"]["replay"]:
+        return []
+    if found.damaged and parts.config.algo.on_policy:
+        return []
+    segments = found.segments()
+    shards = len(numbers["replay"].get("shards", [None]))
+    rows = [read_segments(segments, shard) for shard in range(shards)]
+    parts.replay.resume(SavedReplay(numbers["replay"], _of("replay", arrays), rows))
+    left = sum(extent.committed - extent.oldest for extent in parts.replay.extents)
+    if not found.damaged or left - found.lost_rows >= parts.config.replay.learning_starts:
+        parts.limiter.restore(numbers["limiter"])  # else learning starts again when it may
+    return [] if found.damaged or shards != len(parts.replay.extents) else segments
 
 
 def flush_period(parts: Parts) -> int:

@@ -10,6 +10,7 @@ from beartype.roar import BeartypeCallHintViolation
 import rookery
 from rookery.config.algorithms import ALGORITHMS, load_class
 from rookery.config.schema import Activation, Draw, Mode, Optimizer
+from rookery.errors import ConfigError
 from rookery.learner.learner import OPTIMIZERS
 from rookery.networks.encoders import ENCODERS
 from rookery.networks.mlp import ACTIVATIONS
@@ -111,6 +112,12 @@ def test_a_name_whose_extra_is_missing_says_what_to_install():
 def test_the_front_door_refuses_arguments_of_a_wrong_type(call):
     with pytest.raises(BeartypeCallHintViolation):
         call(3.5)
+
+
+@pytest.mark.parametrize("call", [rookery.train, lambda *a, **k: next(rookery.events(*a, **k))])
+def test_a_run_folder_without_a_name_is_refused(call):
+    with pytest.raises(ConfigError, match=r"run\.run_dir must name a folder"):
+        call("corridor", run_dir="")
 
 
 @pytest.mark.parametrize(

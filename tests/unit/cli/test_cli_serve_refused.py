@@ -95,3 +95,8 @@ def test_a_restart_that_is_not_refused_is_served_with_its_settings(tmp_path, mon
         assert main([*argv, "--set", f"actor.chunk={chunk}"]) == 0
 
     assert load_run(tmp_path).actor.chunk == 7
+
+
+def test_a_run_folder_without_a_name_is_refused(capfd):
+    assert main(["serve", "--scenario", "corridor", "--run-dir", ""]) == 2
+    assert "--run-dir: needs the name of a folder" in capfd.readouterr().err

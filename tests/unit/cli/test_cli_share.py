@@ -188,6 +188,7 @@ def test_what_is_of_little_use_is_said_before_it_is_done(argv, cores, said, monk
         ("--scenarios sac dqn", "need the same environment, got Pendulum-v1"),
         ("--scenario sac --extra-args --seed 3", "use --base-seed"),
         ("--scenario sac --extra-args --run-dir=a", "use --run-dir in front"),
+        ("--scenario sac --run-dir=", "needs the name of a folder"),
         ("--scenario sac --extra-args --tagg a", "did you mean --tag"),
         ("--scenario sac --gpus 99", "--gpus has 99, but this machine has"),
     ],

@@ -136,6 +136,10 @@ def test_resume_refuses_what_a_run_cannot_change(run_dir, flag):
         (["cartpole", "--target", "inf"], "finite"),
         (["cartpole", "--set", "replay.batchsize=3"], "did you mean replay.batch_size?"),
         (["cartpole", "--set"], "--set"),
+        (["cartpole", "--run-dir", ""], "--run-dir"),
+        (["cartpole", "--seeds", "0-1", "--run-dir", ""], "--run-dir"),
+        (["cartpole", "--set", "run.run_dir=''"], "run.run_dir must name a folder"),
+        (["cartpole", "--tag", "../../etc"], "report.tag"),
     ],
 )
 def test_a_wrong_request_is_exit_code_2(argv, said, capsys):

@@ -9,6 +9,7 @@ import pytest
 from rookery.config import schema
 from rookery.config.algorithms import DqnConfig, known
 from rookery.config.describe import settings
+from rookery.config.load import load
 from rookery.config.parse import keys
 from rookery.config.schema import (
     Config,
@@ -120,3 +121,21 @@ class TestFirstPriority:
             ConfigError, match=r"normalize_reward divides .*; scale with env.reward"
         ):
             Config(replay=replay, env=EnvConfig(normalize_reward=True))
+
+
+@pytest.mark.parametrize("given", ["../../etc", "a/b", "/etc", "a\0b"])
+@pytest.mark.parametrize("key", ["report.tag", "name"])
+def test_a_word_of_a_folders_name_is_not_a_path(key, given):
+    with pytest.raises(ConfigError, match=rf"{key} is part of the run folder's name"):
+        load("corridor", changes={key: given})
+
+
+@pytest.mark.parametrize("tag", ["", "a_b", "v1.2", "two words", "Ümläut-鳥"])
+def test_any_word_may_be_a_tag(tag):
+    assert load("corridor", changes={"report.tag": tag}).report.tag == tag
+
+
+@pytest.mark.parametrize("given", ["", " ", "a\0b"])
+def test_a_run_folder_has_a_name(given):
+    with pytest.raises(ConfigError, match=r"run\.run_dir must name a folder"):
+        load("corridor", changes={"run.run_dir": given})

@@ -1,5 +1,7 @@
 """TensorBoard: curves over env steps, and the score over wall seconds."""
 
+import contextlib
+import threading
 from pathlib import Path
 
 from rookery.event import Evaluated, Event, Logged
@@ -22,6 +24,8 @@ class TensorBoard:
         if resumed_at is not None:
             step, second = resumed_at + 1, round(resumed_s) + 1
         place = run_dir / "tb"
+        self._print_error = threading.excepthook
+        threading.excepthook = self._print_unless_ours
         self._by_step = SummaryWriter(str(place), purge_step=step, flush_secs=FLUSH_S)
         self._by_second = SummaryWriter(str(place / "wall"), purge_step=second, flush_secs=FLUSH_S)
 
@@ -35,8 +39,18 @@ class TensorBoard:
             )
 
     def close(self) -> None:
-        self._by_step.close()
-        self._by_second.close()
+        with contextlib.ExitStack() as stack:  # of two that fail, the second is closed all the same
+            stack.callback(setattr, threading, "excepthook", self._print_error)
+            stack.callback(self._by_second.close)
+            stack.callback(self._by_step.close)
+
+    def _print_unless_ours(self, error: threading.ExceptHookArgs) -> None:
+        """Prints the error of a thread, except TensorBoard's own.
+
+        If its thread cannot write, the next call of `write` or `close` raises the same error.
+        """
+        if not type(error.thread).__module__.startswith("tensorboard."):
+            self._print_error(error)
 
     def _add(self, metrics: dict[str, float], env_steps: int) -> None:
         for name, value in metrics.items():

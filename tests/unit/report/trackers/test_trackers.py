@@ -1,5 +1,6 @@
 """TensorBoard and Weights & Biases get the tags they should."""
 
+import shutil
 import threading
 import time
 
@@ -42,6 +43,41 @@ def test_tensorboard_has_the_tags_at_env_steps_and_the_score_over_seconds(tmp_pa
     assert curve(tmp_path / "tb", "eval/mean_ep_length") == [(1000, 8.0)]
     assert curve(tmp_path / "tb", "eval/success_rate") == [(1000, 0.25)]
     assert curve(tmp_path / "tb" / "wall", "eval/mean_reward_by_second") == [(4, 6.0)]
+
+
+def test_a_folder_that_is_gone_is_an_error_of_the_sink_and_no_traceback_of_a_thread(
+    tmp_path, monkeypatch
+):
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    sink = TensorBoard(tmp_path, resumed_at=None, resumed_s=0.0)
+    shutil.rmtree(tmp_path / "tb")
+
+    def failed() -> bool:
+        try:
+            sink.write(logged(1000))
+        except OSError:
+            return True
+        return False
+
+    assert eventually(failed, 30.0)
+    with pytest.raises(OSError, match="No such file"):
+        sink.close()
+    assert printed == []
+    assert threading.excepthook == printed.append
+
+
+def test_an_error_of_another_thread_is_printed_while_tensorboard_is_open(tmp_path, monkeypatch):
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    sink = TensorBoard(tmp_path, resumed_at=None, resumed_s=0.0)
+    thread = threading.Thread(target=lambda: 1 / 0)
+
+    thread.start()
+    thread.join()
+    sink.close()
+
+    assert [each.exc_type for each in printed] == [ZeroDivisionError]
 
 
 def test_resumed_curves_do_not_double_back(tmp_path):
