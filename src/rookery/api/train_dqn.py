@@ -26,6 +26,7 @@ import numpy as np
 
 from rookery import plugins
 from rookery.actors.policy import NONE, Recipe, checked, recipe
+from rookery.algorithms import Algorithm
 from rookery.api.dqn_agent import DqnAgent
 from rookery.config.schema import Config
 from rookery.envs.make import check
@@ -33,7 +34,6 @@ from rookery.envs.spaces import SpaceCodec
 from rookery.envs.turn_based.tables import Tables
 from rookery.errors import ConfigError, EnvError, StalledError
 from rookery.event import Ask, Learned
-from rookery.learner.learner import Learner
 from rookery.runtime import machine
 from rookery.schedule import Decay, Schedule
 from rookery.training.build import Parts, build_parts
@@ -272,7 +272,7 @@ def _train(
             factory=factory,
             run_dir=folder,
             weights=None if weights is None else dict(weights),
-            approve=lambda spec, learner: _approve(config, spec, learner),
+            approve=lambda spec, algorithm: _approve(config, spec, algorithm),
         )
         try:
             returns = _run(parts, plan)
@@ -293,8 +293,8 @@ def _snapshot_folder(config: Config) -> Iterator[Path | None]:
         yield Path(folder)
 
 
-def _approve(config: Config, spec: EnvSpec, learner: Learner) -> None:
-    refuse_memory(estimate(config, spec, learner), config)
+def _approve(config: Config, spec: EnvSpec, algorithm: Algorithm) -> None:
+    refuse_memory(estimate(config, spec, algorithm), config)
     refuse_descriptors(config)
     refuse_devices(config)
 

@@ -1,16 +1,19 @@
 """The folder of a run: creates it, locks it, writes settings, description and result."""
 
+import contextlib
 import fcntl
 import json
 import os
 import platform
+import shutil
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from rookery.checkpoints.checkpoint import scratch_name
 from rookery.config.load import RUN_FILE, dump
@@ -89,6 +92,37 @@ def make(config: Config) -> Path:
     except OSError as error:
         raise _unwritable(run_dir or RUNS, error) from error
     return run_dir
+
+
+class FolderBefore(NamedTuple):
+    """State of a run folder before a run created or locked it."""
+
+    names: frozenset[str]  # of the files and folders in it
+    missing: tuple[Path, ...]  # the folder and its parents that did not exist, innermost first
+
+
+def look(run_dir: Path) -> FolderBefore:
+    """Returns what is in a folder now, and which of its parents do not exist."""
+    missing = tuple(path for path in (run_dir, *run_dir.parents) if not path.exists())
+    names = frozenset(path.name for path in run_dir.iterdir()) if run_dir.is_dir() else frozenset()
+    return FolderBefore(names, missing)
+
+
+def leave_as_found(run_dir: Path, before: FolderBefore, written: Sequence[str]) -> None:
+    """Deletes what a refused run has left in its folder, and the folder if the run created it.
+
+    `written` are names of files and folders that parts of the run may have created, besides those
+    of this module. What was there before the run stays.
+    """
+    for name in {RUN_FILE, ABOUT, LOCK, *written} - before.names:
+        path = run_dir / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # files of the user are in it
+        for path in before.missing:
+            path.rmdir()
 
 
 def describe(run_dir: Path, config: Config) -> None:

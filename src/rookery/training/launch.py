@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rookery import plugins
 from rookery.actors.device_group import batched_env_of
+from rookery.algorithms import Algorithm
 from rookery.checkpoints import checkpoint, run_folder
 from rookery.checkpoints.checkpoint import VerifiedCheckpoint
 from rookery.checkpoints.load_weights import read_weights, refuse_foreign
@@ -32,10 +33,10 @@ from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSetup
 from rookery.event import Event, Stopped
 from rookery.learner.data_parallel.follower import check_learners
-from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
 from rookery.report.metrics.meter import Meter
 from rookery.report.trackers.rewind import cut
+from rookery.report.trackers.sinks import FILES
 from rookery.report.trackers.sinks import check as check_sinks
 from rookery.runtime.signals import EXIT_CODES, Interrupts
 from rookery.terminal.output import notice
@@ -178,7 +179,7 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
             weights=weights,
             incarnations=saved.get("incarnations", ()),
             progress=saved.get("progress", ()),
-            approve=lambda spec, learner: _approve(config, run_dir, about, spec, learner),
+            approve=lambda spec, algorithm: _approve(config, run_dir, about, spec, algorithm),
             saver=saver,
         )
         stack.callback(_close, parts)
@@ -218,10 +219,10 @@ def _refuse_what_cannot_start(config: Config) -> None:
 
 
 def _approve(
-    config: Config, run_dir: Path, about: dict[str, Json], spec: EnvSpec, learner: Learner
+    config: Config, run_dir: Path, about: dict[str, Json], spec: EnvSpec, algorithm: Algorithm
 ) -> None:
     """Prints the resources that a run needs; raises ConfigError if they are not available."""
-    need = estimate(config, spec, learner)
+    need = estimate(config, spec, algorithm)
     refuse_what_cannot_fit(need, config, run_dir)
     about["estimate"] = str(need)
     notice(str(need))
@@ -230,7 +231,7 @@ def _approve(
     if (place := config.learner.rendezvous) is not None:
         last = config.learner.replicas - 1
         notice(f"waiting at {place} for other learners, started with RANK=1 to RANK={last}")
-    if config.run.mode is Mode.DEVICE and learner.device.type == "cpu":
+    if config.run.mode is Mode.DEVICE and about["device"] == "cpu":
         notice(f"run.mode device without a GPU is slow; {batched_env_of(config).without_gpu}")
 
 
@@ -279,29 +280,42 @@ def claim(config: Config, request: RunRequest, stack: contextlib.ExitStack) -> P
 
     Raises ConfigError if another process uses the folder, or a new run's folder already has a run.
     """
-    run_dir = request.resume or run_folder.make(config)
+    if request.resume is None:
+        return _claim_new(config, stack)
+    run_dir = request.resume
     stack.enter_context(run_folder.Lock(run_dir))
     remove_unfinished(run_dir)
-    if request.resume is None:
-        run_folder.describe(run_dir, config)
-        stack.push(_forget(run_dir))
-        return run_dir
     for change in differences(load_run(run_dir), config):
         notice(f"changed: {change.key} {change.before!r} -> {change.after!r}")
     return run_dir
 
 
-def _forget(run_dir: Path) -> Callable[[type[BaseException] | None, object, object], None]:
-    """Returns an `ExitStack` callback that makes the folder of a refused run usable again.
+def _claim_new(config: Config, stack: contextlib.ExitStack) -> Path:
+    """Creates the folder of a new run; locks and returns it."""
+    before = run_folder.look(Path(config.run.run_dir) if config.run.run_dir else run_folder.RUNS)
+    run_dir = run_folder.make(config)
+    if not config.run.run_dir:  # a new folder in runs/
+        before = run_folder.FolderBefore(frozenset(), (run_dir, *before.missing))
+    stack.enter_context(run_folder.Lock(run_dir))
+    remove_unfinished(run_dir)
+    run_folder.describe(run_dir, config)
+    stack.push(_forget(run_dir, before))
+    return run_dir
 
-    If the run ends with ConfigError before its first checkpoint, the callback deletes its settings
-    files, so that a run with other settings can start in the same folder.
+
+def _forget(
+    run_dir: Path, before: run_folder.FolderBefore
+) -> Callable[[type[BaseException] | None, object, object], None]:
+    """Returns an `ExitStack` callback that leaves the folder of a refused run as it was `before`.
+
+    If the run ends with ConfigError before its first checkpoint, the callback deletes what the run
+    has written, so that a run with other settings can start in the same folder.
     """
 
     def leave(kind: type[BaseException] | None, *_: object) -> None:
         began = (run_dir / CHECKPOINTS).exists()
         if kind is not None and issubclass(kind, ConfigError) and not began:
-            run_folder.forget(run_dir)
+            run_folder.leave_as_found(run_dir, before, FILES)
 
     return leave
 

@@ -18,7 +18,7 @@ from rookery.config.schema import ReportConfig
 from rookery.event import Counters, Event, Warned
 from rookery.report import gif
 from rookery.report.console.open_console import open_console
-from rookery.report.trackers import jsonl, wandb
+from rookery.report.trackers import csv, jsonl, timeline_file, wandb
 from rookery.report.trackers.csv import Csv
 from rookery.report.trackers.jsonl import Jsonl
 from rookery.report.trackers.tensorboard import TensorBoard
@@ -139,6 +139,7 @@ SINKS: dict[str, Callable[[SinkSetup], Sink]] = {
     "tensorboard": _tensorboard,
     "wandb": lambda setting: Wandb(setting.run_dir, setting.config),
 }
+FILES = (jsonl.NAME, csv.NAME, timeline_file.NAME, "tb", "wandb")  # in a run folder
 
 
 def check(config: Config) -> None:
