@@ -41,20 +41,30 @@ def test_in_the_main_thread_they_take_the_signals_and_give_them_back():
 RAISED = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 
 
-@pytest.mark.parametrize(("number", "raised"), RAISED)
-def test_a_signal_whose_exception_was_caught_ends_the_start_at_begin(number, raised):
-    with pytest.raises(raised), Interrupts() as interrupts:
+def begin_after(number: int, raised: type[BaseException]) -> None:
+    with Interrupts() as interrupts:
         with contextlib.suppress(raised):
             signal.raise_signal(number)
         interrupts.begin()
 
 
-@pytest.mark.parametrize(("number", "raised"), RAISED)
-def test_an_error_that_a_signal_has_caused_is_replaced_by_the_signals_exception(number, raised):
-    with pytest.raises(raised), Interrupts():
+def fail_after(number: int, raised: type[BaseException]) -> None:
+    with Interrupts():
         with contextlib.suppress(raised):
             signal.raise_signal(number)
         raise RuntimeError("no compiled object yet")
+
+
+@pytest.mark.parametrize(("number", "raised"), RAISED)
+def test_a_signal_whose_exception_was_caught_ends_the_start_at_begin(number, raised):
+    with pytest.raises(raised):
+        begin_after(number, raised)
+
+
+@pytest.mark.parametrize(("number", "raised"), RAISED)
+def test_an_error_that_a_signal_has_caused_is_replaced_by_the_signals_exception(number, raised):
+    with pytest.raises(raised):
+        fail_after(number, raised)
 
 
 def test_an_error_without_a_signal_stays_as_it_is():
