@@ -14,6 +14,7 @@ Opponents in games are random players, scripted players and past versions of the
 
 import contextlib
 import itertools
+import math
 import re
 import tempfile
 import time
@@ -27,7 +28,7 @@ import numpy as np
 from rookery import plugins
 from rookery.actors.policy import NONE, Recipe, checked, recipe
 from rookery.algorithms import Algorithm
-from rookery.api.dqn_agent import DqnAgent
+from rookery.api.dqn_agent import DqnAgent, refuse_other_replay
 from rookery.config.schema import Config
 from rookery.envs.make import check
 from rookery.envs.spaces import SpaceCodec
@@ -184,6 +185,13 @@ def train_dqn(
 
 
 def _check_plan(plan: CyclePlan) -> None:
+    for name, value in (("max_seconds", plan.max_seconds), ("target", plan.target)):
+        if value is not None and math.isnan(value):
+            raise ConfigError(f"{name} must be a number, got nan; give None for no limit")
+    if plan.max_seconds is not None and plan.max_seconds < 0:
+        raise ConfigError(
+            f"max_seconds must be at least 0, got {plan.max_seconds}; give None for no limit"
+        )
     odd = isinstance(plan.steps, int) and plan.steps < 0
     if odd or (plan.decay is not None and not 0 < plan.decay <= 1):
         raise ConfigError(
@@ -263,6 +271,8 @@ def _train(
     made_from: Recipe, codec: SpaceCodec, plan: CyclePlan, weights: Mapping[str, Any] | None
 ) -> DqnAgent:
     config, factory = made_from
+    with _argument_names():
+        refuse_other_replay(config)
     _warn(crowding(config, "num_workers"))
     for caution in check(config.env, factory) if config.env.check else ():
         _warn(f"environment check: {caution}")

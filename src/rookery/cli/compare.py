@@ -75,7 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of bootstrap samples for the confidence intervals (default 2000)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the bootstrap samples (default 0)"
+        "--seed",
+        type=arguments.whole,
+        default=0,
+        metavar="S",
+        help="seed of the bootstrap samples (default 0)",
     )
     parser.add_argument(
         "--html",

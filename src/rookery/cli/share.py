@@ -80,7 +80,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--base-seed",
-        type=int,
+        type=arguments.whole,
         default=42,
         metavar="S",
         help="seed S of the first run; the others have S + 1, S + 2, ... (default 42)",
@@ -88,7 +88,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--gpus",
         nargs="+",
-        type=int,
+        type=arguments.whole,
         metavar="I",
         help="numbers of the GPUs for the runs' learners, assigned round-robin "
         "(default: the scenario's device)",

@@ -148,6 +148,22 @@ def test_a_wrong_request_is_exit_code_2(argv, said, capsys):
 
 @pytest.mark.parametrize(
     ("text", "found"),
+    [("100000", 100_000), ("1e5", 100_000), ("100_000", 100_000), ("2.5e6", 2_500_000)],
+)
+def test_whole_numbers_may_be_written_with_exponents_and_underscores(text, found):
+    (config,) = plan("cartpole", "--env-steps", text)
+
+    assert config.run.env_steps == found
+
+
+@pytest.mark.parametrize("text", ["1.5", "1.5e0", "15e-1", "inf", "nan", "1e999", "", "1__0", "٣"])
+def test_what_is_no_whole_number_is_refused(text):
+    with pytest.raises(ConfigError, match="--env-steps: needs a whole number"):
+        read("cartpole", f"--env-steps={text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
     [
         ("0-4", [0, 1, 2, 3, 4]),
         ("0,2,5", [0, 2, 5]),
