@@ -17,6 +17,7 @@ from rookery.algorithms import Algorithm
 from rookery.algorithms.algorithm import Loss
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
+from rookery.learner.optimizer_backup import OptimizerBackup
 from rookery.networks.encoders import EPSILON, Normalize, normalizers, observe
 from rookery.networks.named_arrays import arrays_of, fingerprint, load_arrays
 from rookery.schedule import Schedule
@@ -116,21 +117,31 @@ class Learner:
         self.skipped = 0  # in the whole run
         self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
         self.optimizers = {name: self._optimizer(flat) for name, flat in self._flat.items()}
+        self._backups = {
+            name: OptimizerBackup(flat.data, self.optimizers[name])
+            for name, flat in (self._flat.items() if len(groups) > 1 else ())
+        }
 
     def learn(self, batch: SampledBatch) -> LearnResult:
         """Takes one gradient step on each loss of the algorithm, for one batch.
 
-        If a loss or its gradient is not finite, takes no gradient step on this loss and the later
-        ones, and returns no TD errors. Raises LostError after `learner.max_bad_steps` such batches
-        in a row.
+        If a loss or its gradient is not finite, the batch is skipped: parameters and optimizers are
+        as before it, also those of the earlier losses, and there are no TD errors. Raises LostError
+        after `learner.max_bad_steps` such batches in a row.
         """
         td_error: Tensor | None = None
         metrics: dict[str, Tensor] = {}
+        stepped: dict[str, OptimizerBackup] = {}
         try:
             step = self.learner_steps + 1
             for own in self.algorithm.losses(self._to_device(batch), step=step, rng=self.rng):
                 loss, norm = self._descend(own)
+                if loss.group in self._backups and loss.group not in stepped:
+                    stepped[loss.group] = self._backups[loss.group]
+                    stepped[loss.group].save()
                 if not self._step(loss, norm):
+                    for backup in stepped.values():
+                        backup.restore()
                     return self._skip()
                 td_error = loss.td_error if loss.td_error is not None else td_error
                 metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
