@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
         nargs="+",
-        type=Path,
+        type=arguments.path,
         metavar="RUN",
         help="folders of training runs, or their parents",
     )
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--html",
-        type=Path,
+        type=arguments.path,
         metavar="FILE",
         help="HTML page to write, with tables and learning curves (default: none)",
     )

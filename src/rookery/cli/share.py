@@ -400,6 +400,11 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
             "nothing to train was named; give --scenario NAME or --scenarios NAME NAME "
             "(`rookery list` shows them)"
         )
+    runs = len(args.scenarios or (args.scenario,)) * (args.n_parallel or 1)
+    if runs > arguments.MAX_SEEDS:
+        raise ConfigError(
+            f"--n-parallel gives {runs} runs, at most {arguments.MAX_SEEDS} are allowed; lower it"
+        )
     if args.base_seed < 0:
         raise ConfigError(f"--base-seed must be at least 0, got {args.base_seed}; try 42")
     for word in args.extra_args:

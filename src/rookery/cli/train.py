@@ -356,6 +356,10 @@ def _variants(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
+    if args.init_from == "":
+        raise ConfigError(
+            "--init-from needs a run folder, got an empty name; name it, or leave out"
+        )
     if args.exact and not args.resume:
         raise ConfigError("--exact needs --resume; write rookery train --resume --exact RUN")
     if args.resume:

@@ -314,7 +314,7 @@ class Learner:
         if kept.keys() <= arrays.keys():
             load_arrays(self.algorithm.networks, arrays)
             return
-        load_arrays(self.algorithm.networks, kept | arrays)  # a checkpoint of an older release
+        load_arrays(self.algorithm.networks, {**kept, **arrays})  # a checkpoint of an older release
         for used, newest in zip(self._used, self._newest, strict=True):
             newest.load_state_dict(used.state_dict())
 

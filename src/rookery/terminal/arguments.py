@@ -114,6 +114,13 @@ def count(text: str) -> int:
     return number
 
 
+def path(text: str) -> Path:
+    """Parses a command-line path; an empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("needs the name of a file or folder, got an empty one")
+    return Path(text)
+
+
 def between(low: float, high: float) -> Callable[[str], float]:
     """Returns a parser of command-line values (argparse's `type=`) for numbers from low to high."""
 

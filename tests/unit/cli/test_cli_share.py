@@ -215,6 +215,7 @@ def test_what_is_of_little_use_is_said_before_it_is_done(argv, cores, said, monk
         ("--scenario sac --cross-sample-ratio nan", "sharing.cross_sample_ratio"),
         ("--scenario sac --cross-sample-ratio inf", "sharing.cross_sample_ratio"),
         ("--scenario sac --buffer-size 0", "whole number above 0"),
+        ("--scenario sac --n-parallel 1e9", "at most 1000 are allowed"),
         ("--scenario=", "the name of a scenario is empty"),
         ("--scenario sac --extra-args --seed 3", "use --base-seed"),
         ("--scenario sac --extra-args --run-dir=a", "use --run-dir in front"),

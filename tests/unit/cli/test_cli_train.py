@@ -127,6 +127,12 @@ def test_resume_refuses_what_a_run_cannot_change(run_dir, flag):
         (["cartpole", "--env-step", "3"], "did you mean --env-steps?"),
         (["cartpole", "--seed", "x"], "--seed"),
         (["cartpole", "--seed", "-1"], "run.seed must be at least 0"),
+        (["cartpole", "--init-from="], "--init-from needs a run folder"),
+        ([""], "the name of a scenario is empty"),
+        (
+            ["cartpole", "--set", "learner.publish_min_interval_s=-1"],
+            "learner.publish_min_interval_s must be at least 0",
+        ),
         (["cartpole", "--seed", "1", "--seeds", "0-4"], "not allowed with"),
         (["cartpole", "--seeds", "4-0"], "go up"),
         (["cartpole", "--env-steps", "10"], "learning would never start"),
