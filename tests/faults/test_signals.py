@@ -361,3 +361,43 @@ def test_while_it_is_imported_a_signal_ends_it_too(library, number, tmp_path):
         for pid in members(run.pid):
             os.kill(pid, SIGKILL)
         run.communicate()
+
+
+AT_A_CALL = """
+import signal, sys
+from rookery.cli.main import main
+
+moment, number, *words = sys.argv[1:]
+calls = 0
+
+
+def count(frame, event, argument):
+    global calls
+    calls += 1
+    if calls == int(moment):
+        sys.setprofile(None)
+        signal.raise_signal(int(number))
+
+
+sys.argv = ["rookery", *words]
+sys.setprofile(count)
+sys.exit(main())
+"""
+
+
+def test_at_every_moment_of_its_start_a_signal_ends_a_run_without_a_traceback(forker, tmp_path):
+    """Moments are counted in calls of functions: from the first line to the first learner steps."""
+    moments = [round(3.0**power) for power in range(4, 13)]  # 81 to 531,441
+    for place, moment in enumerate(moments):
+        number = (SIGINT, SIGTERM)[place % 2]
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        argv = [str(moment), str(int(number)), "train", "corridor", "--quiet", *words(LONG)]
+        began = clock()
+        run = forker.start(argv, folder, script=AT_A_CALL)
+
+        assert run.wait() == CODES[number], (moment, run.said)
+        assert clock() - began < 30.0
+        assert "Traceback" not in run.said, (moment, run.said)
+        assert "ignored" not in run.said, (moment, run.said)
+        assert settled(run.pid)

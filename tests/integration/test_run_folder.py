@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from inline_runs import begin, finish, inline, resume, stop_at
 from rookery.checkpoints import checkpoint, run_folder
@@ -13,6 +14,7 @@ from rookery.cli.main import main
 from rookery.config.load import load
 from rookery.errors import ConfigError
 from rookery.training.launch import RunRequest, session
+from rookery.types import EnvSpec
 
 __all__ = ["inline"]  # a fixture
 pytestmark = pytest.mark.usefixtures("inline")
@@ -52,6 +54,42 @@ def test_a_request_that_was_refused_may_be_made_again_in_the_same_folder(tmp_pat
         answer = finish(training_run, stop_at(10))
 
     assert answer["reason"] == "interrupted"
+
+
+class Enormous(nn.Module):
+    """A user's network of 4 TB: building it fails."""
+
+    def __init__(self, spec: EnvSpec, outputs: int):
+        super().__init__()
+        self.layer = nn.Linear(10**6, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("network", "lower"),
+    [
+        ("net.hidden=[1000000, 1000000]", "lower net.hidden"),
+        ("net.hidden=[1000000000000, 1000000000000]", "lower net.hidden"),
+        (f"net={__name__}:Enormous", "use a smaller network than net.custom"),
+    ],
+)
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_network_that_does_not_fit_is_refused_and_leaves_the_folder_as_it_was(
+    network, lower, existing, tmp_path, capfd
+):
+    run_dir = tmp_path / "some" / "run"
+    if existing:
+        run_dir.mkdir(parents=True)
+        (run_dir / "notes.txt").write_text("mine")
+
+    code = main(["train", "corridor", "--set", network, "--run-dir", str(run_dir)])
+
+    said = capfd.readouterr().err
+    assert code == 2
+    assert "Traceback" not in said
+    assert "memory" in said
+    assert lower in said
+    kept = [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))]
+    assert kept == (["some", "some/run", "some/run/notes.txt"] if existing else [])
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything_is_made(tmp_path, capfd):

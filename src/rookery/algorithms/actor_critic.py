@@ -33,6 +33,7 @@ class ActorCritic(Algorithm):
 
     extras: tuple[Extra, ...] = (Extra(LOG_PROB),)
     batches_actors = True
+    compares_policies = True
 
     def __init__(self, config: ActorCriticConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         self.config, self.spec = config, spec

@@ -75,6 +75,7 @@ class Algorithm:
     memory: int = 0  # size of the recurrent state, for each environment
     batches_actors: bool = False  # one `act` call may serve several actors (see `exploration`)
     evaluate_stochastic: bool = False  # evaluations sample actions instead of acting greedily
+    compares_policies: bool = False  # losses compare the policy with the one that acted
 
     def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec): ...
 

@@ -28,7 +28,7 @@ from rookery.actors.policy import NONE, InferencePolicy, Recipe, checked, recipe
 from rookery.api.trajectories import Trajectory, as_trajectory, rows_of
 from rookery.checkpoints.checkpoint import scratch_name, write_synced
 from rookery.config.load import as_dict, load
-from rookery.config.schema import Config, Pick
+from rookery.config.schema import Config, Engine, Pick
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.turn_based.game import Who
 from rookery.envs.turn_based.opponents import Opponents
@@ -91,9 +91,9 @@ class DqnAgent:
         self._episodes = 0  # added as trajectories
         config = parts.config.actor
         self._ring = transport(parts.spec, config, index=0, incarnation=NO_INCARNATION)
-        assert isinstance(parts.replay, LocalReplay), "an agent has one shard"
-        parts.replay.transports = [self._ring]
-        weakref.finalize(self, _release, parts.replay, parts.weight_store, self._ring)
+        replay = _replay_of(parts)
+        replay.transports = [self._ring]
+        weakref.finalize(self, _release, replay, parts.weight_store, self._ring)
 
     @classmethod
     @checked
@@ -105,6 +105,7 @@ class DqnAgent:
         shown = recipe(env, {**settings, **NO_ACTORS}).shown()
         lanes = 1 if shown.tables is None else shown.tables.seats
         made_from = recipe(env, {**settings, **NO_ACTORS, "actor.envs": lanes})
+        refuse_other_replay(made_from.config)
         parts = build_parts(made_from.config, factory=made_from.factory)
         parts.actors.close()
         return cls(parts, made_from, shown.codec)
@@ -200,6 +201,10 @@ class DqnAgent:
 
         Steps with a loss or gradient that is not finite are skipped; if all are, returns NaN.
         """
+        if learner_steps < 1:
+            raise ConfigError(
+                f"learner_steps must be at least 1, got {learner_steps}; leave it out"
+            )
         learned = [learn(self._parts).result.metrics for _ in range(learner_steps)]
         self._stale = True
         losses = [float(metrics["loss"]) for metrics in learned if metrics]  # waits for the device
@@ -238,6 +243,34 @@ class DqnAgent:
     def _restore(self, saved: SavedAgent) -> None:
         self._parts.learner.restore(saved.numbers, saved.arrays)
         self._stale = True
+
+
+def refuse_other_replay(config: Config) -> None:
+    """Raises ConfigError unless the settings give one replay buffer in this process.
+
+    An agent keeps its replay buffer after the actors have ended, and adds trajectories to it.
+    """
+    if config.engine is Engine.RAY:
+        raise ConfigError(
+            "an agent has its replay buffer in this process, got run.engine 'ray', which has it on "
+            "the hosts of a cluster; use processes or inline, or rookery.train"
+        )
+    if (config.replay.shards or 1) > 1 or config.replay.hindsight > 0:
+        raise ConfigError(
+            "an agent has one replay buffer without hindsight, got replay.shards "
+            f"{config.replay.shards} and replay.hindsight {config.replay.hindsight}; leave both "
+            "out, or use rookery.train"
+        )
+
+
+def _replay_of(parts: Parts) -> LocalReplay:
+    """Returns the replay buffer of a training; `refuse_other_replay` refuses any other kind."""
+    if isinstance(parts.replay, LocalReplay):
+        return parts.replay
+    raise ConfigError(
+        f"an agent has one replay buffer in this process, got {type(parts.replay).__name__}; build "
+        "the parts from settings without shards, hindsight and Ray"
+    )
 
 
 def _win_rates(opponents: Opponents | None) -> dict[str, float]:

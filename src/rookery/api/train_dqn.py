@@ -14,6 +14,7 @@ Opponents in games are random players, scripted players and past versions of the
 
 import contextlib
 import itertools
+import math
 import re
 import tempfile
 import time
@@ -26,14 +27,14 @@ import numpy as np
 
 from rookery import plugins
 from rookery.actors.policy import NONE, Recipe, checked, recipe
-from rookery.api.dqn_agent import DqnAgent
+from rookery.algorithms import Algorithm
+from rookery.api.dqn_agent import DqnAgent, refuse_other_replay
 from rookery.config.schema import Config
 from rookery.envs.make import check
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.turn_based.tables import Tables
 from rookery.errors import ConfigError, EnvError, StalledError
 from rookery.event import Ask, Learned
-from rookery.learner.learner import Learner
 from rookery.runtime import machine
 from rookery.schedule import Decay, Schedule
 from rookery.training.build import Parts, build_parts
@@ -184,6 +185,13 @@ def train_dqn(
 
 
 def _check_plan(plan: CyclePlan) -> None:
+    for name, value in (("max_seconds", plan.max_seconds), ("target", plan.target)):
+        if value is not None and math.isnan(value):
+            raise ConfigError(f"{name} must be a number, got nan; give None for no limit")
+    if plan.max_seconds is not None and plan.max_seconds < 0:
+        raise ConfigError(
+            f"max_seconds must be at least 0, got {plan.max_seconds}; give None for no limit"
+        )
     odd = isinstance(plan.steps, int) and plan.steps < 0
     if odd or (plan.decay is not None and not 0 < plan.decay <= 1):
         raise ConfigError(
@@ -263,6 +271,8 @@ def _train(
     made_from: Recipe, codec: SpaceCodec, plan: CyclePlan, weights: Mapping[str, Any] | None
 ) -> DqnAgent:
     config, factory = made_from
+    with _argument_names():
+        refuse_other_replay(config)
     _warn(crowding(config, "num_workers"))
     for caution in check(config.env, factory) if config.env.check else ():
         _warn(f"environment check: {caution}")
@@ -272,7 +282,7 @@ def _train(
             factory=factory,
             run_dir=folder,
             weights=None if weights is None else dict(weights),
-            approve=lambda spec, learner: _approve(config, spec, learner),
+            approve=lambda spec, algorithm: _approve(config, spec, algorithm),
         )
         try:
             returns = _run(parts, plan)
@@ -293,8 +303,8 @@ def _snapshot_folder(config: Config) -> Iterator[Path | None]:
         yield Path(folder)
 
 
-def _approve(config: Config, spec: EnvSpec, learner: Learner) -> None:
-    refuse_memory(estimate(config, spec, learner), config)
+def _approve(config: Config, spec: EnvSpec, algorithm: Algorithm) -> None:
+    refuse_memory(estimate(config, spec, algorithm), config)
     refuse_descriptors(config)
     refuse_devices(config)
 

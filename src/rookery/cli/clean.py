@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runs",
-        type=Path,
+        type=arguments.path,
         default=Path("runs"),
         metavar="DIR",
         help="folder that contains the folders of training runs (default runs)",

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
         nargs="+",
-        type=Path,
+        type=arguments.path,
         metavar="RUN",
         help="folders of training runs, or their parents",
     )
@@ -75,11 +75,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of bootstrap samples for the confidence intervals (default 2000)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the bootstrap samples (default 0)"
+        "--seed",
+        type=arguments.whole,
+        default=0,
+        metavar="S",
+        help="seed of the bootstrap samples (default 0)",
     )
     parser.add_argument(
         "--html",
-        type=Path,
+        type=arguments.path,
         metavar="FILE",
         help="HTML page to write, with tables and learning curves (default: none)",
     )

@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="explore as at the end of training, instead of greedy actions (default: greedy)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the episodes (default 0)"
+        "--seed",
+        type=arguments.whole,
+        default=0,
+        metavar="S",
+        help="seed of the episodes (default 0)",
     )
     arguments.add_json(parser)
 

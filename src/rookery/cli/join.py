@@ -86,7 +86,10 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         help="setting to change for this client only; repeatable (default: none)",
     )
     group.add_argument(
-        "--seed", type=int, metavar="N", help="seed of this client (default: derived from its name)"
+        "--seed",
+        type=arguments.whole,
+        metavar="N",
+        help="seed of this client (default: derived from its name)",
     )
 
 

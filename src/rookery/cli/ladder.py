@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=arguments.whole,
         default=0,
         metavar="S",
         help="seed of all random numbers in the games (default 0)",

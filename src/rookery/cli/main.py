@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from rookery.terminal import abrupt_exit, output
 
         if argv is None:
-            abrupt_exit.leave_when_terminated()
+            abrupt_exit.start_command()
             output.tolerate()
         code = _answer(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:

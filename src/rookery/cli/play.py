@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=arguments.whole,
         default=0,
         metavar="S",
         help="seed of all random numbers of the games (default 0)",

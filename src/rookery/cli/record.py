@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_checkpoint(parser)
     parser.add_argument(
         "--seed",
-        type=int,
+        type=arguments.whole,
         default=0,
         metavar="S",
         help="seed S of the first episode; the others have S + 1, ... (default 0)",

@@ -73,7 +73,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--seed",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="seed of the network's initial parameters (default: the scenario's)",
     )
@@ -189,7 +189,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--byzantine",
-        type=int,
+        type=arguments.whole,
         default=0,
         metavar="F",
         help="number of Byzantine (faulty or malicious) clients that a robust --aggregation must "
@@ -252,7 +252,7 @@ def _add_privacy(group: argparse._ArgumentGroup) -> None:
         group.add_argument(flag, type=float, metavar=metavar, help=f"{about} (default: no privacy)")
     group.add_argument(
         "--clients",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="number of clients for which the privacy budget is computed; no more can join "
         "(default: no privacy)",

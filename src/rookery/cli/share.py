@@ -80,7 +80,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--base-seed",
-        type=int,
+        type=arguments.whole,
         default=42,
         metavar="S",
         help="seed S of the first run; the others have S + 1, S + 2, ... (default 42)",
@@ -88,7 +88,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--gpus",
         nargs="+",
-        type=int,
+        type=arguments.whole,
         metavar="I",
         help="numbers of the GPUs for the runs' learners, assigned round-robin "
         "(default: the scenario's device)",
@@ -204,12 +204,14 @@ def _job(
     gpu = args.gpus[index % len(args.gpus)] if args.gpus else None
     words = [scenario, "--seed", str(seed), *_words(args, gpu)]
     config = _config([*words, *args.extra_args])
-    borrows = config.sharing.strategy != "local_only" and not is_on_policy(config)
+    borrows = config.sharing.strategy != "local_only" and can_share(config)
     shares = borrows or config.selfplay.league
     run_dir = parent / f"{config.name}-seed{seed}"
     _refuse_taken(run_dir)
     words += ["--run-dir", str(run_dir), "--json", "--quiet"]
-    words += ["--set", f"sharing.pool={pool}"] if shares else []
+    if shares:
+        words += ["--set", f"sharing.pool={pool}"]
+        _config([*words, *args.extra_args])  # refused here, and not by the run
     command = (*TIED, "train", *words, *args.extra_args)
     steps = config.run.env_steps
     return Job(run_dir.name, scenario, seed, gpu, run_dir, steps, shares, command), config
@@ -244,23 +246,44 @@ def _config(words: Sequence[str]) -> "Config":
     return config
 
 
-def is_on_policy(config: "Config") -> bool:
-    """Returns whether a run trains an on-policy algorithm of Stable-Baselines3, such as PPO."""
+def can_share(config: "Config") -> bool:
+    """Returns whether a run's algorithm can learn from env steps that other policies played.
+
+    On-policy algorithms, such as PPO of Rookery or of Stable-Baselines3, cannot; nor can IMPALA.
+    """
     from rookery.config.schema import SB3_OFF_POLICY
 
-    return config.backend == "sb3" and config.sb3.algorithm not in SB3_OFF_POLICY
+    if config.backend == "sb3":
+        return config.sb3.algorithm in SB3_OFF_POLICY
+    return "sharing.pool" not in config.algo.takes
+
+
+def _baseline(job: "Job", config: "Config", sharing: "Sequence[Config]") -> str:
+    """Returns the warning that a run shares nothing, which names its task if it is another one."""
+    name = config.sb3.algorithm if config.backend == "sb3" else config.algo.name
+    others = sorted({other.env.id for other in sharing} - {config.env.id})
+    task = (
+        f"; its task is {config.env.id}, and that of the others {', '.join(others)}, so their "
+        "scores cannot be compared"
+        if others
+        else ""
+    )
+    on_policy = config.backend == "sb3" or config.algo.on_policy
+    kind = "is on-policy" if on_policy else "needs rows of its own policy"
+    return (
+        f"{job.name}: {name} {kind} and cannot learn from other runs' rows; it runs as a "
+        f"baseline and shares nothing{task}"
+    )
 
 
 def warnings(jobs: "Sequence[Job]", configs: "Sequence[Config]") -> Iterator[str]:
     """Yields warnings as text: runs that cannot share replay, too few CPUs, too few episodes."""
     from rookery.runtime import machine
 
+    neighbours = [config for job, config in zip(jobs, configs, strict=True) if job.shares]
     for job, config in zip(jobs, configs, strict=True):
-        if is_on_policy(config):
-            yield (
-                f"{job.name}: {config.sb3.algorithm} is on-policy and cannot learn from other "
-                "runs' rows; it runs as a baseline and shares nothing"
-            )
+        if not can_share(config):
+            yield _baseline(job, config, neighbours)
     sharing = [job for job in jobs if job.shares]
     if len(sharing) == 1:
         yield f"{sharing[0].name} is the only run that shares, so it has no run to learn from"
@@ -379,6 +402,11 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise ConfigError(
             "nothing to train was named; give --scenario NAME or --scenarios NAME NAME "
             "(`rookery list` shows them)"
+        )
+    runs = len(args.scenarios or (args.scenario,)) * (args.n_parallel or 1)
+    if runs > arguments.MAX_SEEDS:
+        raise ConfigError(
+            f"--n-parallel gives {runs} runs, at most {arguments.MAX_SEEDS} are allowed; lower it"
         )
     if args.base_seed < 0:
         raise ConfigError(f"--base-seed must be at least 0, got {args.base_seed}; try 42")

@@ -24,17 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     arguments.add_run(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="HTML chart to write (default RUN/timeline.html)"
+        "--out",
+        type=arguments.path,
+        metavar="FILE",
+        help="HTML chart to write (default RUN/timeline.html)",
     )
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=arguments.path,
         metavar="FILE",
         help="trace file to write, for the viewer Perfetto (default RUN/trace.json)",
     )
     parser.add_argument(
         "--flow",
-        type=Path,
+        type=arguments.path,
         metavar="FILE",
         help="SVG diagram to write, of processes and the data rates between them (default: none)",
     )

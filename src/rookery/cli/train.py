@@ -118,7 +118,7 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     either = group.add_mutually_exclusive_group()
     either.add_argument(
         "--seed",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="seed of all random numbers of the run (default: the scenario's)",
     )
@@ -134,14 +134,14 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
 def _add_actors(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--actors",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="number of actors, which play environments, in sync and async mode "
         "(default: the scenario's)",
     )
     group.add_argument(
         "--envs-per-actor",
-        type=int,
+        type=arguments.whole,
         metavar="E",
         help="number of environments that each actor steps as a vector (default: the scenario's)",
     )
@@ -167,7 +167,7 @@ def _add_actors(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--shards",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="number of shards, parts into which the replay buffer is split (default 1; with "
         "--engine ray one per host)",
@@ -194,7 +194,7 @@ def _add_learner(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--learners",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="number of data-parallel learners, which split each batch; one GPU each (default 1)",
     )
@@ -203,14 +203,14 @@ def _add_learner(group: argparse._ArgumentGroup) -> None:
 def _add_stops(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--env-steps",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="stop after this many env steps, summed over all environments "
         "(default: the scenario's)",
     )
     group.add_argument(
         "--episodes",
-        type=int,
+        type=arguments.whole,
         metavar="N",
         help="stop after this many finished episodes (default: no limit)",
     )
@@ -357,6 +357,10 @@ def _variants(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
+    if args.init_from == "":
+        raise ConfigError(
+            "--init-from needs a run folder, got an empty name; name it, or leave out"
+        )
     if args.exact and not args.resume:
         raise ConfigError("--exact needs --resume; write rookery train --resume --exact RUN")
     if args.resume:

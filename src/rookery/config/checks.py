@@ -1,9 +1,27 @@
 """Checks that settings share: each refuses with what was given, what is allowed, what to do."""
 
 import difflib
+import math
 import re
 
 from rookery.errors import ConfigError
+
+_NUMBER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9]*)?([eE][-+]?[0-9]+)?")
+
+
+def whole(text: str) -> int | None:
+    """Returns the whole number that a text such as 100_000, 1e5 or 2.5e6 writes, otherwise None."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return int(text)
+    except ValueError:  # with a point or an exponent, or of thousands of digits
+        return as_whole(float(text))
+
+
+def as_whole(number: float) -> int | None:
+    """Returns a float as an int if it has no fraction, otherwise None."""
+    return int(number) if math.isfinite(number) and number == int(number) else None
 
 
 def positive(name: str, value: float) -> None:

@@ -167,6 +167,10 @@ def _settings(source: str | Path | Config | None) -> dict[str, Any]:
 
 def _path(source: str | Path) -> Path:
     path = Path(source)
+    if source == "":
+        raise ConfigError(
+            "the name of a scenario is empty; give one that `rookery list` shows, or a .yaml file"
+        )
     if isinstance(source, str) and source in scenarios():
         return scenarios()[source].path
     if os.path.isdir(path):  # unlike Path.is_dir, also answers for a name that is far too long

@@ -17,6 +17,7 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rookery.config.algorithms import AlgoConfig, known, settings_of
+from rookery.config.checks import as_whole
 from rookery.config.other_libraries import NAMES_ELSEWHERE
 from rookery.config.schema import Config, NetConfig
 from rookery.errors import ConfigError
@@ -140,14 +141,12 @@ def _bool(wanted: Any, given: Any, path: str) -> bool:
 
 
 def _int(wanted: Any, given: Any, path: str) -> int:
-    if not isinstance(given, bool) and isinstance(given, Integral):
-        if int(given).bit_length() > 63:
-            raise ConfigError(f"{path} must fit into 64 bits, got far more; write a smaller number")
-        return int(given)
-    number = _as_float(given)
-    whole = number is not None and math.isfinite(number) and number == int(number)
-    do = f"write {int(number)}" if number is not None and whole else "write digits, no quotes"
-    raise _wrong(path, wanted, given, do)
+    number = _as_whole(given)
+    if number is None:
+        raise _wrong(path, wanted, given, "write digits, such as 1000 or 1e3, no quotes")
+    if number.bit_length() > 63:
+        raise ConfigError(f"{path} must fit into 64 bits, got far more; write a smaller number")
+    return number
 
 
 def _float(wanted: Any, given: Any, path: str) -> float:
@@ -222,6 +221,14 @@ WORDS: dict[Any, str] = {
     dict: "a mapping",
     type(None): "null",
 }
+
+
+def _as_whole(given: Any) -> int | None:
+    """Returns a number without a fraction as an int; 1e5 and 2.5e6 are whole numbers too."""
+    if not isinstance(given, bool) and isinstance(given, Integral):
+        return int(given)
+    number = _as_float(given)
+    return None if number is None else as_whole(number)
 
 
 def _as_float(given: Any) -> float | None:

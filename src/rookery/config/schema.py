@@ -313,7 +313,7 @@ class LearnerConfig:
     replica_timeout_s: float = 60.0  # a learner that keeps the others waiting for longer is lost
 
     def __post_init__(self) -> None:
-        for name in ("lr", "lr_end"):
+        for name in ("lr", "lr_end", "publish_min_interval_s"):
             at_least_0(f"learner.{name}", getattr(self, name))
         device("learner.device", self.device)
         for name in ("publish_period", "threads", "max_bad_steps", "replicas", "replica_timeout_s"):

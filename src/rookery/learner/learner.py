@@ -4,6 +4,7 @@ learned = learner.learn(batch)     # one gradient step on each of the algorithm'
 learner.due()                      # whether to publish the weights to actors now
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,7 +17,8 @@ from rookery.algorithms import Algorithm
 from rookery.algorithms.algorithm import Loss
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
-from rookery.networks.encoders import EPSILON, Normalize, observe
+from rookery.learner.optimizer_backup import OptimizerBackup
+from rookery.networks.encoders import EPSILON, Normalize, normalizers, observe
 from rookery.networks.named_arrays import arrays_of, fingerprint, load_arrays
 from rookery.schedule import Schedule
 from rookery.seeding import Role
@@ -29,6 +31,7 @@ OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {  # type: i
     Optimizer.SGD: torch.optim.SGD,
 }
 FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
+NEWEST = "newest_statistics"  # of observations, in the networks of a learner; not in use yet
 CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW)  # need capturable=True inside a CUDA graph
 
 
@@ -93,6 +96,11 @@ class Learner:
         self.normalize = env
         self.scale = Normalize(1)  # statistics of returns, for env.normalize_reward
         algorithm.networks["return_scale"] = self.scale
+        self._used = normalizers(algorithm.acting)
+        self._newest = self._used
+        if self._used and algorithm.compares_policies:
+            self._newest = {copy.deepcopy(norm): name for norm, name in self._used.items()}
+            algorithm.networks[NEWEST] = nn.ModuleList(self._newest)
         algorithm.networks.to(device)
         self._on_cpu = device.type == "cpu"
         if config.compile:
@@ -109,21 +117,31 @@ class Learner:
         self.skipped = 0  # in the whole run
         self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
         self.optimizers = {name: self._optimizer(flat) for name, flat in self._flat.items()}
+        self._backups = {
+            name: OptimizerBackup(flat.data, self.optimizers[name])
+            for name, flat in (self._flat.items() if len(groups) > 1 else ())
+        }
 
     def learn(self, batch: SampledBatch) -> LearnResult:
         """Takes one gradient step on each loss of the algorithm, for one batch.
 
-        If a loss or its gradient is not finite, takes no gradient step on this loss and the later
-        ones, and returns no TD errors. Raises LostError after `learner.max_bad_steps` such batches
-        in a row.
+        If a loss or its gradient is not finite, the batch is skipped: parameters and optimizers are
+        as before it, also those of the earlier losses, and there are no TD errors. Raises LostError
+        after `learner.max_bad_steps` such batches in a row.
         """
         td_error: Tensor | None = None
         metrics: dict[str, Tensor] = {}
+        stepped: dict[str, OptimizerBackup] = {}
         try:
             step = self.learner_steps + 1
             for own in self.algorithm.losses(self._to_device(batch), step=step, rng=self.rng):
                 loss, norm = self._descend(own)
+                if loss.group in self._backups and loss.group not in stepped:
+                    stepped[loss.group] = self._backups[loss.group]
+                    stepped[loss.group].save()
                 if not self._step(loss, norm):
+                    for backup in stepped.values():
+                        backup.restore()
                     return self._skip()
                 td_error = loss.td_error if loss.td_error is not None else td_error
                 metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
@@ -216,15 +234,27 @@ class Learner:
         """Updates the running statistics that normalise observations and rewards.
 
         `leaves` (observation arrays by name) and `returns` (discounted returns of the episodes so
-        far) are those of the steps that were newly inserted into replay.
+        far) are those of the steps that were newly inserted into replay. If the algorithm compares
+        its policy with the one that acted (A2C, PPO, IMPALA), `adopt_statistics` puts the new
+        statistics of observations into use; otherwise they are in use at once.
         """
         if len(returns) == 0:
             return
         if self.normalize.normalize_obs:
             tensors = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
-            observe(self.algorithm.acting, tensors)
+            observe(self._newest, tensors)
         if self.normalize.normalize_reward:
             self.scale.observe(torch.from_numpy(returns[:, None]))
+
+    def adopt_statistics(self) -> None:
+        """Puts the newest statistics of observations into use; called before publishing weights.
+
+        Actors then act with the statistics with which the learner computes probabilities, as long
+        as these weights are the newest ones.
+        """
+        if self._newest is not self._used:
+            for used, newest in zip(self._used, self._newest, strict=True):
+                used.load_state_dict(newest.state_dict())
 
     def advance(self, share: float) -> None:
         """Sets the learning rate according to its schedule.
@@ -270,15 +300,23 @@ class Learner:
 
     def restore(self, numbers: SavedState, arrays: Mapping[str, Array]) -> None:
         self.learner_steps, self.skipped = numbers["learner_steps"], numbers["skipped"]
-        load_arrays(
-            self.algorithm.networks, {k[4:]: v for k, v in arrays.items() if k.startswith("net.")}
-        )
+        self._restore_networks({k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
         for name, optimizer in self.optimizers.items():
             state = optimizer.state_dict()
             state["state"] = _slots(arrays, f"opt.{name}.")
             optimizer.load_state_dict(state)
         if "rng" in arrays:
             self.rng.set_state(torch.from_numpy(arrays["rng"].copy()))
+
+    def _restore_networks(self, arrays: Mapping[str, Array]) -> None:
+        own = arrays_of(self.algorithm.networks)
+        kept = {name: own[name] for name in own if name.startswith(f"{NEWEST}.")}
+        if kept.keys() <= arrays.keys():
+            load_arrays(self.algorithm.networks, arrays)
+            return
+        load_arrays(self.algorithm.networks, {**kept, **arrays})  # a checkpoint of an older release
+        for used, newest in zip(self._used, self._newest, strict=True):
+            newest.load_state_dict(used.state_dict())
 
     @property
     def pids(self) -> dict[str, int]:

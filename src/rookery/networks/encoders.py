@@ -122,19 +122,29 @@ class Features(nn.Module):
         return torch.cat(parts, 1)
 
 
-def observe(module: nn.Module, leaves: Mapping[str, Tensor]) -> None:
-    """Updates the running observation statistics of a module's networks with N new observations.
+def normalizers(module: nn.Module) -> dict[Normalize, str]:
+    """Returns the running observation statistics of a module's networks.
 
-    `leaves` are the entries of the observations by name, [N, *shape] each, without frame stacking.
-    Statistics that several networks share are updated once.
+    The values are the names of the observation entries that they normalise. Statistics that several
+    networks share are returned once.
     """
-    known: set[Normalize] = set()
+    found: dict[Normalize, str] = {}
     for features in (part for part in module.modules() if isinstance(part, Features)):
         for name, encode in zip(features.names, features.encoders, strict=True):
             norm = getattr(encode, "norm", None)
-            if norm is not None and norm not in known:
-                known.add(norm)
-                norm.observe(leaves[name].float().flatten(1))
+            if norm is not None:
+                found.setdefault(norm, name)
+    return found
+
+
+def observe(statistics: Mapping[Normalize, str], leaves: Mapping[str, Tensor]) -> None:
+    """Updates running observation statistics with N new observations.
+
+    `statistics` are as `normalizers` returns them. `leaves` are the entries of the observations by
+    name, [N, *shape] each, without frame stacking.
+    """
+    for norm, name in statistics.items():
+        norm.observe(leaves[name].float().flatten(1))
 
 
 def input_leaves(spec: EnvSpec) -> list[Leaf]:

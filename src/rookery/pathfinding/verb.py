@@ -514,9 +514,9 @@ def device(text: str) -> str:
 
 def number(text: str) -> int:
     """Parses a command-line argument that is a whole number of at least 0."""
-    if not text.isascii() or not text.isdigit():
+    if (found := arguments.whole(text)) < 0:
         raise argparse.ArgumentTypeError(f"needs a whole number from 0 on, got {text!r}")
-    return int(text)
+    return found
 
 
 def _case(text: str) -> int:

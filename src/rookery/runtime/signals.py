@@ -4,12 +4,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
 from rookery.event import Reason
+from rookery.terminal import abrupt_exit
 
 REASONS: dict[int, Reason] = {
     signal.SIGINT: Reason.INTERRUPTED,
@@ -18,6 +18,7 @@ REASONS: dict[int, Reason] = {
 }
 EXIT_CODES: dict[Reason, int] = {Reason.INTERRUPTED: 130, Reason.TERMINATED: 143}
 PATIENCE_S = 9.0  # from the first signal to the end of the process
+START_PATIENCE_S = 2.0  # the same for a command that is still starting: it has nothing to save
 TWICE = "interrupted twice: leaving without a last checkpoint"
 LATE = "could not stop in time"
 
@@ -26,8 +27,9 @@ class Interrupts:
     """Context manager for Ctrl+C and SIGTERM: the first signal stops the run, the second kills it.
 
     Until `begin()` is called there is nothing to save, and a signal raises KeyboardInterrupt or
-    SystemExit. Outside the main thread it does nothing, since Python delivers no signals there. If
-    contexts are nested, the one entered last handles the signals.
+    SystemExit. Other code may catch that exception or replace it by another one; `begin()`, or the
+    end of the context, then raises it again. Outside the main thread it does nothing, since Python
+    delivers no signals there. If contexts are nested, the one entered last handles the signals.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             _mind_forks()
-            self._watch = _Watch(lambda: self.kept)
+            self._watch = _Watch(self)
             _stage.enter(self)
         return self
 
@@ -59,6 +61,8 @@ class Interrupts:
         if self._watch is not None:
             _stage.leave(self)
             self._watch.close()
+        if self.starting and not isinstance(error, KeyboardInterrupt | SystemExit):
+            self._raise()
 
     @property
     def began(self) -> bool:
@@ -68,6 +72,12 @@ class Interrupts:
     def begin(self) -> None:
         """From now on the first signal only sets `reason`, so that the run can save and stop."""
         self._gentle = True
+        self._raise()
+
+    @property
+    def starting(self) -> bool:
+        """True until `begin()` is called."""
+        return not self._gentle
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Signal handler: the first signal sets `reason`, the second ends the process at once.
@@ -78,10 +88,15 @@ class Interrupts:
         if self.reason is not None:
             _leave(EXIT_CODES[reason], TWICE)
         self.reason = reason
-        if not self._gentle:
-            if reason is Reason.INTERRUPTED:
-                raise KeyboardInterrupt
-            raise SystemExit(EXIT_CODES[reason])
+        if self.starting:
+            self._raise()
+
+    def _raise(self) -> None:
+        """Raises the exception of the signal that came, if one did."""
+        if self.reason is Reason.INTERRUPTED:
+            raise KeyboardInterrupt
+        if self.reason is not None:
+            raise SystemExit(EXIT_CODES[self.reason])
 
     @property
     def wakeup_fd(self) -> int:
@@ -142,12 +157,13 @@ _stage = _Stage()
 class _Watch:
     """Thread that ends the process 9 s after a signal unless closed, or at once at a second signal.
 
-    Python runs signal handlers only when the main thread executes Python code. An environment that
-    hangs in compiled code prevents that. This thread reads the signal wake-up descriptor instead.
+    A command that has not called `begin()` is ended after 2 s. Python runs signal handlers only
+    when the main thread executes Python code. An environment that hangs in compiled code prevents
+    that. This thread reads the signal wake-up descriptor instead.
     """
 
-    def __init__(self, kept: Callable[[], str]) -> None:
-        self._kept = kept
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
         self._ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self._thread = threading.Thread(target=self._work, name="signals", daemon=True)
@@ -167,13 +183,24 @@ class _Watch:
         if first is None:
             return
         try:
-            second = self._next(PATIENCE_S)
+            second = self._second(first)
         except TimeoutError:
-            kept = self._kept()
+            kept = self._interrupts.kept
             _leave(EXIT_CODES[REASONS[first]], f"{LATE}; {kept}" if kept else LATE)
         else:
             if second is not None:
                 _leave(EXIT_CODES[REASONS[second]], TWICE)
+
+    def _second(self, first: int) -> int | None:
+        """Waits for a second signal as `_next` does, and ends a command that is still starting."""
+        if not abrupt_exit.is_command():
+            return self._next(PATIENCE_S)
+        try:
+            return self._next(START_PATIENCE_S)
+        except TimeoutError:
+            if self._interrupts.starting:
+                abrupt_exit.leave(first)
+        return self._next(PATIENCE_S - START_PATIENCE_S)
 
     def _next(self, timeout_s: float | None) -> int | None:
         """Waits for the next Ctrl+C, SIGTERM or SIGHUP and returns its number.

@@ -2,12 +2,15 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
-_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_TERMINATED = 128 + signal.SIGTERM
 
 
 @contextmanager
@@ -21,7 +24,7 @@ def abrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    before = {number: signal.signal(number, _leave) for number in _WORDS}
+    before = {number: signal.signal(number, _leave) for number in _ENDING}
     try:
         yield
     finally:
@@ -29,13 +32,28 @@ def abrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def leave_when_terminated() -> None:
-    """Installs a handler that ends the process at once at SIGTERM, with exit code 143.
+def start_command() -> None:
+    """Makes this process end promptly at SIGINT and SIGTERM; called when a command starts.
 
-    A training run later replaces it by a handler that saves a checkpoint before the end.
+    SIGTERM ends it at once, with exit code 143; a training run later replaces this handler by one
+    that saves a checkpoint before the end. An exception that a signal handler raised may be ignored
+    by Python, in callbacks from compiled code and in destructors; then the process ends there.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _leave)
+        sys.unraisablehook = _leave_if_interrupted
+
+
+def is_command() -> bool:
+    """Returns whether this process is the command `rookery`, and not a program that imports it."""
+    return sys.unraisablehook is _leave_if_interrupted
+
+
+def leave(number: int) -> NoReturn:
+    """Ends the process at once, with one line: exit code 130 for SIGINT, 143 for any other."""
+    word, code = ("interrupted", 130) if number == signal.SIGINT else ("terminated", _TERMINATED)
+    os.write(2, f"rookery: {word}\n".encode())
+    os._exit(code)
 
 
 def leave_at_once() -> None:
@@ -44,11 +62,18 @@ def leave_at_once() -> None:
     The exit code is 128 plus the signal's number.
     """
     if threading.current_thread() is threading.main_thread():
-        for number in _WORDS:
+        for number in _ENDING:
             signal.signal(number, _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    word = _WORDS[signal.Signals(number)]
-    os.write(2, f"rookery: {word}\n".encode())
-    os._exit(128 + number)
+    leave(number)
+
+
+def _leave_if_interrupted(ignored: "sys.UnraisableHookArgs") -> None:
+    """Ends the process if Python is about to ignore what a signal handler raised."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        leave(signal.SIGINT)
+    if isinstance(ignored.exc_value, SystemExit) and ignored.exc_value.code == _TERMINATED:
+        leave(signal.SIGTERM)
+    sys.__unraisablehook__(ignored)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rookery.config import checks
 from rookery.errors import ConfigError
 from rookery.terminal.output import say
 
@@ -95,11 +96,29 @@ def require_run(run_dir: str | Path) -> None:
     load_run(run_dir)
 
 
+def whole(text: str) -> int:
+    """Parses a command-line value that must be a whole number, such as 100_000, 1e5 or 2.5e6."""
+    number = checks.whole(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"needs a whole number, such as 1000 or 1e3, got {text!r}")
+    return number
+
+
 def count(text: str) -> int:
     """Parses a command-line value that must be a whole number above 0."""
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"needs a whole number above 0, got {text!r}")
-    return int(text)
+    number = checks.whole(text)
+    if number is None or number <= 0:
+        raise argparse.ArgumentTypeError(
+            f"needs a whole number above 0, such as 1000 or 1e3, got {text!r}"
+        )
+    return number
+
+
+def path(text: str) -> Path:
+    """Parses a command-line path; an empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("needs the name of a file or folder, got an empty one")
+    return Path(text)
 
 
 def between(low: float, high: float) -> Callable[[str], float]:

@@ -18,7 +18,13 @@ from rookery.actors.actor_group import ActorGroup, epsilon_powers
 from rookery.actors.device_group import batched_env_of
 from rookery.actors.local_group import LocalActors
 from rookery.actors.single_actor import SingleActor
-from rookery.algorithms import build_algorithm, row_spec
+from rookery.algorithms import (
+    Algorithm,
+    build_algorithm,
+    outline_algorithm,
+    row_spec,
+    smaller_network,
+)
 from rookery.checkpoints.saver import Saver
 from rookery.cluster.peers import peers_builder
 from rookery.config.schema import Config, Engine, Inference, Mode, refuse_a_league_of_one
@@ -124,16 +130,17 @@ def build_parts(
     weights: dict[str, Array] | None = None,
     incarnations: Sequence[int] = (),
     progress: Sequence[Sequence[object]] = (),
-    approve: Callable[[EnvSpec, Learner], None] | None = None,
+    approve: Callable[[EnvSpec, Algorithm], None] | None = None,
     saver: Saver | None = None,
 ) -> Parts:
     """Builds all components of a run and starts its actors.
 
     `weights` are the initial weights (`--init-from`). For a resumed run, `incarnations` are the
     actors' restart counts, and `progress` is the state of their environments that outlives
-    episodes, such as a curriculum level. `approve` is called before replay is allocated, and raises
-    an error if the run would not fit. With a `saver`, the part of replay on a crashed cluster host
-    is restored from the last checkpoint.
+    episodes, such as a curriculum level. `approve` is called before networks and replay are
+    allocated, with an algorithm whose weights have no values, and raises an error if the run would
+    not fit. With a `saver`, the part of replay on a crashed cluster host is restored from the last
+    checkpoint.
     """
     device = pick_device(config.learner.device)
     torch.set_num_threads(config.learner.threads)
@@ -144,15 +151,15 @@ def build_parts(
         spec = envs.spec
         if config.selfplay.on:
             tables_of(envs)  # refused here, and not by each actor
+        if approve is not None:
+            _ask_for_approval(config, spec, approve)
         if not inline:
             envs.close()
             import_compiler_in_background()
         learner = _learner(config, spec, device, weights)
         if config.run.mode is Mode.DEVICE:
-            return _on_device(config, spec, learner, approve)
+            return _on_device(config, spec, learner)
         spec = row_spec(spec, learner.algorithm)
-        if approve is not None:
-            approve(spec, learner)
         if isinstance(learner, LeaderLearner):
             stack.callback(learner.close)
             learner.start_followers(config, envs.spec)
@@ -166,6 +173,14 @@ def build_parts(
     if isinstance(learner, LeaderLearner):
         _meet(learner, parts)
     return parts
+
+
+def _ask_for_approval(
+    config: Config, spec: EnvSpec, approve: Callable[[EnvSpec, Algorithm], None]
+) -> None:
+    """Calls `approve` before memory is allocated, if the algorithm can be built without values."""
+    algorithm = outline_algorithm(config, spec) or build_algorithm(config, spec)
+    approve(row_spec(spec, algorithm), algorithm)
 
 
 class ActorStart(NamedTuple):
@@ -215,15 +230,8 @@ def _parts(
     )
 
 
-def _on_device(
-    config: Config,
-    spec: EnvSpec,
-    learner: Learner,
-    approve: Callable[[EnvSpec, Learner], None] | None,
-) -> Parts:
+def _on_device(config: Config, spec: EnvSpec, learner: Learner) -> Parts:
     """Builds the components of a run in device mode: all on one device."""
-    if approve is not None:
-        approve(spec, learner)
     weight_store = WeightStore(learner.weights())
     version = weight_store.publish(learner.weights())
     built = batched_env_of(config).build(config, learner.algorithm, learner.device)  # processes
@@ -244,7 +252,13 @@ def _learner(
 ) -> Learner:
     algorithm = build_algorithm(config, spec)
     kind = _kind(config)
-    learner = kind(algorithm, config.learner, config.env, device, seed=config.run.seed)
+    try:
+        learner = kind(algorithm, config.learner, config.env, device, seed=config.run.seed)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"{device} has too little memory for the networks ({error}); "
+            f"{smaller_network(config.net)}, or set learner.device=cpu"
+        ) from error
     if weights is not None:
         load_arrays(learner.algorithm.acting, weights)
     learner.algorithm.update_targets(0)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rookery import plugins
 from rookery.actors.device_group import batched_env_of
+from rookery.algorithms import Algorithm
 from rookery.checkpoints import checkpoint, run_folder
 from rookery.checkpoints.checkpoint import CheckpointSearch, VerifiedCheckpoint
 from rookery.checkpoints.load_weights import read_weights, refuse_foreign
@@ -33,7 +34,6 @@ from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSetup
 from rookery.event import Event, Reason, Stopped
 from rookery.learner.data_parallel.follower import check_learners
-from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
 from rookery.report.metrics.meter import Meter
 from rookery.report.trackers import jsonl
@@ -221,7 +221,7 @@ def _parts(
         weights=weights,
         incarnations=saved.get("incarnations", ()),
         progress=saved.get("progress", ()),
-        approve=lambda spec, learner: _approve(config, run_dir, about, spec, learner),
+        approve=lambda spec, algorithm: _approve(config, run_dir, about, spec, algorithm),
         saver=saver,
     )
 
@@ -245,10 +245,10 @@ def _refuse_what_cannot_start(config: Config) -> None:
 
 
 def _approve(
-    config: Config, run_dir: Path, about: dict[str, Json], spec: EnvSpec, learner: Learner
+    config: Config, run_dir: Path, about: dict[str, Json], spec: EnvSpec, algorithm: Algorithm
 ) -> None:
     """Prints the resources that a run needs; raises ConfigError if they are not available."""
-    need = estimate(config, spec, learner)
+    need = estimate(config, spec, algorithm)
     refuse_what_cannot_fit(need, config, run_dir)
     about["estimate"] = str(need)
     notice(str(need))
@@ -257,7 +257,7 @@ def _approve(
     if (place := config.learner.rendezvous) is not None:
         last = config.learner.replicas - 1
         notice(f"waiting at {place} for other learners, started with RANK=1 to RANK={last}")
-    if config.run.mode is Mode.DEVICE and learner.device.type == "cpu":
+    if config.run.mode is Mode.DEVICE and about["device"] == "cpu":
         notice(f"run.mode device without a GPU is slow; {batched_env_of(config).without_gpu}")
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import nn
+
 from rookery.actors.device_group import batched_env_of
+from rookery.algorithms import Algorithm, smaller_network
 from rookery.config.schema import Config, Engine, Inference, Mode, Storage
 from rookery.errors import ConfigError
-from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
-from rookery.networks.named_arrays import arrays_of
 from rookery.replay.buffer import bytes_needed
 from rookery.runtime import machine
 from rookery.types import EnvSpec
@@ -47,11 +48,13 @@ class ResourceEstimate(NamedTuple):
         )
 
 
-def estimate(config: Config, spec: EnvSpec, learner: Learner) -> ResourceEstimate:
-    """Estimates the memory and disk that a run needs."""
-    trained = sum(a.nbytes for a in arrays_of(learner.algorithm.networks).values())
-    acting = sum(a.nbytes for a in learner.weights().values())
-    replay, on_device = _replay(config, spec, learner)
+def estimate(config: Config, spec: EnvSpec, algorithm: Algorithm) -> ResourceEstimate:
+    """Estimates the memory and disk that a run needs.
+
+    Of the algorithm's weights only shapes are used: `outline_algorithm` builds one without values.
+    """
+    trained, acting = _bytes(algorithm.networks), _bytes(algorithm.acting)
+    replay, on_device = _replay(config, spec, algorithm)
     kept_rows = replay if config.checkpoint.replay else 0
     processes = PROCESSES + _own_processes(config) + _central(config) + _replicas(config)
     if config.run.mode is Mode.DEVICE:
@@ -66,12 +69,18 @@ def estimate(config: Config, spec: EnvSpec, learner: Learner) -> ResourceEstimat
     )
 
 
-def _replay(config: Config, spec: EnvSpec, learner: Learner) -> tuple[int, int]:
+def _bytes(module: nn.Module) -> int:
+    """Returns the bytes of a module's parameters and saved buffers."""
+    return sum(t.numel() * t.element_size() for t in module.state_dict().values())
+
+
+def _replay(config: Config, spec: EnvSpec, algorithm: Algorithm) -> tuple[int, int]:
     """Returns the bytes of the replay buffer in main memory, and on a GPU."""
     if config.run.mode is not Mode.DEVICE:
         return bytes_needed(spec, replace(config.replay, capacity=config.capacity)), 0
-    held = batched_env_of(config).replay_bytes(config, learner.algorithm, learner.device)
-    return (0, held) if learner.device.type == "cuda" else (held, 0)
+    device = pick_device(config.learner.device)
+    held = batched_env_of(config).replay_bytes(config, algorithm, device)
+    return (0, held) if device.type == "cuda" else (held, 0)
 
 
 def refuse_what_cannot_fit(need: ResourceEstimate, config: Config, run_dir: Path) -> None:
@@ -86,9 +95,16 @@ def refuse_what_cannot_fit(need: ResourceEstimate, config: Config, run_dir: Path
     free = shutil.disk_usage(run_dir).free
     if disk > free:
         raise ConfigError(
-            f"the run needs {spelled(disk)} of disk, {run_dir} has {spelled(free)} free; lower "
-            f"{_setting_of_rows(config)}, set checkpoint.replay=false, or choose another --run-dir"
+            f"the run needs {spelled(disk)} of disk, {run_dir} has {spelled(free)} free; "
+            + _disk_advice(need, config)
+            + ", or choose another --run-dir"
         )
+
+
+def _disk_advice(need: ResourceEstimate, config: Config) -> str:
+    if need.weights > need.replay:
+        return f"{smaller_network(config.net)}, or checkpoint.keep ({config.checkpoint.keep})"
+    return f"lower {_setting_of_rows(config)}, set checkpoint.replay=false"
 
 
 def refuse_memory(need: ResourceEstimate, config: Config) -> None:
@@ -98,11 +114,17 @@ def refuse_memory(need: ResourceEstimate, config: Config) -> None:
     available = machine.memory().free
     if memory > available:
         raise ConfigError(
-            f"the run needs {spelled(memory)} of memory, {spelled(available)} are available; lower "
-            + _setting_of_rows(config)
-            + (f" or actor.num ({config.actor.num})" if _own_processes(config) > 1 else "")
-            + ("" if _only_in_memory(config) else ", or set replay.storage=disk")
+            f"the run needs {spelled(memory)} of memory, {spelled(available)} are available; "
+            + _memory_advice(need, config)
         )
+
+
+def _memory_advice(need: ResourceEstimate, config: Config) -> str:
+    fewer = f" or actor.num ({config.actor.num})" if _own_processes(config) > 1 else ""
+    if need.weights > need.replay:
+        return f"{smaller_network(config.net)}{fewer}"
+    disk = "" if _only_in_memory(config) else ", or set replay.storage=disk"
+    return f"lower {_setting_of_rows(config)}{fewer}{disk}"
 
 
 def _refuse_gpu_memory(need: ResourceEstimate, config: Config) -> None:

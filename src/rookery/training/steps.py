@@ -71,6 +71,8 @@ def publish(parts: Parts) -> None:
     if began - parts.published_at < parts.publish_interval_s:
         return
     parts.published_at = began
+    if not (parts.config.algo.on_policy and parts.limiter.ready()):  # a rollout is learned from
+        parts.learner.adopt_statistics()
     weights = parts.learner.weights()
     if parts.opponents is not None:  # actors also learn whom to play against
         weights = weights | parts.opponents.announcement()

@@ -26,7 +26,7 @@ from rookery.algorithms.r2d2 import FRESH, MEMORY
 from rookery.config.load import load
 from rookery.config.schema import NetConfig
 from rookery.envs.spaces import spec_of
-from rookery.networks.encoders import Features, is_plain, observe
+from rookery.networks.encoders import Features, is_plain, normalizers, observe
 from rookery.networks.forward import CompiledMlp, FastForward, tensors
 from rookery.networks.mlp import build
 from rookery.types import ADVANTAGE, MASK, RETURN, Array, Batch, EnvSpec, Leaf, LeafKind
@@ -488,7 +488,7 @@ class TestNetworks:
     def test_statistics_leave_it_out(self) -> None:
         features = Features(SPEC, normalize=True)
 
-        observe(features, tensors(observations(SPEC, 50), CPU))
+        observe(normalizers(features), tensors(observations(SPEC, 50), CPU))
 
         (encoder,) = features.encoders
         assert encoder.norm.mean.shape == (WIDTH,)  # type: ignore[union-attr]

@@ -257,3 +257,11 @@ def test_an_agent_without_references_frees_its_memory_at_once(agent) -> None:
     del one
 
     assert open_files() == before
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_fewer_than_one_learner_step_is_refused(steps: int) -> None:
+    agent = DqnAgent.new("rookery.envs.toy.basic:Corridor")
+
+    with pytest.raises(ConfigError, match=f"learner_steps must be at least 1, got {steps}"):
+        agent.learn(steps)

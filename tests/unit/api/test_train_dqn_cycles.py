@@ -248,6 +248,11 @@ class TestArguments:
                 "learning_steps_per_batch=-1 and .*; give at least 0",
             ),
             ({"env": "Pendulum-v1"}, "dqn needs Discrete actions"),
+            ({"max_seconds": -1}, "max_seconds must be at least 0, got -1"),
+            ({"max_seconds": float("nan")}, "max_seconds must be a number, got nan"),
+            ({"target": float("nan")}, "target must be a number, got nan"),
+            ({"engine": "ray"}, "replay buffer in this process, got engine 'ray'"),
+            ({"settings": {"replay.shards": 2}}, "one replay buffer .* got replay.shards 2"),
         ],
     )
     def test_what_is_wrong_is_called_as_the_user_calls_it(self, arguments, said) -> None:

@@ -283,3 +283,19 @@ def test_every_extra_is_known_to_the_doctor():
 
 def _with_extra():
     return [line for line in requires("rookery") or [] if "extra ==" in line]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["timeline", "run", "--out="],
+        ["timeline", "run", "--trace="],
+        ["timeline", "run", "--flow="],
+        ["compare", "run", "--html="],
+        ["clean", "--runs="],
+    ],
+)
+def test_an_empty_path_is_refused_and_not_taken_for_the_current_folder(argv, capsys):
+    assert main(argv) == 2
+
+    assert "needs the name of a file or folder, got an empty one" in capsys.readouterr().err

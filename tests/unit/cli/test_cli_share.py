@@ -157,6 +157,31 @@ def test_an_on_policy_scenario_runs_beside_the_others_and_that_is_said(monkeypat
     assert "baseline" in said
 
 
+@pytest.mark.parametrize("name", ["ppo", "a2c", "impala"])
+def test_our_own_algorithms_that_cannot_share_run_as_baselines(name, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 64)
+    args = read("--scenarios", "cartpole", "cartpole", f"{name}-cartpole")
+    jobs, configs = share.plan(args, Path("x"), Path("pool"))
+
+    assert [job.shares for job in jobs] == [True, True, False]
+    assert "sharing.pool" not in settings(jobs[2])
+    (said,) = share.warnings(jobs, configs)
+    kind = "needs rows of its own policy" if name == "impala" else "is on-policy"
+    assert said.startswith(f"{name}-cartpole-seed44: {name} {kind} and cannot learn from")
+    assert said.endswith("it runs as a baseline and shares nothing")
+
+
+def test_a_baseline_on_another_task_is_said_to_be_one(monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 64)
+    args = read("--scenarios", "cartpole", "acrobot", "ppo-cartpole", "--strategy", "local_only")
+    (*_, job), (*_, config) = share.plan(args, Path("x"), Path("pool"))
+    mixed = share.plan(read("--scenarios", "sac", "td3", "ppo-cartpole"), Path("x"), Path("pool"))
+
+    assert "its task" not in next(share.warnings([job], [config]))
+    (said,) = share.warnings(*mixed)
+    assert "its task is CartPole-v1, and that of the others Pendulum-v1" in said
+
+
 @pytest.mark.parametrize(
     ("argv", "cores", "said"),
     [
@@ -186,6 +211,12 @@ def test_what_is_of_little_use_is_said_before_it_is_done(argv, cores, said, monk
         ("--scenario sac --cross-sample-ratio 1.5", "sharing.cross_sample_ratio"),
         ("--scenario sac --n-paralel 3", "did you mean --n-parallel"),
         ("--scenarios sac dqn", "need the same environment, got Pendulum-v1"),
+        ("--scenario cartpole --set replay.storage=disk", "replay.storage"),
+        ("--scenario sac --cross-sample-ratio nan", "sharing.cross_sample_ratio"),
+        ("--scenario sac --cross-sample-ratio inf", "sharing.cross_sample_ratio"),
+        ("--scenario sac --buffer-size 0", "whole number above 0"),
+        ("--scenario sac --n-parallel 1e9", "at most 1000 are allowed"),
+        ("--scenario=", "the name of a scenario is empty"),
         ("--scenario sac --extra-args --seed 3", "use --base-seed"),
         ("--scenario sac --extra-args --run-dir=a", "use --run-dir in front"),
         ("--scenario sac --run-dir=", "needs the name of a folder"),

@@ -127,6 +127,12 @@ def test_resume_refuses_what_a_run_cannot_change(run_dir, flag):
         (["cartpole", "--env-step", "3"], "did you mean --env-steps?"),
         (["cartpole", "--seed", "x"], "--seed"),
         (["cartpole", "--seed", "-1"], "run.seed must be at least 0"),
+        (["cartpole", "--init-from="], "--init-from needs a run folder"),
+        ([""], "the name of a scenario is empty"),
+        (
+            ["cartpole", "--set", "learner.publish_min_interval_s=-1"],
+            "learner.publish_min_interval_s must be at least 0",
+        ),
         (["cartpole", "--seed", "1", "--seeds", "0-4"], "not allowed with"),
         (["cartpole", "--seeds", "4-0"], "go up"),
         (["cartpole", "--env-steps", "10"], "learning would never start"),
@@ -148,6 +154,22 @@ def test_a_wrong_request_is_exit_code_2(argv, said, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert err.startswith("rookery: error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("100000", 100_000), ("1e5", 100_000), ("100_000", 100_000), ("2.5e6", 2_500_000)],
+)
+def test_whole_numbers_may_be_written_with_exponents_and_underscores(text, found):
+    (config,) = plan("cartpole", "--env-steps", text)
+
+    assert config.run.env_steps == found
+
+
+@pytest.mark.parametrize("text", ["1.5", "1.5e0", "15e-1", "inf", "nan", "1e999", "", "1__0", "٣"])
+def test_what_is_no_whole_number_is_refused(text):
+    with pytest.raises(ConfigError, match="--env-steps: needs a whole number"):
+        read("cartpole", f"--env-steps={text}")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,26 @@ def bowl(loss: Callable[[Tensor, Batch], Tensor], **config: Any) -> tuple[Learne
     return Learner(made, LearnerConfig(**settings), EnvConfig(), CPU), made
 
 
+class TwoBowls(Bowl):
+    """An algorithm with two losses in each step; the second one depends on the reward."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda w, _: w**2)
+        self.other = nn.Parameter(torch.ones(1))
+        self.networks["other"] = nn.ParameterList([self.other])
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return super().groups() | {"other": [self.other]}
+
+    def losses(self, batch: Batch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
+        yield from super().losses(batch, step=step, rng=rng)
+        yield Loss("other", (self.other * self.weight.detach() * batch.reward[0]).sum(), None, {})
+
+
+def two_bowls(**config: Any) -> Learner:
+    return Learner(TwoBowls(), LearnerConfig(**{"lr": 0.1} | config), EnvConfig(), CPU)
+
+
 class TestSteps:
     def test_only_learn_changes_weights(self) -> None:
         made = learner(EnvConfig(normalize_reward=True), lr_decay=Decay.LINEAR)
@@ -224,6 +244,27 @@ class TestBadSteps:
         assert (facts.td_error, facts.metrics) == (None, {})
         assert fingerprint(after[1]) == fingerprint(before[1])  # optimizer and networks
         assert (made.learner_steps, made.skipped, one.settled) == (1, 1, 1)
+
+    @pytest.mark.parametrize("optimizer", list(Optimizer))
+    @pytest.mark.parametrize("good", [0, 2], ids=["at first", "later"])
+    def test_a_step_whose_second_loss_is_not_finite_changes_nothing_at_all(
+        self, limit: float | None, optimizer: Optimizer, good: int
+    ) -> None:
+        made = two_bowls(optimizer=optimizer, max_grad_norm=limit)
+        for _ in range(good):
+            made.learn(batch(reward=np.array([1.0], np.float32)))
+        before = made.state()
+        facts = made.learn(batch(reward=np.array([NAN], np.float32)))
+        after = made.state()
+
+        assert (facts.td_error, facts.metrics) == (None, {})
+        assert fingerprint(after[1]) == fingerprint(before[1])  # optimizers and networks
+        assert (made.learner_steps, made.skipped) == (good, 1)
+        twin = two_bowls(optimizer=optimizer, max_grad_norm=limit)
+        for _ in range(good + 1):
+            twin.learn(batch(reward=np.array([1.0], np.float32)))
+        made.learn(batch(reward=np.array([1.0], np.float32)))
+        assert fingerprint(made.state()[1]) == fingerprint(twin.state()[1])
 
     def test_a_reward_of_nan_is_such_a_step(self, limit: float | None) -> None:
         made = learner(max_grad_norm=limit)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rookery.config.schema import Image, NetConfig
 from rookery.errors import ConfigError
 from rookery.networks.critics import Critic, share_normalization, with_action
-from rookery.networks.encoders import Features, Normalize, observe
+from rookery.networks.encoders import Features, Normalize, normalizers, observe
 from rookery.networks.mlp import build
 from rookery.networks.target_network import TargetNetwork
 from rookery.types import ActionSpec, EnvSpec, Leaf, LeafKind
@@ -191,7 +191,7 @@ def test_a_critic_uses_the_actors_statistics_and_leaves_actions_alone(
     before = critic(obs, action)
 
     frame = {leaf.name: torch.randn(64, *leaf.shape) * 9 + 5 for leaf in spec.obs}
-    observe(actor, frame)
+    observe(normalizers(actor), frame)
 
     theirs = [part for part in actor.modules() if isinstance(part, Normalize)]
     for module in (critic, target):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rookery.config.schema import NetConfig
-from rookery.networks.encoders import Features, Normalize, observe
+from rookery.networks.encoders import Features, Normalize, normalizers, observe
 from rookery.networks.mlp import build
 from rookery.networks.noisy import resample_noise
 from rookery.networks.target_network import TargetNetwork
@@ -83,7 +83,7 @@ def test_running_statistics_are_the_leaders_own() -> None:
     led = leader(normalize=True)
     follower = TargetNetwork(led)
 
-    observe(led, {"": X * 3 + 1})
+    observe(normalizers(led), {"": X * 3 + 1})
 
     assert torch.equal(follower.network(X), led(X))
 

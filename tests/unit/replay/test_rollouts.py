@@ -395,7 +395,7 @@ class TestInARun:
 
     def test_memory_is_estimated_for_rollouts_and_not_for_replay(self):
         with closing(build_parts(config(**{"env.check": False}))) as parts:
-            need = estimate(parts.config, parts.spec, parts.learner)
+            need = estimate(parts.config, parts.spec, parts.learner.algorithm)
             rows = parts.config.capacity * row_bytes(schema_of(parts.spec))
 
             assert parts.replay.ring.capacity == parts.config.capacity

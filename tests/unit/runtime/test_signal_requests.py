@@ -1,7 +1,12 @@
 """Signals become requests, in the main thread alone."""
 
+import contextlib
 import signal
+import subprocess
+import sys
 import threading
+
+import pytest
 
 from rookery.runtime.signals import REASONS, Interrupts
 
@@ -31,3 +36,79 @@ def test_in_the_main_thread_they_take_the_signals_and_give_them_back():
         assert signal.getsignal(signal.SIGINT) == interrupts.handle
 
     assert _handlers() == before
+
+
+RAISED = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+
+
+def begin_after(number: int, raised: type[BaseException]) -> None:
+    with Interrupts() as interrupts:
+        with contextlib.suppress(raised):
+            signal.raise_signal(number)
+        interrupts.begin()
+
+
+def fail_after(number: int, raised: type[BaseException]) -> None:
+    with Interrupts():
+        with contextlib.suppress(raised):
+            signal.raise_signal(number)
+        raise RuntimeError("no compiled object yet")
+
+
+@pytest.mark.parametrize(("number", "raised"), RAISED)
+def test_a_signal_whose_exception_was_caught_ends_the_start_at_begin(number, raised):
+    with pytest.raises(raised):
+        begin_after(number, raised)
+
+
+@pytest.mark.parametrize(("number", "raised"), RAISED)
+def test_an_error_that_a_signal_has_caused_is_replaced_by_the_signals_exception(number, raised):
+    with pytest.raises(raised):
+        fail_after(number, raised)
+
+
+def test_an_error_without_a_signal_stays_as_it_is():
+    with pytest.raises(RuntimeError), Interrupts():
+        raise RuntimeError("of the environment")
+
+
+COMMAND = """
+import contextlib, ctypes, signal, threading
+from rookery.runtime.signals import Interrupts
+from rookery.terminal import abrupt_exit
+
+abrupt_exit.start_command()
+with Interrupts():
+    {body}
+"""
+IGNORED = {
+    "callback": "ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal({number}))()",
+    "destructor": "type('Gone', (), {{'__del__': lambda self: signal.raise_signal({number})}})()",
+}
+
+
+def ended(body: str) -> subprocess.CompletedProcess[str]:
+    script = COMMAND.format(body=body)
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("where", IGNORED)
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(2, 130, "interrupted"), (15, 143, "terminated")]
+)
+def test_a_signal_where_python_ignores_exceptions_ends_a_command_without_a_traceback(
+    where, number, code, said
+):
+    done = ended(IGNORED[where].format(number=number) + "; threading.Event().wait(50)")
+
+    assert (done.returncode, done.stderr) == (code, f"rookery: {said}\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143), (1, 143)])
+def test_a_command_that_is_still_starting_ends_although_the_exception_was_caught(number, code):
+    body = f"""with contextlib.suppress(BaseException):
+        signal.raise_signal({number})
+    threading.Event().wait(50)"""
+
+    assert ended(body).returncode == code

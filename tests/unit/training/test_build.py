@@ -112,11 +112,16 @@ class TestBeginning:
     def test_a_factory_takes_the_place_of_the_id(self, wired: Any) -> None:
         assert wired({"env.kwargs": {"classes": 5}}, factory=basic.Echo).spec.action.n == 5
 
-    def test_approval_is_asked_with_the_spec_and_the_learner(self, wired: Any) -> None:
+    def test_approval_is_asked_once_with_the_spec_and_the_shapes_of_all_weights(
+        self, wired: Any
+    ) -> None:
         asked: list[Any] = []
-        parts = wired(approve=lambda spec, learner: asked.append((spec, learner)))
+        parts = wired(approve=lambda spec, algorithm: asked.append((spec, algorithm)))
 
-        assert asked == [(parts.spec, parts.learner)]
+        [(spec, algorithm)] = asked
+        assert spec == parts.spec
+        shapes = {name: weight.shape for name, weight in algorithm.acting.state_dict().items()}
+        assert shapes == {name: array.shape for name, array in parts.learner.weights().items()}
 
     @pytest.mark.parametrize("storage", ["memory", "disk"])
     def test_replay_lives_where_it_was_asked_to(
@@ -261,7 +266,7 @@ def test_a_run_that_is_refused_leaves_no_environment_open(wired: Any) -> None:
         def close(self) -> None:
             closed.append(self)
 
-    def refuse(spec: Any, learner: Any) -> None:
+    def refuse(spec: Any, algorithm: Any) -> None:
         raise CheckpointError("no")
 
     with pytest.raises(CheckpointError):

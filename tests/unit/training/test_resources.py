@@ -6,9 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
+from rookery.algorithms import build_algorithm, outline_algorithm, row_spec
+from rookery.config.algorithms import known
 from rookery.config.load import load
 from rookery.config.schema import Config, Engine
+from rookery.envs.make import make
 from rookery.errors import ConfigError
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.runtime import machine
@@ -30,6 +34,7 @@ from rookery.training.resources import (
     refuse_memory,
     refuse_what_cannot_fit,
 )
+from rookery.types import EnvSpec
 
 NEED = ResourceEstimate(replay=6_000, weights=300, processes=100, checkpoints=9_000)
 
@@ -48,7 +53,7 @@ def parts() -> Iterator[Parts]:
 
 class TestAdding:
     def test_replay_is_at_least_its_rows(self, parts: Parts) -> None:
-        need = estimate(parts.config, parts.spec, parts.learner)
+        need = estimate(parts.config, parts.spec, parts.learner.algorithm)
         rows = 500 * row_bytes(schema_of(parts.spec))
 
         assert rows <= need.replay <= 1.5 * rows
@@ -58,20 +63,24 @@ class TestAdding:
         # size, the running return scale (3 numbers) with them; two moments; an actor's, and
         # five copies elsewhere.
         net = 4 * ((8 * 4 + 4) + (4 * 2 + 2))
-        need = estimate(parts.config, parts.spec, parts.learner)
+        need = estimate(parts.config, parts.spec, parts.learner.algorithm)
 
         assert need.weights == (2 * net + 3 * 4) + 2 * net + (COPIES + 1) * net
         assert need.processes == PROCESSES * PROCESS_BYTES
 
     def test_checkpoints_hold_rows_only_where_they_are_asked_to(self, parts: Parts) -> None:
-        with_rows = estimate(parts.config, parts.spec, parts.learner)
-        without = estimate(config(**{"checkpoint.replay": False}), parts.spec, parts.learner)
+        with_rows = estimate(parts.config, parts.spec, parts.learner.algorithm)
+        without = estimate(
+            config(**{"checkpoint.replay": False}), parts.spec, parts.learner.algorithm
+        )
 
         assert with_rows.checkpoints - without.checkpoints == with_rows.replay
 
     def test_every_checkpoint_kept_takes_room(self, parts: Parts) -> None:
         two, five = (
-            estimate(config(**{"checkpoint.keep": keep}), parts.spec, parts.learner).checkpoints
+            estimate(
+                config(**{"checkpoint.keep": keep}), parts.spec, parts.learner.algorithm
+            ).checkpoints
             for keep in (2, 5)
         )
         net = 4 * ((8 * 4 + 4) + (4 * 2 + 2))
@@ -84,7 +93,11 @@ class TestAdding:
         net = 4 * ((8 * 4 + 4) + (4 * 2 + 2))
         local_actors = {"run.mode": "async", "actor.num": 5}
         local, central = (
-            estimate(config(**local_actors, **{"actor.inference": who}), parts.spec, parts.learner)
+            estimate(
+                config(**local_actors, **{"actor.inference": who}),
+                parts.spec,
+                parts.learner.algorithm,
+            )
             for who in ("local", "central")
         )
 
@@ -92,9 +105,9 @@ class TestAdding:
         assert local.weights - central.weights == 4 * net
 
     def test_more_rows_need_more(self, parts: Parts) -> None:
-        ten = estimate(config(**{"replay.capacity": 5_000}), parts.spec, parts.learner)
+        ten = estimate(config(**{"replay.capacity": 5_000}), parts.spec, parts.learner.algorithm)
 
-        assert ten.replay == 10 * estimate(parts.config, parts.spec, parts.learner).replay
+        assert ten.replay == 10 * estimate(parts.config, parts.spec, parts.learner.algorithm).replay
 
 
 @pytest.mark.parametrize(
@@ -162,6 +175,18 @@ class TestRefusing:
         said = str(caught.value)
         assert f"needs 9.0 kB of disk, {tmp_path} has 5.0 kB free" in said
         assert "set checkpoint.replay=false" in said
+
+    def test_too_large_networks_say_which_setting_to_change(
+        self, room: Any, tmp_path: Path
+    ) -> None:
+        need = NEED._replace(weights=7_000)
+
+        room(5_000, 10**9)
+        with pytest.raises(ConfigError, match=r"are available; lower net\.hidden \(\[4\]\)$"):
+            refuse_what_cannot_fit(need, config(), tmp_path)
+        room(10**9, 5_000)
+        with pytest.raises(ConfigError, match=r"lower net\.hidden \(\[4\]\), or checkpoint\.keep"):
+            refuse_what_cannot_fit(need, config(), tmp_path)
 
 
 def local_actors(num: int, engine: str = "processes", **changes: Any) -> Config:
@@ -282,8 +307,56 @@ def test_a_run_that_does_not_fit_is_refused_before_replay_takes_its_memory(
     room(10**6, 10**12)
     huge = config(**{"replay.capacity": 10**11})  # terabytes: creating the ring would fail
 
-    def approve(spec: Any, learner: Any) -> None:
-        refuse_what_cannot_fit(estimate(huge, spec, learner), huge, tmp_path)
+    def approve(spec: Any, algorithm: Any) -> None:
+        refuse_what_cannot_fit(estimate(huge, spec, algorithm), huge, tmp_path)
 
     with pytest.raises(ConfigError, match=r"lower replay\.capacity \(100000000000\)"):
         build_parts(huge, approve=approve)
+
+
+def test_networks_that_do_not_fit_are_refused_before_they_take_their_memory(
+    room: Any, tmp_path: Path
+) -> None:
+    room(10**6, 10**12)
+    huge = config(**{"net.hidden": [10**6, 10**6]})  # terabytes: building them would fail
+
+    def approve(spec: Any, algorithm: Any) -> None:
+        refuse_what_cannot_fit(estimate(huge, spec, algorithm), huge, tmp_path)
+
+    with pytest.raises(ConfigError, match=r"lower net\.hidden \(\[1000000, 1000000\]\)"):
+        build_parts(huge, approve=approve)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in known() if name != "team"))
+def test_every_algorithm_is_measured_without_memory_for_its_weights(name: str) -> None:
+    env = "Pendulum-v1" if name in ("ddpg", "td3", "sac", "tqc") else "CartPole-v1"
+    asked = load(changes={"algo.name": name, "env.id": env, "net.hidden": [8, 8]})
+    envs = make(asked.env, 1)
+    outline, built = outline_algorithm(asked, envs.spec), build_algorithm(asked, envs.spec)
+    envs.close()
+
+    assert outline is not None
+    assert {weight.device.type for weight in outline.networks.state_dict().values()} == {"meta"}
+    spec = row_spec(envs.spec, built)
+    assert row_spec(envs.spec, outline) == spec
+    assert estimate(asked, spec, outline) == estimate(asked, spec, built)
+
+
+class ReadsItsWeights(nn.Linear):
+    """A user's network whose constructor computes with the values of its weights."""
+
+    def __init__(self, spec: EnvSpec, outputs: int):
+        super().__init__(spec.obs[0].shape[0], outputs)
+        self.first = float(self.weight[0, 0])
+
+
+def test_a_network_that_needs_values_is_measured_after_it_is_built(tmp_path: Path) -> None:
+    asked = config(**{"net.custom": f"{__name__}:ReadsItsWeights"})
+    measured: list[ResourceEstimate] = []
+
+    made = build_parts(
+        asked, approve=lambda spec, algorithm: measured.append(estimate(asked, spec, algorithm))
+    )
+    made.close()
+
+    assert measured[0].weights > 0
