@@ -61,6 +61,30 @@ def test_what_was_saved_before_an_environment_broke_is_there_to_go_on_from(tmp_p
         assert training_run.parts.counters.env_steps == found.env_steps
 
 
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("mode", [{}, {"run.mode": "sync", "run.engine": "inline"}])
+def test_an_environment_that_calls_sys_exit_is_named_with_its_step(mode, tmp_path):
+    with (
+        pytest.raises((EnvError, LostError)) as raised,
+        begin(tmp_path, moody("leave") | mode) as training_run,
+    ):
+        finish(training_run)
+
+    where = "misbehaving_envs:Moody, environment 0, step 60: step raised SystemExit: 0"
+    assert where in str(raised.value)
+    assert raised.value.exit_code == 3
+
+
+def test_a_command_whose_environment_calls_sys_exit_says_so_and_ends_with_3(forker, tmp_path):
+    settings = SMALL | {"env.id": "misbehaving_envs:Moody", "env.check": "false"}
+    settings |= {"env.kwargs": "{mood: leave, at: 60}", "run.env_steps": 2_000}
+    argv = ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(settings)]
+    run = forker.start(argv, tmp_path)
+
+    assert run.wait() == 3, run.said
+    assert "misbehaving_envs:Moody, environment 0, step 60: step raised SystemExit: 0" in run.said
+
+
 EXPLODING = moody("huge", at=50) | {"learner.max_grad_norm": None, "learner.lr": 1e30}
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,10 @@ def _raise(answer: Any) -> Any:
     raise RuntimeError("the motor is on fire")
 
 
+def _leave(answer: Any) -> Any:
+    sys.exit(0)
+
+
 def _nan(answer: Any) -> Any:
     return np.full(2, np.nan, np.float32), *answer[1:]
 
@@ -158,6 +163,7 @@ def _huge(answer: Any) -> Any:
 
 MOODS = {
     "raise": _raise,
+    "leave": _leave,
     "nan": _nan,
     "die": _die,
     "hang": _hang,

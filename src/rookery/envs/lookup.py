@@ -23,6 +23,7 @@ from gymnasium.vector import VectorEnv
 
 from rookery import plugins
 from rookery.config.schema import EnvConfig
+from rookery.envs.env_fault import ENV_ERRORS
 from rookery.envs.turn_based.game import Games
 from rookery.envs.turn_based.pettingzoo import kind_of
 from rookery.envs.turn_based.tables import Tables
@@ -115,7 +116,7 @@ def load(path: str, setting: str) -> Any:
 def _import(module: str, setting: str) -> Any:
     try:
         return plugins.load_module(module)
-    except Exception as error:  # importing runs a user's code, which may raise anything
+    except ENV_ERRORS as error:  # importing runs a user's code, which may raise anything
         install = INSTALL.get(module.partition(".")[0], "install it")
         raise ConfigError(
             f"{setting} names the module {module!r}, which cannot be imported "
@@ -244,7 +245,7 @@ def _creator(entry_point: Any) -> Any:
         return entry_point
     try:
         return registration.load_env_creator(entry_point)
-    except Exception as error:  # importing runs other code, which may raise anything
+    except ENV_ERRORS as error:  # importing runs other code, which may raise anything
         raise ConfigError(
             f"the environment's {entry_point!r} cannot be imported "
             f"({type(error).__name__}: {error}); install what it needs"

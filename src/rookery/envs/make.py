@@ -1,5 +1,6 @@
 """Construction and checking of environments, as the `env` section of the settings says."""
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rookery.config.schema import EnvConfig
 from rookery.envs.action_masks import Corrected
-from rookery.envs.env_fault import Fault
+from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.step_checks import BoxingGuard, Guard
@@ -52,7 +53,8 @@ def make(
     try:
         return Envs(vector, entry.name, config.frame_stack)
     except ConfigError:
-        vector.close()
+        with contextlib.suppress(EnvError):
+            _close(entry, vector)
         raise
 
 
@@ -70,7 +72,7 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
         )
     env: Env = _made(entry, entry.one)
     if kind_of(env) is not None:
-        env.close()
+        _close(entry, env)
         raise ConfigError(
             f"{entry.name} is a game, and an environment for one agent is needed; leave out "
             "settings that need it, such as replay.hindsight"
@@ -81,7 +83,7 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
 def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
     """Runs gymnasium's checker on a temporary environment and returns its warnings.
 
-    Raises `EnvError` if the checker fails and `ConfigError` for unsupported spaces. A PettingZoo
+    Raises `EnvError` if the checker or `close` fails and `ConfigError` for unsupported spaces. A PettingZoo
     environment is checked with a few random steps instead. For an environment that exists only as a
     native vector (a batched implementation of its own), nothing is checked.
     """
@@ -91,13 +93,15 @@ def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
     env = _made(entry, entry.one)
     try:
         if kind_of(env) is not None:
-            return _try_game(make(config, 1, factory=factory))
-        codec = SpaceCodec(env.observation_space, env.action_space)
-        guarded = Guard(env, codec)
-        masked = any(leaf.kind is LeafKind.MASK for leaf in codec.leaves)
-        return _checked(entry.name, Corrected(guarded) if masked else guarded)
-    finally:
-        env.close()
+            found = _try_game(make(config, 1, factory=factory))
+        else:
+            found = _checked(entry.name, env)
+    except BaseException:  # raised again, and more important than an error of `close`
+        with contextlib.suppress(EnvError):
+            _close(entry, env)
+        raise
+    _close(entry, env)
+    return found
 
 
 def _try_game(envs: Envs) -> list[str]:
@@ -128,16 +132,16 @@ def _native(entry: EnvEntry, num: int) -> Vector | None:
     many = entry.many
     vector: Vector = _made(entry, lambda: many(num))
     known = vector.metadata.get("autoreset_mode") in MODES
-    if entry.one is None or (known and _alike(vector, _made(entry, entry.one))):
+    if entry.one is None or (known and _alike(entry, vector, _made(entry, entry.one))):
         return vector
-    vector.close()
+    _close(entry, vector)
     return None
 
 
-def _alike(vector: Vector, one: Env) -> bool:
+def _alike(entry: EnvEntry, vector: Vector, one: Env) -> bool:
     """Returns whether a vector has the same spaces as a single environment; closes the latter."""
     spaces = (one.observation_space, one.action_space)
-    one.close()
+    _close(entry, one)
     return spaces == (vector.single_observation_space, vector.single_action_space)
 
 
@@ -146,7 +150,7 @@ def _synchronous(entry: EnvEntry, num: int) -> Vector:
         raise ConfigError(f"{entry.name} has no entry point; register it with one")
     first = _made(entry, entry.one)
     if (kind := kind_of(first)) is not None:
-        first.close()
+        _close(entry, first)
         return _tables(entry, kind, num)
     codec = SpaceCodec(first.observation_space, first.action_space)
     rest = (_made(entry, entry.one) for _ in range(num - 1))
@@ -173,6 +177,8 @@ def _made(entry: EnvEntry, build: Callable[[], Any]) -> Any:
         return build()
     except RookeryError:
         raise
+    except SystemExit as error:
+        raise EnvError(f"{entry.name}: {raised('the constructor', error)}") from error
     except Exception as error:  # a constructor may raise anything
         raise ConfigError(
             f"{entry.name} could not be made ({type(error).__name__}: {error}); "
@@ -180,7 +186,18 @@ def _made(entry: EnvEntry, build: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _checked(name: str, env: Env) -> list[str]:
+def _close(entry: EnvEntry, env: Env | Vector) -> None:
+    try:
+        env.close()
+    except ENV_ERRORS as error:  # a user's code may raise anything
+        raise EnvError(f"{entry.name}: {raised('close', error)}") from error
+
+
+def _checked(name: str, bare: Env) -> list[str]:
+    codec = SpaceCodec(bare.observation_space, bare.action_space)
+    env: Env = Guard(bare, codec)
+    if any(leaf.kind is LeafKind.MASK for leaf in codec.leaves):
+        env = Corrected(env)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         reused = _run_checker(name, env)
@@ -194,7 +211,7 @@ def _run_checker(name: str, env: Env) -> list[str]:
         check_env(env, skip_render_check=True, skip_close_check=True)
     except Fault as fault:
         raise EnvError(f"{name}: {fault.what}") from fault.__cause__
-    except Exception as error:  # the checker, and the environment in it, may raise anything
+    except ENV_ERRORS as error:  # the checker, and the environment in it, may raise anything
         text = _plain(str(error))
         if isinstance(error, AssertionError) and REUSED in text:
             return [text]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from rookery.envs.env_fault import OLD_STEP, RESET_FORM, STEP_FORM, Fault, raised
+from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, RESET_FORM, STEP_FORM, Fault, raised
 from rookery.envs.spaces import SpaceCodec
 
 Env: TypeAlias = gym.Env[Any, Any]
@@ -57,7 +57,7 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
             return getattr(self.env, call)(*args, **kwargs)
         except Fault:
             raise
-        except Exception as error:  # a user's environment may raise anything
+        except ENV_ERRORS as error:  # a user's environment may raise anything
             raise Fault(raised(call, error), self._index) from error
 
     def _check_obs(self, call: str, obs: Any) -> None:

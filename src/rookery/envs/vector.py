@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rookery.config.schema import EnvConfig
 from rookery.envs import env_state as states
 from rookery.envs.action_masks import refuse_forbidden
-from rookery.envs.env_fault import OLD_STEP, STEP_FORM, Fault, raised
+from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, STEP_FORM, Fault, raised
 from rookery.envs.spaces import SpaceCodec, narrowed
 from rookery.envs.step_checks import BOX
 from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables
@@ -210,7 +210,7 @@ class Envs:
             states.restore(self._vector, state["layers"])
         except CheckpointError:
             raise
-        except Exception as error:  # a user's restore_state may raise anything
+        except ENV_ERRORS as error:  # a user's restore_state may raise anything
             raise EnvError(f"{self.name}: {raised('restore_state', error)}") from error
         self._calls, self._skipped = state["calls"], np.array(state["skipped"], dtype=np.int64)
         self._ended = np.array(state["ended"], dtype=np.bool_)
@@ -239,7 +239,7 @@ class Envs:
                 continue
             try:
                 layer.restore_progress(one)
-            except Exception as error:  # a user's code may raise anything
+            except ENV_ERRORS as error:  # a user's code may raise anything
                 what = raised("restore_progress", error)
                 raise EnvError(f"{self.name}: {what}") from error
 
@@ -261,7 +261,7 @@ class Envs:
         first = self._vector.envs[0] if isinstance(self._vector, SyncVectorEnv) else self._vector
         try:
             frame: Any = first.render()
-        except Exception as error:  # a user's code may raise anything
+        except ENV_ERRORS as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('render', error)}") from error
         if first is self._vector and frame is not None:
             frame = frame[0]
@@ -271,7 +271,9 @@ class Envs:
         """Closes every environment; a second call does nothing."""
         try:
             self._vector.close()
-        except Exception as error:  # a user's code may raise anything
+        except Fault as fault:
+            raise self._error(fault) from fault.__cause__
+        except ENV_ERRORS as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('close', error)}") from error
 
     def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
@@ -279,7 +281,7 @@ class Envs:
             return getattr(self._vector, call)(*args, **kwargs)
         except Fault as fault:
             raise self._error(fault, call) from fault.__cause__
-        except Exception as error:  # an environment may raise anything
+        except ENV_ERRORS as error:  # an environment may raise anything
             raise self._error(Fault(raised(call, error)), call) from error
 
     def _error(self, fault: Fault, call: str = "") -> EnvError:

@@ -188,7 +188,7 @@ class _EvaluationProcess:
             try:
                 evaluator = evaluator or self._evaluator()
                 evaluated = self._evaluate(evaluator, snapshot)
-            except Exception:  # the user's environment may raise anything; training continues
+            except (Exception, SystemExit):  # a user's code may raise anything; training continues
                 evaluated = SnapshotEvaluated(
                     snapshot.counters.env_steps, (), (), None, traceback.format_exc()
                 )

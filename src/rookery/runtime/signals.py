@@ -8,6 +8,7 @@ from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
+from rookery.errors import Terminated
 from rookery.event import Reason
 
 REASONS: dict[int, Reason] = {
@@ -24,8 +25,8 @@ LATE = "could not stop in time; the last periodic checkpoint is intact"
 class Interrupts:
     """Context manager for Ctrl+C and SIGTERM: the first signal stops the run, the second kills it.
 
-    Until `begin()` is called there is nothing to save, and a signal raises KeyboardInterrupt or
-    SystemExit. Outside the main thread it does nothing, since Python delivers no signals there. If
+    Until `begin()` is called there is nothing to save, and a signal raises KeyboardInterrupt, or
+    `Terminated`, which leaves the context as SystemExit. Outside the main thread it does nothing, since Python delivers no signals there. If
     contexts are nested, the one entered last handles the signals.
     """
 
@@ -55,6 +56,8 @@ class Interrupts:
         if self._watch is not None:
             _stage.leave(self)
             self._watch.close()
+        if isinstance(error, Terminated):
+            raise SystemExit(self.exit_code) from None
 
     def begin(self) -> None:
         """From now on the first signal only sets `reason`, so that the run can save and stop."""
@@ -63,7 +66,7 @@ class Interrupts:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Signal handler: the first signal sets `reason`, the second ends the process at once.
 
-        Before `begin()` the first signal also raises KeyboardInterrupt or SystemExit.
+        Before `begin()` the first signal also raises KeyboardInterrupt or `Terminated`.
         """
         reason = REASONS[number]
         if self.reason is not None:
@@ -72,7 +75,7 @@ class Interrupts:
         if not self._gentle:
             if reason is Reason.INTERRUPTED:
                 raise KeyboardInterrupt
-            raise SystemExit(EXIT_CODES[reason])
+            raise Terminated
 
     @property
     def wakeup_fd(self) -> int:

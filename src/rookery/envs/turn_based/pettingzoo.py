@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from rookery.envs.env_fault import Fault, raised
+from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.turn_based.game import MASK, OBSERVATION
 from rookery.errors import ConfigError
 from rookery.types import Array, Bools, Floats, Rows
@@ -182,7 +182,7 @@ class ZooGames(ABC):
     def _call(self, table: int, call: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return getattr(self._envs[table], call)(*args, **kwargs)
-        except Exception as error:  # an environment may raise anything
+        except ENV_ERRORS as error:  # an environment may raise anything
             raise Fault(raised(call, error), table) from error
 
     def export_state(self) -> dict[str, Any] | None:
@@ -193,8 +193,8 @@ class ZooGames(ABC):
         raise NotImplementedError("nothing was exported")
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        for table in range(self.num):
+            self._call(table, "close")
 
     @abstractmethod
     def _begin(self, table: int, seed: int) -> None:
