@@ -16,6 +16,7 @@ from rookery.checkpoints.saver import CHECKPOINTS, Saver
 from rookery.checkpoints.stale_files import remove_unfinished
 from rookery.config.load import differences, load_run
 from rookery.config.schema import Config, Mode, refuse_a_league_of_one
+from rookery.engines.pickling import pickled
 from rookery.envs.lookup import name_of
 from rookery.envs.make import Factory, check
 from rookery.envs.turn_based.opponents import opponents_builder
@@ -153,6 +154,7 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
         return
     _refuse_what_cannot_start(config)
     if request.factory is not None:
+        pickled(request.factory, f"env={name_of(request.factory)}")  # every process makes its own
         config = replace(config, env=replace(config.env, id=name_of(request.factory)))
     notice(f"starting {config.name}, seed {config.run.seed}")
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
