@@ -25,7 +25,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, Never, TypedDict
 
-
 from rookery.config.schema import ClusterConfig
 from rookery.engines import processes
 from rookery.engines.library_internals import (

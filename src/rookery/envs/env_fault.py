@@ -29,8 +29,8 @@ ADVICE = (
 )
 
 
-# What the code of an environment may raise. `sys.exit` in it does not end the process: the run would
-# end without a word, and with the exit code that the environment chose.
+# What the code of an environment may raise. `sys.exit` in it does not end the process: the run
+# would end without a message, and with the exit code that the environment chose.
 ENV_ERRORS = (Exception, SystemExit)
 EnvException: TypeAlias = Exception | SystemExit
 

@@ -38,6 +38,9 @@ FRAMES = "rgb_array"
 INSTALL = {"pettingzoo": "pip install 'rookery[pettingzoo]'"}  # module → how to get it
 
 
+MOST_NAMED = 8  # classes and functions of a module that an error lists
+
+
 class EnvEntry(NamedTuple):
     """The two constructors of an environment: of a single instance and of a native vector.
 
@@ -66,6 +69,7 @@ def find(config: EnvConfig, given: Given | None = None, *, render: bool = False)
             return _own_game(given, game, config)
         found = _thing(given)
         if found is None:
+            _refuse_missing(given)
             return _registered(_spec(given), config, wrap, render)
         return _callable(given, found, config, wrap, render)
     if isinstance(given, gym.Env):
@@ -138,6 +142,34 @@ def _thing(path: str) -> Callable[..., Env] | None:
     except AttributeError:
         return None
     return found if callable(found) else None
+
+
+def _refuse_missing(path: str) -> None:
+    """Raises `ConfigError` if `path`, `module:name`, names no class or function of its module.
+
+    Does nothing if the name is that of a registered Gymnasium id, or no Python name: it may be a
+    misspelt id, such as `module:Id-v0`.
+    """
+    module, colon, name = path.partition(":")
+    registered = name in gym.registry or registration.find_highest_version(None, name) is not None
+    if not colon or not name.replace(".", "").isidentifier() or registered:
+        return
+    members = vars(plugins.load_module(module)).items()
+    there = [key for key, own in members if _makes_envs(own, module)]
+    near = difflib.get_close_matches(name, there, n=1)
+    hint = f"did you mean '{module}:{near[0]}'? " if near else ""
+    raise ConfigError(
+        f"env.id is {path!r}; {module} has no class or function {name!r}; {hint}"
+        f"it has {', '.join(there[:MOST_NAMED]) or 'none that makes environments'}; correct the "
+        "name"
+    )
+
+
+def _makes_envs(own: Any, module: str) -> bool:
+    """Returns whether a member of a module is an environment class or a function defined there."""
+    if inspect.isclass(own):
+        return issubclass(own, gym.Env) and not issubclass(own, gym.Wrapper) and own is not gym.Env
+    return inspect.isfunction(own) and own.__module__ == module
 
 
 def _game(name: str) -> Callable[..., Games] | None:

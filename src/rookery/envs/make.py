@@ -12,10 +12,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rookery.config.schema import EnvConfig
 from rookery.envs.action_masks import Corrected
+from rookery.envs.check_guard import CheckGuard
 from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
 from rookery.envs.spaces import SpaceCodec
-from rookery.envs.step_checks import BoxingGuard, Guard
+from rookery.envs.step_checks import BoxingGuard
 from rookery.envs.turn_based.pettingzoo import ZooGames, kind_of
 from rookery.envs.turn_based.tables import Tables, any_allowed
 from rookery.envs.vector import MODES, Envs, Steps
@@ -83,9 +84,9 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
 def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
     """Runs gymnasium's checker on a temporary environment and returns its warnings.
 
-    Raises `EnvError` if the checker or `close` fails and `ConfigError` for unsupported spaces. A PettingZoo
-    environment is checked with a few random steps instead. For an environment that exists only as a
-    native vector (a batched implementation of its own), nothing is checked.
+    Raises `EnvError` if the checker or `close` fails and `ConfigError` for unsupported spaces. A
+    PettingZoo environment is checked with a few random steps instead. For an environment that
+    exists only as a native vector (a batched implementation of its own), nothing is checked.
     """
     entry = find(config, factory)
     if entry.one is None:  # a native vector only, for which there is no checker
@@ -195,7 +196,7 @@ def _close(entry: EnvEntry, env: Env | Vector) -> None:
 
 def _checked(name: str, bare: Env) -> list[str]:
     codec = SpaceCodec(bare.observation_space, bare.action_space)
-    env: Env = Guard(bare, codec)
+    env: Env = CheckGuard(bare, codec)
     if any(leaf.kind is LeafKind.MASK for leaf in codec.leaves):
         env = Corrected(env)
     with warnings.catch_warnings(record=True) as caught:

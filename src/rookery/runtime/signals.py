@@ -26,8 +26,9 @@ class Interrupts:
     """Context manager for Ctrl+C and SIGTERM: the first signal stops the run, the second kills it.
 
     Until `begin()` is called there is nothing to save, and a signal raises KeyboardInterrupt, or
-    `Terminated`, which leaves the context as SystemExit. Outside the main thread it does nothing, since Python delivers no signals there. If
-    contexts are nested, the one entered last handles the signals.
+    `Terminated`, which leaves the context as SystemExit. Outside the main thread it does nothing,
+    since Python delivers no signals there. If contexts are nested, the one entered last handles the
+    signals.
     """
 
     def __init__(self) -> None:
