@@ -63,9 +63,11 @@ class Maturing(Wander):
 class Staged(Wander):
     """Stops for ever at one stage of a run, having made the file `reached`.
 
-    check: gymnasium's checker resets it. wire: the actor resets it. play: the actor has played a
-    while. judge: the evaluator plays. compiled: like play, but where no signal gets through.
-    close: the run is over and says goodbye. seize: like judge, and no other thread runs Python.
+    make: its constructor, in the training process. judge make: its constructor, in the evaluation
+    process. check: gymnasium's checker resets it. wire: the actor resets it. play: the actor has
+    played a while. judge: the evaluator plays. compiled: like play, but where no signal gets
+    through. close: the run is over and says goodbye. seize: like judge, and no other thread runs
+    Python.
     """
 
     made = 0  # in this process
@@ -74,6 +76,7 @@ class Staged(Wander):
         super().__init__()
         type(self).made += 1
         self._reached, self._at, self._checked = Path(reached), at, type(self).made == 1
+        self._hang("judge make" if judging() else "make")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -99,6 +102,18 @@ class Staged(Wander):
         if stage == self._at:
             self._reached.touch()
             HANGS.get(stage, lambda: time.sleep(FOREVER_S))()
+
+
+class Sluggish(Wander):
+    """Takes some time for every step, except where it is judged."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self._step_s = step_s
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.0 if judging() else self._step_s)
+        return super().step(action)
 
 
 class Brood(Wander):

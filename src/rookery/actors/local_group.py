@@ -41,7 +41,7 @@ from rookery.actors.messages import (
     RestoreActor,
     SaveActor,
 )
-from rookery.actors.single_actor import HangWatch
+from rookery.actors.single_actor import watch_inline
 from rookery.actors.start_errors import unstarted
 from rookery.config.schema import Config, Engine, Inference
 from rookery.engines import ENGINES
@@ -117,7 +117,7 @@ class LocalActors:
         self.rings: list[Ring] = []
         self.seats: list[ActorSeat] = []
         inline = config.engine is Engine.INLINE
-        self._hangs = HangWatch(config, spec) if inline else None
+        self._hangs = watch_inline(config, spec, envs) if inline else None
         self._memory = memory
         self._slots = self._make_slots()
         self._inference: InferenceSupervisor | None = None
@@ -183,6 +183,7 @@ class LocalActors:
             self._address(seat, fd) if central else None,
             self._opponents,
             self.progress.of(seat.number),
+            None if self._hangs is None else self._hangs.calls,
         )
         with self._here(seat):
             seat.host = self._start_role(

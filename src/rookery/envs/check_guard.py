@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import Fault
 from rookery.envs.lookup import Env
 from rookery.envs.spaces import SpaceCodec, narrowed
@@ -22,8 +23,8 @@ class CheckGuard(Guard):
     for an observation of `reset` that is not within the observation space, with the reason.
     """
 
-    def __init__(self, env: Env, codec: SpaceCodec) -> None:
-        super().__init__(env, codec)
+    def __init__(self, env: Env, codec: SpaceCodec, calls: EnvCalls) -> None:
+        super().__init__(env, codec, calls=calls)
         self._steps = 0
 
     def reset(

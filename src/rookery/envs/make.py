@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rookery.config.schema import EnvConfig
 from rookery.envs.action_masks import Corrected
 from rookery.envs.check_guard import CheckGuard
+from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
 from rookery.envs.spaces import SpaceCodec
@@ -38,7 +39,12 @@ COLOUR = re.compile(r"\x1b\[\d+m")
 
 
 def make(
-    config: EnvConfig, num: int, *, factory: Given | None = None, render: bool = False
+    config: EnvConfig,
+    num: int,
+    *,
+    factory: Given | None = None,
+    render: bool = False,
+    calls: EnvCalls | None = None,
 ) -> Envs:
     """Makes a vector of `num` environments.
 
@@ -47,12 +53,13 @@ def make(
     in a `Tables`, the vector environment of multi-player games.
 
     `factory` (an id, a class, a function) replaces `config.id`. With `render`, the environments are
-    made with the render mode rgb_array if they support it.
+    made with the render mode rgb_array if they support it. `calls` records each call of each
+    environment, for a watchdog.
     """
-    entry = find(config, factory, render=render)
-    vector = _native(entry, num) or _synchronous(entry, num)
+    entry, calls = find(config, factory, render=render), calls or EnvCalls()
+    vector = _native(entry, num, calls) or _synchronous(entry, num, calls)
     try:
-        return Envs(vector, entry.name, config.frame_stack)
+        return Envs(vector, entry.name, config.frame_stack, calls)
     except ConfigError:
         with contextlib.suppress(EnvError):
             _close(entry, vector)
@@ -71,7 +78,7 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
             f"{entry.name} has only a native vector, and a single environment is needed; register "
             "it with an entry point"
         )
-    env: Env = _made(entry, entry.one)
+    env: Env = _made(entry, entry.one, EnvCalls())
     if kind_of(env) is not None:
         _close(entry, env)
         raise ConfigError(
@@ -81,22 +88,25 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
     return env
 
 
-def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
+def check(
+    config: EnvConfig, factory: Given | None = None, calls: EnvCalls | None = None
+) -> list[str]:
     """Runs gymnasium's checker on a temporary environment and returns its warnings.
 
     Raises `EnvError` if the checker or `close` fails and `ConfigError` for unsupported spaces. A
     PettingZoo environment is checked with a few random steps instead. For an environment that
     exists only as a native vector (a batched implementation of its own), nothing is checked.
+    `calls` records each call of the environment, for a watchdog.
     """
-    entry = find(config, factory)
+    entry, calls = find(config, factory), calls or EnvCalls()
     if entry.one is None:  # a native vector only, for which there is no checker
         return []
-    env = _made(entry, entry.one)
+    env = _made(entry, entry.one, calls)
     try:
         if kind_of(env) is not None:
-            found = _try_game(make(config, 1, factory=factory))
+            found = _try_game(make(config, 1, factory=factory, calls=calls))
         else:
-            found = _checked(entry.name, env)
+            found = _checked(entry.name, env, calls)
     except BaseException:  # raised again, and more important than an error of `close`
         with contextlib.suppress(EnvError):
             _close(entry, env)
@@ -121,7 +131,7 @@ def _try_game(envs: Envs) -> list[str]:
     return []
 
 
-def _native(entry: EnvEntry, num: int) -> Vector | None:
+def _native(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector | None:
     """Makes an environment's native vector: its own batched implementation.
 
     Returns None if there is none, or it cannot be used. It cannot be used if its autoreset mode is
@@ -131,9 +141,9 @@ def _native(entry: EnvEntry, num: int) -> Vector | None:
     if entry.many is None:
         return None
     many = entry.many
-    vector: Vector = _made(entry, lambda: many(num))
+    vector: Vector = _made(entry, lambda: many(num), calls)
     known = vector.metadata.get("autoreset_mode") in MODES
-    if entry.one is None or (known and _alike(entry, vector, _made(entry, entry.one))):
+    if entry.one is None or (known and _alike(entry, vector, _made(entry, entry.one, calls))):
         return vector
     _close(entry, vector)
     return None
@@ -146,26 +156,28 @@ def _alike(entry: EnvEntry, vector: Vector, one: Env) -> bool:
     return spaces == (vector.single_observation_space, vector.single_action_space)
 
 
-def _synchronous(entry: EnvEntry, num: int) -> Vector:
+def _synchronous(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector:
     if entry.one is None:
         raise ConfigError(f"{entry.name} has no entry point; register it with one")
-    first = _made(entry, entry.one)
+    first = _made(entry, entry.one, calls)
     if (kind := kind_of(first)) is not None:
         _close(entry, first)
-        return _tables(entry, kind, num)
+        return _tables(entry, kind, num, calls)
     codec = SpaceCodec(first.observation_space, first.action_space)
-    rest = (_made(entry, entry.one) for _ in range(num - 1))
-    guards = [BoxingGuard(env, codec, index) for index, env in enumerate((first, *rest))]
+    rest = (_made(entry, entry.one, calls) for _ in range(num - 1))
+    guards = [BoxingGuard(env, codec, index, calls) for index, env in enumerate((first, *rest))]
     factories, mode = [_returning(guard) for guard in guards], AutoresetMode.SAME_STEP
     # copy=False, since the codec copies
-    vector: Vector = _made(entry, lambda: SyncVectorEnv(factories, copy=False, autoreset_mode=mode))
+    vector: Vector = _made(
+        entry, lambda: SyncVectorEnv(factories, copy=False, autoreset_mode=mode), calls
+    )
     return vector
 
 
-def _tables(entry: EnvEntry, kind: type[ZooGames], num: int) -> Vector:
+def _tables(entry: EnvEntry, kind: type[ZooGames], num: int, calls: EnvCalls) -> Vector:
     one = entry.one
     assert one is not None, "it has made an environment before"
-    tables: Vector = _made(entry, lambda: Tables(lambda count: kind(one, count), num))
+    tables: Vector = _made(entry, lambda: Tables(lambda count: kind(one, count, calls), num), calls)
     return tables
 
 
@@ -173,7 +185,8 @@ def _returning(env: Env) -> Callable[[], Env]:
     return lambda: env
 
 
-def _made(entry: EnvEntry, build: Callable[[], Any]) -> Any:
+def _made(entry: EnvEntry, build: Callable[[], Any], calls: EnvCalls) -> Any:
+    calls.running = "the constructor"
     try:
         return build()
     except RookeryError:
@@ -185,6 +198,9 @@ def _made(entry: EnvEntry, build: Callable[[], Any]) -> Any:
             f"{entry.name} could not be made ({type(error).__name__}: {error}); "
             "check env.kwargs, env.wrappers and what the environment needs installed"
         ) from error
+    finally:
+        calls.running = ""
+        calls.beat()
 
 
 def _close(entry: EnvEntry, env: Env | Vector) -> None:
@@ -194,9 +210,9 @@ def _close(entry: EnvEntry, env: Env | Vector) -> None:
         raise EnvError(f"{entry.name}: {raised('close', error)}") from error
 
 
-def _checked(name: str, bare: Env) -> list[str]:
+def _checked(name: str, bare: Env, calls: EnvCalls) -> list[str]:
     codec = SpaceCodec(bare.observation_space, bare.action_space)
-    env: Env = CheckGuard(bare, codec)
+    env: Env = CheckGuard(bare, codec, calls)
     if any(leaf.kind is LeafKind.MASK for leaf in codec.leaves):
         env = Corrected(env)
     with warnings.catch_warnings(record=True) as caught:

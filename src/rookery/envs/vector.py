@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rookery.config.schema import EnvConfig
 from rookery.envs import env_state as states
 from rookery.envs.action_masks import refuse_forbidden
+from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, STEP_FORM, Fault, raised
 from rookery.envs.spaces import SpaceCodec, narrowed
 from rookery.envs.step_checks import BOX
@@ -72,8 +73,12 @@ class Envs:
     It hides differences of autoreset modes, and runs multi-player games as a vector, too.
     """
 
-    def __init__(self, vector: Vector, name: str, frame_stack: int = 1) -> None:
-        self._vector, self.name = vector, name
+    def __init__(
+        self, vector: Vector, name: str, frame_stack: int = 1, calls: EnvCalls | None = None
+    ) -> None:
+        """Takes over `vector`; `calls` is the record that its environments were made with."""
+        self._vector, self.name, self._closed = vector, name, False
+        self.calls = calls or EnvCalls()
         self.tables = vector if isinstance(vector, Tables) else None
         self._mode = _mode_of(vector, name)
         self._read = MODES[self._mode] if self.tables is None else Envs._lanes
@@ -268,21 +273,30 @@ class Envs:
         return None if frame is None else np.array(frame)
 
     def close(self) -> None:
-        """Closes every environment; a second call does nothing."""
+        """Closes every environment; a second call does nothing, even if the first one failed."""
+        if self._closed:
+            return
+        self._closed, self.calls.running = True, "close"
         try:
             self._vector.close()
         except Fault as fault:
             raise self._error(fault) from fault.__cause__
         except ENV_ERRORS as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('close', error)}") from error
+        finally:
+            self.calls.running = ""
 
     def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls.running = call
         try:
             return getattr(self._vector, call)(*args, **kwargs)
         except Fault as fault:
             raise self._error(fault, call) from fault.__cause__
         except ENV_ERRORS as error:  # an environment may raise anything
             raise self._error(Fault(raised(call, error)), call) from error
+        finally:
+            self.calls.running = ""
+            self.calls.beat()
 
     def _error(self, fault: Fault, call: str = "") -> EnvError:
         """Converts a `Fault` to an `EnvError` with the environment's name and step number."""

@@ -38,6 +38,7 @@ from rookery.networks.device import pick_device
 from rookery.report.metrics.meter import Meter
 from rookery.report.trackers.rewind import cut
 from rookery.report.trackers.sinks import check as check_sinks
+from rookery.runtime.hang_watch import watched_calls
 from rookery.runtime.signals import EXIT_CODES, Interrupts
 from rookery.terminal.output import notice
 from rookery.training.build import Parts, build_parts
@@ -270,9 +271,14 @@ def open_evaluation_client(
 
 
 def check_environment(config: Config, factory: Factory | None) -> None:
-    """With `env.check`, tests the environment by stepping a copy of it, and prints warnings."""
+    """With `env.check`, tests the environment by stepping a copy of it, and prints warnings.
+
+    Raises StalledError if one call of it takes longer than `actor.env_step_timeout_s`.
+    """
     if config.env.check:
-        for warning in check(config.env, factory):
+        with watched_calls(config.env.id, config.actor.env_step_timeout_s) as calls:
+            warnings = check(config.env, factory, calls)
+        for warning in warnings:
             notice(f"environment check: {warning}")
 
 
