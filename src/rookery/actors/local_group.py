@@ -41,7 +41,7 @@ from rookery.actors.messages import (
     RestoreActor,
     SaveActor,
 )
-from rookery.actors.single_actor import watch_inline
+from rookery.actors.single_actor import InlineWatch
 from rookery.actors.start_errors import unstarted
 from rookery.config.schema import Config, Engine, Inference
 from rookery.engines import ENGINES
@@ -117,7 +117,7 @@ class LocalActors:
         self.rings: list[Ring] = []
         self.seats: list[ActorSeat] = []
         inline = config.engine is Engine.INLINE
-        self._hangs = watch_inline(config, spec, envs) if inline else None
+        self._hangs = InlineWatch(config, spec, envs) if inline else None
         self._memory = memory
         self._slots = self._make_slots()
         self._inference: InferenceSupervisor | None = None

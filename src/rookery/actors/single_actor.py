@@ -19,21 +19,43 @@ from rookery.config.schema import Config
 from rookery.engines.engine import copies
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, Factory
-from rookery.errors import RookeryError
+from rookery.errors import RookeryError, StalledError
 from rookery.event import Activity, Counters
 from rookery.replay.ring import Ring
 from rookery.report.metrics.trace import Trace
-from rookery.runtime.hang_watch import REMEDY_INLINE, HangWatch
+from rookery.runtime.hang_watch import HangWatch
+from rookery.runtime.watchdog import Hung
 from rookery.types import EnvSpec
 
+REMEDY = (
+    "correct the environment, raise the limit, or use --mode sync or async with --engine "
+    "processes, where a hung actor is replaced"
+)
 
-def watch_inline(config: Config, spec: EnvSpec, envs: Envs | None) -> HangWatch:
-    """Starts the watchdog of all actors that run in this process.
 
-    `envs` are the environments of the first of them, if they were made before.
-    """
-    calls = EnvCalls() if envs is None else envs.calls
-    return HangWatch(spec.name, config.actor.env_step_timeout_s, calls, REMEDY_INLINE)
+class InlineWatch(HangWatch):
+    """Watchdog thread that checks the heartbeat of the actors that run in this process."""
+
+    def __init__(self, config: Config, spec: EnvSpec, envs: Envs | None):
+        """Starts the thread; `envs` are those of the first actor, if they were made before."""
+        calls = EnvCalls() if envs is None else envs.calls
+        super().__init__(spec.name, config.actor.env_step_timeout_s, calls, REMEDY)
+
+    @contextlib.contextmanager
+    def watch(self, ring: Ring) -> Iterator[None]:
+        """Context manager around a call of the actor that writes to `ring`; detects if it hangs.
+
+        Raises StalledError if the actor sends no heartbeat for `actor.env_step_timeout_s` seconds.
+        """
+        ring.beat()
+        self.calls.beat = ring.beat
+        self.heartbeat = ring
+        try:
+            yield
+        except Hung as hung:
+            raise StalledError(str(hung)) from None
+        finally:
+            self.heartbeat = None
 
 
 class SingleActor:
@@ -56,7 +78,7 @@ class SingleActor:
         with contextlib.ExitStack() as stack:
             self.ring = transport(spec, config.actor, index=0, incarnation=incarnation)
             stack.callback(self.ring.close)
-            self._hangs = watch_inline(config, spec, envs)
+            self._hangs = InlineWatch(config, spec, envs)
             stack.callback(self._hangs.close)
             try:
                 ring_fd, weights_fd = copies(self.ring.fd, weights_fd)

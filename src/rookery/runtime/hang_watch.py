@@ -15,10 +15,6 @@ from rookery.runtime.timeouts import CLOCK, Patience
 from rookery.runtime.watchdog import Hung, Watchdog
 
 REMEDY = "correct the environment, or raise the limit"
-REMEDY_INLINE = (
-    "correct the environment, raise the limit, or use --mode sync or async with --engine "
-    "processes, where a hung actor is replaced"
-)
 
 
 class Heartbeat(Protocol):
@@ -48,7 +44,8 @@ class LocalHeartbeat:
 class HangWatch:
     """Watchdog thread that checks the heartbeat of the environments that run in this process.
 
-    Hung code of this process cannot be killed and restarted, so that an error is raised instead.
+    Code of this process that hangs cannot be killed and restarted. `Hung` is raised in it instead,
+    if there is no beat of `heartbeat` for `limit_s` seconds.
     """
 
     def __init__(self, name: str, limit_s: float, calls: EnvCalls, remedy: str = REMEDY):
@@ -59,29 +56,13 @@ class HangWatch:
         """
         self.calls = calls
         self._name, self._limit_s, self._remedy = name, limit_s, remedy
-        self._heartbeat: Heartbeat | None = None  # of the code that runs right now
+        self.heartbeat: Heartbeat | None = None  # of code that runs now; None: nothing is watched
         self._patience = Patience()
         self._watchdog = Watchdog(self._hung)
 
-    @contextlib.contextmanager
-    def watch(self, heartbeat: Heartbeat) -> Iterator[None]:
-        """Context manager around code that calls environments, and beats after every call.
-
-        Raises StalledError if there is no heartbeat for `actor.env_step_timeout_s` seconds.
-        """
-        heartbeat.beat()
-        self.calls.beat = heartbeat.beat
-        self._heartbeat = heartbeat
-        try:
-            yield
-        except Hung as hung:
-            raise StalledError(str(hung)) from None
-        finally:
-            self._heartbeat = None
-
     def _hung(self) -> str | None:
         """Returns an error message if the code hangs, else None; runs in the watchdog thread."""
-        heartbeat = self._heartbeat
+        heartbeat = self.heartbeat
         if heartbeat is None:
             self._patience = Patience()
             return None
@@ -104,9 +85,13 @@ def watched_calls(name: str, limit_s: float, calls: EnvCalls | None = None) -> I
     `calls` is the record of environments that were made before. Raises StalledError if one call of
     an environment takes longer than `limit_s` seconds.
     """
-    watch = HangWatch(name, limit_s, calls or EnvCalls())
+    watch, heartbeat = HangWatch(name, limit_s, calls or EnvCalls()), LocalHeartbeat()
+    watch.calls.beat = heartbeat.beat
+    watch.heartbeat = heartbeat
     try:
-        with watch.watch(LocalHeartbeat()):
-            yield watch.calls
+        yield watch.calls
+    except Hung as hung:
+        raise StalledError(str(hung)) from None
     finally:
+        watch.heartbeat = None
         watch.close()

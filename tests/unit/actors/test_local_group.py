@@ -25,14 +25,13 @@ from rookery.actors.messages import (
     RestoreActor,
     SaveActor,
 )
+from rookery.actors.single_actor import InlineWatch
 from rookery.config.load import load
 from rookery.config.schema import Config, Engine
 from rookery.engines.engine import CloseRole, RoleFailed
-from rookery.envs.env_calls import EnvCalls
 from rookery.errors import CheckpointError, ConfigError, LostError
 from rookery.learner.weight_store import WeightStore
 from rookery.replay.ring import Ring
-from rookery.runtime.hang_watch import HangWatch
 from rookery.runtime.timeouts import Patience
 from scripted_roles import flat_spec, written
 
@@ -562,7 +561,7 @@ class TestHanging:
         monkeypatch.setattr(Ring, "beat", lambda ring: beats.update({ring: world.now}))
         monkeypatch.setattr(Ring, "silence_s", property(lambda ring: world.now - beats[ring]))
         local_actors = make()
-        hangs = HangWatch("flat", 10.0, EnvCalls())
+        hangs = InlineWatch(settings(actor__env_step_timeout_s=10.0), flat_spec(), None)
         hangs._patience = Patience(world.monotonic)
         said = []
         for ring in local_actors.rings:
