@@ -31,7 +31,7 @@ from rookery.errors import (
 from rookery.evaluation.backend import Callback, RunRequest, RunSession, backend_of
 from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSetup
-from rookery.event import Event, Stopped
+from rookery.event import Event, Stopped, Warned
 from rookery.learner.data_parallel.follower import check_learners
 from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
@@ -75,7 +75,8 @@ def launch(
 ) -> RunOutcome:
     """Runs a training to its end and returns its result.
 
-    If the run to resume is already finished, returns its stored result.
+    If the run to resume is already finished, returns its stored result. With `quiet` there is no
+    console, and warnings go to standard error.
     """
     if config.cluster.learner_resources:
         return _away(config, resume=resume, exact=exact, init_from=init_from)
@@ -85,6 +86,8 @@ def launch(
     with session(config, request) as run:
         answer: RunAnswer = {}
         for event in run.events():
+            if isinstance(event, Warned) and quiet:
+                notice(f"warning ({event.kind}): {event.message.strip().splitlines()[-1]}")
             if isinstance(event, Stopped):
                 answer = conclude(run, event)
     return RunOutcome(answer, run.interrupts.exit_code)  # also where it came at the very end
@@ -115,6 +118,7 @@ def conclude(run: RunSession, event: Stopped) -> RunAnswer:
         "solved": event.solved,
         "reason": str(event.reason),
         "weights_sha256": event.weights_sha256,
+        "faults": dict(event.faults),
     }
     if event.reason not in EXIT_CODES:
         run_folder.write_result(run.run_dir, answer)
