@@ -62,7 +62,8 @@ def _reason(obs: Any, space: spaces.Space[Any], path: tuple[str, ...] = ()) -> s
     if not np.can_cast(array.dtype, space.dtype):
         return (
             f"{title} is {array.dtype}; its space says {space.dtype}; cast it in the environment "
-            f"with np.asarray(obs, dtype=np.{space.dtype}), or correct the space"
+            f"with np.asarray(obs, dtype=np.{space.dtype}), correct the space, or set "
+            "env.check=false to skip this check"
         )
     outside = np.argwhere(~((array >= space.low) & (array <= space.high)))
     if not len(outside):
@@ -71,5 +72,5 @@ def _reason(obs: Any, space: spaces.Space[Any], path: tuple[str, ...] = ()) -> s
     return (
         f"the observation is not within the observation space: {title}{list(map(int, at))} is "
         f"{array[at]}; allowed there: {space.low[at]} to {space.high[at]}; clip it in the "
-        "environment, or correct the space"
+        "environment, correct the space, or set env.check=false to skip this check"
     )
