@@ -94,6 +94,14 @@ class BudgetError(RefusedError):
         super().__init__(message, code)
 
 
+class Terminated(BaseException):
+    """Raised in the main thread by Rookery's handler of SIGTERM and SIGHUP, before a run begins.
+
+    It is not a SystemExit: one that is raised inside an environment comes from the environment, and
+    is an error. `Interrupts` turns it into a SystemExit with the exit code of the signal.
+    """
+
+
 def noted(error: RookeryError, its_traceback: str) -> RookeryError:
     """Adds the traceback text of another process to an error from there, as a note; returns it.
 

@@ -6,7 +6,7 @@ counters of env steps, learner steps (gradient steps) and episodes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -193,6 +193,7 @@ class Stopped:
     best_score: float | None
     solved: bool
     weights_sha256: str
+    faults: Mapping[str, int] = field(default_factory=dict)  # failures that the run survived
 
 
 Event: TypeAlias = (

@@ -1,5 +1,6 @@
 """Actors are killed, stopped, raise and hang: the run goes on, and says what happened."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import row_lineage as lineage
 from curriculum_runs import ALL, CURRICULUM_RUN, grown
 from eventually import eventually
 from inline_runs import begin, finish, inline
+from rookery.actors import local_group
 from rookery.checkpoints import checkpoint
 from rookery.event import Ask, Collected, Evaluated, Event, IterationEnded, Learned, Logged, Warned
 from rookery.training.run import TrainingRun
@@ -303,6 +305,25 @@ def test_an_evaluator_that_is_slow_or_killed_does_not_touch_training(tmp_path):
     assert [e.kind for e in story.events if isinstance(e, Warned)] == ["evaluator"]
 
 
+@pytest.mark.usefixtures("inline")
+def test_one_that_is_stopped_before_its_first_report_is_named_and_then_replaced(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(local_group, "START_S", 2.0)
+    story = Story(played((0, 1), (1, 0)))
+    with begin(tmp_path, TWO_ACTORS | {"actor.env_step_timeout_s": 1.0}) as training_run:
+        os.kill(training_run.parts.actors.pids["actor-0"], SIGSTOP)  # it waits for its first order
+        answer = finish(training_run, story.look)
+
+    starting, lost = story.complaints
+    assert re.fullmatch(
+        r"actor 0 is still starting: it has not answered for \d s, and is replaced after 3 s",
+        starting,
+    )
+    assert lost.startswith("actor 0 was lost (has not moved for 3 s (actor.env_step_timeout_s is 1")
+    assert answer["faults"]["hang"] == 1
+
+
 def train(forker: CommandForker, cwd: Path, settings: dict[str, Any]) -> Any:
     changes = SMALL | {"report.log_period": 64} | settings
     argv = ["train", "corridor", "--json", "--quiet", "--run-dir", "run", *words(changes)]
@@ -330,6 +351,35 @@ def test_an_environment_that_always_raises_ends_the_run_with_its_own_traceback(f
     assert "correct the environment, or raise actor.max_restarts (1)" in last
     assert 'raise RuntimeError("the motor is on fire")' in run.said  # a line of its traceback
     assert settled(run.pid)
+
+
+def test_quiet_async_warns_on_stderr_and_counts_what_it_survived(forker, tmp_path):
+    settings = {"env.id": "misbehaving_envs:Moody", "run.mode": "async", "actor.num": 2}
+    run = train(forker, tmp_path, settings | kwargs(mood="nan", at=60, where="first actor once"))
+
+    assert run.wait() == 0, run.said
+    said = run.stderr.read_text()
+    where = "EnvError: misbehaving_envs:Moody, environment 0, step 60: observation[0] is nan"
+    assert f"rookery: warning (actor): actor 0 was lost ({where}" in said
+    faults = {"env_error": 1, "error": 0, "hang": 0, "crash": 0}
+    assert run.answer["faults"] == faults
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["faults"] == faults
+
+
+@pytest.mark.parametrize("mood", ["nan", "raise", "leave", "tuple"])
+def test_the_same_environment_error_of_async_actors_ends_the_run_at_the_third(
+    mood, forker, tmp_path
+):
+    settings = {"env.id": "misbehaving_envs:Moody", "run.mode": "async", "actor.num": 1}
+    run = train(forker, tmp_path, settings | kwargs(mood=mood, at=60, where="actors"))
+
+    assert run.wait() == 3, run.said
+    warned = [line for line in run.stderr.read_text().splitlines() if "warning (actor)" in line]
+    assert len(warned) == 2
+    *_, last = run.stderr.read_text().splitlines()
+    assert last.startswith("rookery: error: misbehaving_envs:Moody, environment ")
+    assert "3 actors of this run were lost with this error" in last
 
 
 def test_where_actors_live_in_the_training_process_one_that_hangs_ends_the_run(forker, tmp_path):

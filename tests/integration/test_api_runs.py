@@ -19,6 +19,7 @@ from rookery.checkpoints import checkpoint
 from rookery.checkpoints.load_weights import pick_checkpoint
 from rookery.cli.main import main
 from rookery.envs.toy.basic import Corridor
+from rookery.errors import ConfigError
 from rookery.event import Event, IterationEnded, Saved, Started, Stopped
 from rookery.runtime import signals
 from run_processes import ALONE, members
@@ -297,3 +298,16 @@ def test_pictures_that_an_environment_cannot_give_are_missed_aloud(tmp_path):
 
     said = [entry["message"] for entry in run.metrics if entry["event"] == "warned"]
     assert [text for text in said if "eval.record" in text] == said[:1] != []
+
+
+@pytest.mark.parametrize("mode", ["single", "async"])
+def test_a_factory_with_a_lock_is_refused_and_the_lock_is_named(mode, tmp_path):
+    lock = threading.Lock()
+
+    def make_corridor() -> Any:
+        with lock:
+            return Corridor()
+
+    overrides = [*OVERRIDES, f"run.mode={mode}"]
+    with pytest.raises(ConfigError, match=r"make_corridor cannot be sent .* its 'lock' is a _thr"):
+        rookery.train("corridor", env=make_corridor, overrides=overrides, run_dir=tmp_path)

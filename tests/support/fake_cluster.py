@@ -46,6 +46,7 @@ from rookery.engines.rpc import (
     versions,
 )
 from rookery.replay.ring import Ring, schema_of
+from rookery.runtime.supervision import ActorLoss
 from sample_experience import VECTOR, Move, columns, play
 
 TIMED = (
@@ -92,6 +93,7 @@ class FakeActorGroup:
         self.written = [0] * len(numbers)
         self.allowed: list[tuple[bool, list[float]]] = []
         self.complained: list[str] = []
+        self.losses: list[ActorLoss] = []
         self.restored: list[Any] = []
         self.cuts = 0
 
@@ -126,6 +128,10 @@ class FakeActorGroup:
 
     def warnings(self) -> list[str]:
         taken, self.complained = self.complained, []
+        return taken
+
+    def take_losses(self) -> tuple[ActorLoss, ...]:
+        taken, self.losses = tuple(self.losses), []
         return taken
 
     def save(self) -> ActorGroupState:

@@ -1,7 +1,9 @@
 """Environments that misbehave on purpose, by name: `--env misbehaving_envs:Wander`."""
 
 import ctypes
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -62,9 +64,11 @@ class Maturing(Wander):
 class Staged(Wander):
     """Stops for ever at one stage of a run, having made the file `reached`.
 
-    check: gymnasium's checker resets it. wire: the actor resets it. play: the actor has played a
-    while. judge: the evaluator plays. compiled: like play, but where no signal gets through.
-    close: the run is over and says goodbye. seize: like judge, and no other thread runs Python.
+    make: its constructor, in the training process. judge make: its constructor, in the evaluation
+    process. check: gymnasium's checker resets it. wire: the actor resets it. play: the actor has
+    played a while. judge: the evaluator plays. compiled: like play, but where no signal gets
+    through. close: the run is over and says goodbye. seize: like judge, and no other thread runs
+    Python.
     """
 
     made = 0  # in this process
@@ -73,6 +77,7 @@ class Staged(Wander):
         super().__init__()
         type(self).made += 1
         self._reached, self._at, self._checked = Path(reached), at, type(self).made == 1
+        self._hang("judge make" if judging() else "make")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -98,6 +103,18 @@ class Staged(Wander):
         if stage == self._at:
             self._reached.touch()
             HANGS.get(stage, lambda: time.sleep(FOREVER_S))()
+
+
+class Sluggish(Wander):
+    """Takes some time for every step, except where it is judged."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self._step_s = step_s
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.0 if judging() else self._step_s)
+        return super().step(action)
 
 
 class Brood(Wander):
@@ -128,8 +145,16 @@ def _raise(answer: Any) -> Any:
     raise RuntimeError("the motor is on fire")
 
 
+def _leave(answer: Any) -> Any:
+    sys.exit(0)
+
+
 def _nan(answer: Any) -> Any:
     return np.full(2, np.nan, np.float32), *answer[1:]
+
+
+def _tuple(answer: Any) -> Any:
+    return answer[:4]
 
 
 def _die(answer: Any) -> Any:
@@ -158,7 +183,9 @@ def _huge(answer: Any) -> Any:
 
 MOODS = {
     "raise": _raise,
+    "leave": _leave,
     "nan": _nan,
+    "tuple": _tuple,
     "die": _die,
     "hang": _hang,
     "dawdle": _dawdle,
@@ -177,11 +204,23 @@ def judging() -> bool:
     return process() == "rookery-eval"
 
 
+def _before() -> bool:
+    """Has another process of this run been here? Says so to those that come after this one."""
+    mark = Path(f"first-{os.getppid()}")
+    try:
+        with mark.open("x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        return mark.read_text() != str(os.getpid())
+    return False
+
+
 PLACES = {
     "everywhere": lambda: True,
     "nowhere": lambda: False,
     "judge": judging,
     "first actor": lambda: process() == "rookery-actor-0",
+    "first actor once": lambda: process() == "rookery-actor-0" and not _before(),
     "actors": lambda: "-actor-" in process(),
 }
 

@@ -10,7 +10,8 @@ incarnation. It gets a new transport ring (the ring buffer in shared memory that
 the stored env steps, to replay), so that a late write of the killed process does no harm. Its open
 episodes are broken off. In async mode its environments begin with the progress (state that outlives
 episodes) that the actor reported last. Too many failures in a row, without a chunk (the steps an
-actor plays between two messages) played in between, end the run with the actor's traceback.
+actor plays between two messages) played in between, end the run with the actor's traceback. So do
+more than 20 failures of one actor in an hour, and three times the same error of an environment.
 
 With the inline engine all actors run in the learner's process, one after another. An actor that
 hangs there cannot be restarted: the run ends.
@@ -41,17 +42,18 @@ from rookery.actors.messages import (
     RestoreActor,
     SaveActor,
 )
-from rookery.actors.single_actor import HangWatch
+from rookery.actors.single_actor import InlineWatch
 from rookery.actors.start_errors import unstarted
 from rookery.config.schema import Config, Engine, Inference
 from rookery.engines import ENGINES
-from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle, copies
+from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle, copies, describe
 from rookery.envs.make import Envs, Factory
 from rookery.errors import EnvError, LostError, RookeryError, StalledError
 from rookery.replay.ring import UNLIMITED_ROWS, Ring
-from rookery.runtime.supervision import Supervision
+from rookery.runtime.supervision import ActorLoss, Loss, LossTally, Supervision
 from rookery.types import EnvSpec
 
+PER_HOUR = 20  # losses of one actor within an hour that do not end a run
 START_S = 120.0  # for a fresh interpreter to import what it needs and make its environments
 PATIENCE_S = 0.05  # between two checks for failed actors while waiting for an answer
 CLOSE_S = 2.0  # for all actors to close their environments
@@ -112,12 +114,14 @@ class LocalActors:
         self._opponents = opponents  # passed on to actors: `Opponents.for_actors`
         self.progress = Progress(progress)  # in async
         self.restarts = 0
+        self.tally = LossTally()
+        self._losses: list[ActorLoss] = []  # not taken yet
         self._warnings: list[str] = []
         self._allowed: tuple[bool, Sequence[float], int | None] | None = None
         self.rings: list[Ring] = []
         self.seats: list[ActorSeat] = []
         inline = config.engine is Engine.INLINE
-        self._hangs = HangWatch(config, spec) if inline else None
+        self._hangs = InlineWatch(config, spec, envs) if inline else None
         self._memory = memory
         self._slots = self._make_slots()
         self._inference: InferenceSupervisor | None = None
@@ -141,6 +145,7 @@ class LocalActors:
             max_restarts=self.config.actor.max_restarts,
             start_s=START_S,
             remedy="correct the environment",
+            per_hour=PER_HOUR,
         )
 
     def _unstarted(self, error: OSError) -> LostError:
@@ -183,6 +188,7 @@ class LocalActors:
             self._address(seat, fd) if central else None,
             self._opponents,
             self.progress.of(seat.number),
+            None if self._hangs is None else self._hangs.calls,
         )
         with self._here(seat):
             seat.host = self._start_role(
@@ -218,8 +224,9 @@ class LocalActors:
         return [seat.incarnation for seat in self.seats]
 
     def metrics(self) -> dict[str, float]:
-        """Returns the inference server's metrics by name; empty without central inference."""
-        return self._inference.metrics() if self._inference else {}
+        """Returns the numbers of lost actors by kind, and metrics of the inference server."""
+        own = {f"faults/{kind}": float(count) for kind, count in self.tally.counts.items()}
+        return own | (self._inference.metrics() if self._inference else {})
 
     @property
     def complete(self) -> bool:
@@ -233,6 +240,11 @@ class LocalActors:
         """Yields warnings since the last call: failures of actors and of the inference server."""
         while self._warnings:
             yield self._warnings.pop(0)
+
+    def take_losses(self) -> tuple[ActorLoss, ...]:
+        """Returns the actors that were lost since the last call."""
+        losses, self._losses = tuple(self._losses), []
+        return losses
 
     def asynchronous(self) -> "LocalActors":
         return self
@@ -395,6 +407,8 @@ class LocalActors:
         for seat in self.seats:
             if seat.host is not None and (trouble := self._trouble(seat, seat.host)):
                 self._lose(seat, seat.host, trouble)
+            elif notice := seat.watch.take_notice():
+                self._warnings.append(notice)
             if seat.host is None and seat.watch.due and self._emptied(seat):
                 self._replace(seat)
 
@@ -420,7 +434,21 @@ class LocalActors:
             status = host.stop(0.0)
         if self._brought(seat):
             seat.watch.recovered()
+        if seat.watch.loss is Loss.HANG:
+            rows = self.rings[seat.index].committed
+            trouble += f" in {self.spec.name}, after {rows} rows"
         self._warnings.append(seat.watch.lost(trouble, status=status, details=self._details(seat)))
+        failure = seat.watch.failure
+        self._count(
+            ActorLoss(seat.watch.loss, failure.summary, failure.traceback)
+            if failure is not None
+            else ActorLoss(seat.watch.loss)
+        )
+
+    def _count(self, loss: ActorLoss) -> None:
+        """Counts a lost actor; raises EnvError, which ends the run, at its environment's third."""
+        self._losses.append(loss)
+        self.tally.add(loss)
 
     def _details(self, seat: ActorSeat) -> str:
         seed = self.config.run.seed
@@ -463,6 +491,9 @@ class LocalActors:
         except (OSError, RookeryError) as error:
             trouble, text = f"could not be started: {error}", traceback.format_exc()
             self._warnings.append(seat.watch.count(trouble, text, details=self._details(seat)))
+            failure = describe(error, text)
+            kind = Loss.ENV_ERROR if failure.environment else Loss.CRASH
+            self._count(ActorLoss(kind, failure.summary, text))
             return
         self.restarts += 1
         self._allowed = None  # for its new ring

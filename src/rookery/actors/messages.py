@@ -8,6 +8,7 @@ import numpy as np
 from rookery.actors.env_progress import EnvProgress
 from rookery.actors.inference.inference_client import InferenceAddress
 from rookery.config.schema import Config
+from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, Factory
 from rookery.event import Episode, Traced
 from rookery.types import Array, Arrays, Floats, Json, JsonObject
@@ -34,6 +35,7 @@ class ActorSetup(NamedTuple):
     inference: InferenceAddress | None = None
     opponents: object = None  # `Opponents.for_actors`, of a run that has opponents
     progress: list[Json] | None = None  # that its environments begin with
+    calls: EnvCalls | None = None  # of the environments of all actors of this process
 
 
 class PlayChunk(NamedTuple):

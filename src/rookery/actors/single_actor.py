@@ -17,14 +17,45 @@ from rookery.actors.start_errors import unstarted
 from rookery.actors.worker import TRACE_S, ActorWorker, refuse_full_gpu
 from rookery.config.schema import Config
 from rookery.engines.engine import copies
+from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, Factory
 from rookery.errors import RookeryError, StalledError
 from rookery.event import Activity, Counters
 from rookery.replay.ring import Ring
 from rookery.report.metrics.trace import Trace
-from rookery.runtime.timeouts import Patience
-from rookery.runtime.watchdog import Hung, Watchdog
+from rookery.runtime.hang_watch import HangWatch
+from rookery.runtime.watchdog import Hung
 from rookery.types import EnvSpec
+
+REMEDY = (
+    "correct the environment, raise the limit, or use --mode sync or async with --engine "
+    "processes, where a hung actor is replaced"
+)
+
+
+class InlineWatch(HangWatch):
+    """Watchdog thread that checks the heartbeat of the actors that run in this process."""
+
+    def __init__(self, config: Config, spec: EnvSpec, envs: Envs | None):
+        """Starts the thread; `envs` are those of the first actor, if they were made before."""
+        calls = EnvCalls() if envs is None else envs.calls
+        super().__init__(spec.name, config.actor.env_step_timeout_s, calls, REMEDY)
+
+    @contextlib.contextmanager
+    def watch(self, ring: Ring) -> Iterator[None]:
+        """Context manager around a call of the actor that writes to `ring`; detects if it hangs.
+
+        Raises StalledError if the actor sends no heartbeat for `actor.env_step_timeout_s` seconds.
+        """
+        ring.beat()
+        self.calls.beat = ring.beat
+        self.heartbeat = ring
+        try:
+            yield
+        except Hung as hung:
+            raise StalledError(str(hung)) from None
+        finally:
+            self.heartbeat = None
 
 
 class SingleActor:
@@ -47,7 +78,7 @@ class SingleActor:
         with contextlib.ExitStack() as stack:
             self.ring = transport(spec, config.actor, index=0, incarnation=incarnation)
             stack.callback(self.ring.close)
-            self._hangs = HangWatch(config, spec)
+            self._hangs = InlineWatch(config, spec, envs)
             stack.callback(self._hangs.close)
             try:
                 ring_fd, weights_fd = copies(self.ring.fd, weights_fd)
@@ -63,6 +94,7 @@ class SingleActor:
                 envs=envs,
                 opponents=opponents,
                 progress=Progress(progress).of(0),
+                calls=self._hangs.calls,
             )
             self._worker = self._started(setup, [ring_fd, weights_fd])
             self._trace = Trace("actor-0")
@@ -161,49 +193,3 @@ class SingleActor:
             stack.callback(self._hangs.close)
             with self._hangs.watch(self.ring):
                 self._worker.close()
-
-
-class HangWatch:
-    """Watchdog thread that checks the heartbeat of the actor that runs in this process.
-
-    It ends a run whose environment hangs: an actor in the learner's process cannot be restarted.
-    """
-
-    def __init__(self, config: Config, spec: EnvSpec):
-        self._limit_s, self._name = config.actor.env_step_timeout_s, spec.name
-        self._ring: Ring | None = None  # of the actor that works right now
-        self._patience = Patience()
-        self._watchdog = Watchdog(self._hung)
-
-    @contextlib.contextmanager
-    def watch(self, ring: Ring) -> Iterator[None]:
-        """Context manager around a call of the actor that writes to `ring`; detects if it hangs.
-
-        Raises StalledError if the actor sends no heartbeat for `actor.env_step_timeout_s` seconds.
-        """
-        ring.beat()
-        self._ring = ring
-        try:
-            yield
-        except Hung as hung:
-            raise StalledError(str(hung)) from None
-        finally:
-            self._ring = None
-
-    def _hung(self) -> str | None:
-        """Returns an error message if the actor hangs, else None; runs in the watchdog thread."""
-        ring = self._ring
-        if ring is None:
-            self._patience = Patience()
-            return None
-        if not self._patience.at_end(ring.silence_s, self._limit_s):
-            return None
-        return (
-            f"{self._name} has not answered for {self._patience.silent_s:.0f} s "
-            f"(actor.env_step_timeout_s is {self._limit_s:g}); correct the environment, raise the "
-            "limit, or use --mode sync or async with --engine processes, where a hung actor is "
-            "replaced"
-        )
-
-    def close(self) -> None:
-        self._watchdog.close()

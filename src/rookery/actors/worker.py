@@ -35,6 +35,7 @@ from rookery.actors.messages import (
 )
 from rookery.algorithms import Algorithm, build_algorithm
 from rookery.config.schema import ActorConfig, Config
+from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, make
 from rookery.envs.turn_based.opponents import OpponentSeats, opponents_builder
 from rookery.errors import ConfigError, EnvError
@@ -62,10 +63,12 @@ class ActorWorker:
         config, self.setup = setup.config, setup
         self.self_driven = False
         self._builder = opponents_builder(config)
-        envs = setup.envs or make(config.env, config.actor.envs, factory=setup.factory)
+        ring = Ring.from_fd(setup.ring_fd)
+        calls = setup.calls or EnvCalls(ring.beat)
+        envs = setup.envs or make(config.env, config.actor.envs, factory=setup.factory, calls=calls)
         try:
             with _memory(setup):
-                self._begin(envs)
+                self._begin(envs, ring)
         except BaseException:  # the environments have no other owner
             with contextlib.suppress(EnvError):
                 envs.close()
@@ -75,11 +78,10 @@ class ActorWorker:
         self._told = self._idle_since = time.monotonic()
         self._grown, self._stood_at = False, -math.inf  # has an episode ended since?
 
-    def _begin(self, envs: Envs) -> None:
+    def _begin(self, envs: Envs, ring: Ring) -> None:
         setup, config = self.setup, self.setup.config
         if setup.progress is not None:
             envs.restore_progress(setup.progress)
-        ring = Ring.from_fd(setup.ring_fd)
         algorithm = self._algorithm(envs.spec, ring)
         self.actor = Actor(
             envs,

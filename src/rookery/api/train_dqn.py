@@ -30,12 +30,14 @@ from rookery.actors.policy import NONE, Recipe, checked, recipe
 from rookery.algorithms import Algorithm
 from rookery.api.dqn_agent import DqnAgent, refuse_other_replay
 from rookery.config.schema import Config
+from rookery.envs.lookup import name_of
 from rookery.envs.make import check
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.turn_based.tables import Tables
 from rookery.errors import ConfigError, EnvError, StalledError
 from rookery.event import Ask, Learned
 from rookery.runtime import machine
+from rookery.runtime.hang_watch import watched_calls
 from rookery.schedule import Decay, Schedule
 from rookery.training.build import Parts, build_parts
 from rookery.training.resources import (
@@ -274,8 +276,12 @@ def _train(
     with _argument_names():
         refuse_other_replay(config)
     _warn(crowding(config, "num_workers"))
-    for caution in check(config.env, factory) if config.env.check else ():
-        _warn(f"environment check: {caution}")
+    if config.env.check:
+        name = config.env.id if factory is None else name_of(factory)
+        with watched_calls(name, config.actor.env_step_timeout_s) as calls:
+            cautions = check(config.env, factory, calls)
+        for caution in cautions:
+            _warn(f"environment check: {caution}")
     with _snapshot_folder(config) as folder, _argument_names():
         parts = build_parts(
             config,

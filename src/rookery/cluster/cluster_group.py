@@ -45,7 +45,7 @@ from rookery.engines.rpc import RemoteHandle, SharedObject
 from rookery.envs.make import Factory
 from rookery.errors import ConfigError, LostError
 from rookery.replay.ring import row_bytes, schema_of
-from rookery.runtime.supervision import Supervision
+from rookery.runtime.supervision import LossTally, Supervision
 from rookery.types import Array, EnvSpec
 
 WAIT_S = 0.05  # between two polls of all hosts while the learner waits for an answer
@@ -120,6 +120,7 @@ class ClusterActors:
         self.restarts = self.lost_rows = self.acknowledged_rows = 0
         self.recall = recall or (lambda place: None)
         self._warnings: list[str] = []
+        self.tally = LossTally()  # of actors
         first = epsilons_of(config.randomness.first, config)
         self._allowed: tuple[bool, list[float]] = (True, first)
         self._self_driven = False
@@ -248,7 +249,7 @@ class ClusterActors:
         """Returns metrics for the log, by name: answering hosts, restarts of host workers, rows.
 
         A row is one env step stored in replay. The metrics count the rows inserted by all hosts,
-        and the rows lost with hosts.
+        and the rows lost with hosts. Lost actors are counted by kind.
         """
         present = [handle for handle in self.handles if not handle.absent]
         return {
@@ -256,6 +257,7 @@ class ClusterActors:
             "cluster/restarts": float(self.restarts),
             "cluster/acknowledged_rows": float(self.acknowledged_rows),
             "cluster/lost_rows": float(self.lost_rows),
+            **{f"faults/{kind}": float(count) for kind, count in self.tally.counts.items()},
         }
 
     def warnings(self) -> Iterator[str]:
@@ -481,6 +483,8 @@ class ClusterActors:
             if own.progress is not None:
                 self.progress.take(own.progress)
         self._warnings += [f"{handle.where}: {warning}" for warning in report.complaints]
+        for loss in report.losses:
+            self.tally.add(loss)
 
     def _waits_for_room(self, handle: HostHandle, host: HostProcess) -> bool:
         """Returns whether Ray has waited over 15 s for free CPUs to start a host worker."""

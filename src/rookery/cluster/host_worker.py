@@ -241,6 +241,7 @@ class HostWorker:
             incarnations=tuple(self.actors.incarnations),
             status=self.status,
             clock=time.monotonic(),
+            losses=self.actors.take_losses(),
         )
 
     def _publish(self, order: PublishWeights) -> None:

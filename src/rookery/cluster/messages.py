@@ -10,6 +10,7 @@ from rookery.envs.make import Factory
 from rookery.replay.buffer import FoundRows
 from rookery.replay.replay import Inserted, Observed
 from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange
+from rookery.runtime.supervision import ActorLoss
 from rookery.types import Array, Arrays, EnvSpec, Floats, JsonObject, Rows
 
 
@@ -194,6 +195,7 @@ class HostReport(NamedTuple):
     incarnations: tuple[int, ...]
     status: ShardStatus
     clock: float  # the host's own, monotonic
+    losses: tuple[ActorLoss, ...] = ()  # actors that were lost
 
 
 class RowsFound(NamedTuple):

@@ -15,7 +15,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from rookery.errors import RookeryError
+from rookery.errors import EnvError, RookeryError
 
 Order = TypeVar("Order", contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
@@ -31,6 +31,7 @@ class RoleFailed(NamedTuple):
     traceback: str
     final: bool  # True where another try would fail in the same way: a wrong request
     error: Exception | None = None  # itself, where it was raised in this process
+    environment: bool = False  # True where it is an error of an environment
 
 
 class CloseRole(NamedTuple):
@@ -109,7 +110,8 @@ class Start(Protocol):
 def describe(error: Exception, traceback: str) -> RoleFailed:
     """Converts an exception that a worker raised to the answer `RoleFailed`."""
     final = isinstance(error, RookeryError) and error.exit_code == 2
-    return RoleFailed(f"{type(error).__name__}: {error}", traceback, final)
+    of_env = isinstance(error, EnvError)
+    return RoleFailed(f"{type(error).__name__}: {error}", traceback, final, environment=of_env)
 
 
 def copies(*fds: int) -> list[int]:

@@ -26,6 +26,7 @@ from typing import Any
 
 import cloudpickle
 
+from rookery.engines.pickling import pickled
 from rookery.errors import ClosedError
 
 GRACE_S = 5.0  # between asking a child to end and killing it
@@ -138,9 +139,10 @@ def spawn(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> 
     """Starts a process that calls `target` (module:function) as function(connection, setup).
 
     The process inherits the file descriptors `fds` under the same numbers. Raises OSError if the
-    operating system has no process or descriptor left.
+    operating system has no process or descriptor left, ConfigError if `setup` cannot be pickled.
     """
-    first = {"path": list(sys.path), "setup": cloudpickle.dumps(setup)}
+    raw = pickled(setup, f"what the process {name!r} is started with")
+    first = {"path": list(sys.path), "setup": raw}
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PART_S, 0))
     command = [

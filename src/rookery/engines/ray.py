@@ -25,8 +25,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, Never, TypedDict
 
-import cloudpickle
-
 from rookery.config.schema import ClusterConfig
 from rookery.engines import processes
 from rookery.engines.library_internals import (
@@ -35,6 +33,7 @@ from rookery.engines.library_internals import (
     silent_ray,
     skip_ray_shutdown_at_exit,
 )
+from rookery.engines.pickling import pickled
 from rookery.engines.ray_cleanup import RayCleanup
 from rookery.engines.rpc import (
     FIRST_RETRY_S,
@@ -232,7 +231,12 @@ class Cluster:
             max_task_retries=0,
             scheduling_strategy=_strategy(node),
         )
-        stay = (target, cloudpickle.dumps(setup), [p for p in sys.path if p], environ)
+        stay = (
+            target,
+            pickled(setup, "what a host worker is started with"),
+            [p for p in sys.path if p],
+            environ,
+        )
         link = _Wire(actor.remote())
         host: RemoteHandle[Never, object] = RemoteHandle(
             name, link, stay, self._client, len(self._hosts)

@@ -6,6 +6,7 @@ number of its step.
 """
 
 import traceback
+from typing import TypeAlias
 
 from rookery.errors import EnvError
 
@@ -28,6 +29,12 @@ ADVICE = (
 )
 
 
+# What the code of an environment may raise. `sys.exit` in it does not end the process: the run
+# would end without a message, and with the exit code that the environment chose.
+ENV_ERRORS = (Exception, SystemExit)
+EnvException: TypeAlias = Exception | SystemExit
+
+
 class Fault(EnvError):
     """Error of an environment that raised an exception or returned an invalid value.
 
@@ -39,7 +46,7 @@ class Fault(EnvError):
         self.what, self.index = what, index
 
 
-def raised(call: str, error: Exception) -> str:
+def raised(call: str, error: EnvException) -> str:
     """Returns an error message for the exception `error`, raised by an environment's method `call`.
 
     For common mistakes, such as the old gym API, the message says how to correct them; for all
@@ -50,7 +57,7 @@ def raised(call: str, error: Exception) -> str:
     return f"{text}; {advice or _place(error)}"
 
 
-def _place(error: Exception) -> str:
+def _place(error: EnvException) -> str:
     """Returns text that names the file and line that raised `error`, for an error message."""
     frames = traceback.extract_tb(error.__traceback__)
     return (

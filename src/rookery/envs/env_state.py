@@ -37,7 +37,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rookery import seeding
-from rookery.envs.env_fault import Fault, raised
+from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.step_checks import BoxingGuard, Guard
 from rookery.errors import CheckpointError
 
@@ -144,7 +144,7 @@ def exported(layer: Layer, call: str) -> Any:
     try:
         own = getattr(layer, call)()
         json.dumps(own)
-    except Exception as error:  # a user's code may raise anything
+    except ENV_ERRORS as error:  # a user's code may raise anything
         advice = "it must return JSON: numbers, strings, lists and dicts; use array.tolist()"
         raise Fault(f"{raised(call, error)}; {advice}") from error
     return own

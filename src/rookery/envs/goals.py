@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rookery.config.schema import EnvConfig
+from rookery.envs.env_fault import ENV_ERRORS, raised
 from rookery.envs.lookup import Env, Given, name_of
 from rookery.envs.make import make_one
 from rookery.envs.spaces import SpaceCodec
@@ -59,7 +60,7 @@ class Goals:
     def _raw(self, achieved: Any, desired: Any) -> Floats:
         try:
             reward = np.asarray(self._compute(achieved, desired, {}), dtype=np.float32)
-        except Exception as error:  # a user's code may raise anything
+        except ENV_ERRORS as error:  # a user's code may raise anything
             raise EnvError(
                 f"{self.name}: compute_reward raised {type(error).__name__}: {error}; it is given "
                 f"{len(achieved)} goals of each kind at once and an empty info; {_CURE}"
@@ -94,14 +95,17 @@ class Goals:
     def _played(self) -> "TrialSteps":
         try:
             return _play(self.env)
-        except Exception as error:  # a user's code may raise anything
+        except ENV_ERRORS as error:  # a user's code may raise anything
             raise ConfigError(
                 f"{self.name}: a random step raised {type(error).__name__}: {error}; "
                 "hindsight tries a few before a run; correct the environment"
             ) from error
 
     def close(self) -> None:
-        self.env.close()
+        try:
+            self.env.close()
+        except ENV_ERRORS as error:  # a user's code may raise anything
+            raise EnvError(f"{self.name}: {raised('close', error)}") from error
 
 
 _CURE = "correct the environment, or set replay.hindsight=0"

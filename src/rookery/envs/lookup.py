@@ -23,6 +23,7 @@ from gymnasium.vector import VectorEnv
 
 from rookery import plugins
 from rookery.config.schema import EnvConfig
+from rookery.envs.env_fault import ENV_ERRORS
 from rookery.envs.turn_based.game import Games
 from rookery.envs.turn_based.pettingzoo import kind_of
 from rookery.envs.turn_based.tables import Tables
@@ -35,6 +36,9 @@ Wrap: TypeAlias = Callable[[Env], Env]
 
 FRAMES = "rgb_array"
 INSTALL = {"pettingzoo": "pip install 'rookery[pettingzoo]'"}  # module → how to get it
+
+
+MOST_NAMED = 8  # classes and functions of a module that an error lists
 
 
 class EnvEntry(NamedTuple):
@@ -65,6 +69,7 @@ def find(config: EnvConfig, given: Given | None = None, *, render: bool = False)
             return _own_game(given, game, config)
         found = _thing(given)
         if found is None:
+            _refuse_missing(given)
             return _registered(_spec(given), config, wrap, render)
         return _callable(given, found, config, wrap, render)
     if isinstance(given, gym.Env):
@@ -115,7 +120,7 @@ def load(path: str, setting: str) -> Any:
 def _import(module: str, setting: str) -> Any:
     try:
         return plugins.load_module(module)
-    except Exception as error:  # importing runs a user's code, which may raise anything
+    except ENV_ERRORS as error:  # importing runs a user's code, which may raise anything
         install = INSTALL.get(module.partition(".")[0], "install it")
         raise ConfigError(
             f"{setting} names the module {module!r}, which cannot be imported "
@@ -137,6 +142,34 @@ def _thing(path: str) -> Callable[..., Env] | None:
     except AttributeError:
         return None
     return found if callable(found) else None
+
+
+def _refuse_missing(path: str) -> None:
+    """Raises `ConfigError` if `path`, `module:name`, names no class or function of its module.
+
+    Does nothing if the name is that of a registered Gymnasium id, or no Python name: it may be a
+    misspelt id, such as `module:Id-v0`.
+    """
+    module, colon, name = path.partition(":")
+    registered = name in gym.registry or registration.find_highest_version(None, name) is not None
+    if not colon or not name.replace(".", "").isidentifier() or registered:
+        return
+    members = vars(plugins.load_module(module)).items()
+    there = [key for key, own in members if _makes_envs(own, module)]
+    near = difflib.get_close_matches(name, there, n=1)
+    hint = f"did you mean '{module}:{near[0]}'? " if near else ""
+    raise ConfigError(
+        f"env.id is {path!r}; {module} has no class or function {name!r}; {hint}"
+        f"it has {', '.join(there[:MOST_NAMED]) or 'none that makes environments'}; correct the "
+        "name"
+    )
+
+
+def _makes_envs(own: Any, module: str) -> bool:
+    """Returns whether a member of a module is an environment class or a function defined there."""
+    if inspect.isclass(own):
+        return issubclass(own, gym.Env) and not issubclass(own, gym.Wrapper) and own is not gym.Env
+    return inspect.isfunction(own) and own.__module__ == module
 
 
 def _game(name: str) -> Callable[..., Games] | None:
@@ -244,7 +277,7 @@ def _creator(entry_point: Any) -> Any:
         return entry_point
     try:
         return registration.load_env_creator(entry_point)
-    except Exception as error:  # importing runs other code, which may raise anything
+    except ENV_ERRORS as error:  # importing runs other code, which may raise anything
         raise ConfigError(
             f"the environment's {entry_point!r} cannot be imported "
             f"({type(error).__name__}: {error}); install what it needs"

@@ -1,5 +1,6 @@
 """Construction and checking of environments, as the `env` section of the settings says."""
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rookery.config.schema import EnvConfig
 from rookery.envs.action_masks import Corrected
-from rookery.envs.env_fault import Fault
+from rookery.envs.check_guard import CheckGuard
+from rookery.envs.env_calls import EnvCalls
+from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
 from rookery.envs.spaces import SpaceCodec
-from rookery.envs.step_checks import BoxingGuard, Guard
+from rookery.envs.step_checks import BoxingGuard
 from rookery.envs.turn_based.pettingzoo import ZooGames, kind_of
 from rookery.envs.turn_based.tables import Tables, any_allowed
 from rookery.envs.vector import MODES, Envs, Steps
@@ -36,7 +39,12 @@ COLOUR = re.compile(r"\x1b\[\d+m")
 
 
 def make(
-    config: EnvConfig, num: int, *, factory: Given | None = None, render: bool = False
+    config: EnvConfig,
+    num: int,
+    *,
+    factory: Given | None = None,
+    render: bool = False,
+    calls: EnvCalls | None = None,
 ) -> Envs:
     """Makes a vector of `num` environments.
 
@@ -45,14 +53,16 @@ def make(
     in a `Tables`, the vector environment of multi-player games.
 
     `factory` (an id, a class, a function) replaces `config.id`. With `render`, the environments are
-    made with the render mode rgb_array if they support it.
+    made with the render mode rgb_array if they support it. `calls` records each call of each
+    environment, for a watchdog.
     """
-    entry = find(config, factory, render=render)
-    vector = _native(entry, num) or _synchronous(entry, num)
+    entry, calls = find(config, factory, render=render), calls or EnvCalls()
+    vector = _native(entry, num, calls) or _synchronous(entry, num, calls)
     try:
-        return Envs(vector, entry.name, config.frame_stack)
+        return Envs(vector, entry.name, config.frame_stack, calls)
     except ConfigError:
-        vector.close()
+        with contextlib.suppress(EnvError):
+            _close(entry, vector)
         raise
 
 
@@ -68,9 +78,9 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
             f"{entry.name} has only a native vector, and a single environment is needed; register "
             "it with an entry point"
         )
-    env: Env = _made(entry, entry.one)
+    env: Env = _made(entry, entry.one, EnvCalls())
     if kind_of(env) is not None:
-        env.close()
+        _close(entry, env)
         raise ConfigError(
             f"{entry.name} is a game, and an environment for one agent is needed; leave out "
             "settings that need it, such as replay.hindsight"
@@ -78,26 +88,31 @@ def make_one(config: EnvConfig, factory: Given | None = None) -> Env:
     return env
 
 
-def check(config: EnvConfig, factory: Given | None = None) -> list[str]:
+def check(
+    config: EnvConfig, factory: Given | None = None, calls: EnvCalls | None = None
+) -> list[str]:
     """Runs gymnasium's checker on a temporary environment and returns its warnings.
 
-    Raises `EnvError` if the checker fails and `ConfigError` for unsupported spaces. A PettingZoo
-    environment is checked with a few random steps instead. For an environment that exists only as a
-    native vector (a batched implementation of its own), nothing is checked.
+    Raises `EnvError` if the checker or `close` fails and `ConfigError` for unsupported spaces. A
+    PettingZoo environment is checked with a few random steps instead. For an environment that
+    exists only as a native vector (a batched implementation of its own), nothing is checked.
+    `calls` records each call of the environment, for a watchdog.
     """
-    entry = find(config, factory)
+    entry, calls = find(config, factory), calls or EnvCalls()
     if entry.one is None:  # a native vector only, for which there is no checker
         return []
-    env = _made(entry, entry.one)
+    env = _made(entry, entry.one, calls)
     try:
         if kind_of(env) is not None:
-            return _try_game(make(config, 1, factory=factory))
-        codec = SpaceCodec(env.observation_space, env.action_space)
-        guarded = Guard(env, codec)
-        masked = any(leaf.kind is LeafKind.MASK for leaf in codec.leaves)
-        return _checked(entry.name, Corrected(guarded) if masked else guarded)
-    finally:
-        env.close()
+            found = _try_game(make(config, 1, factory=factory, calls=calls))
+        else:
+            found = _checked(entry.name, env, calls)
+    except BaseException:  # raised again, and more important than an error of `close`
+        with contextlib.suppress(EnvError):
+            _close(entry, env)
+        raise
+    _close(entry, env)
+    return found
 
 
 def _try_game(envs: Envs) -> list[str]:
@@ -116,7 +131,7 @@ def _try_game(envs: Envs) -> list[str]:
     return []
 
 
-def _native(entry: EnvEntry, num: int) -> Vector | None:
+def _native(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector | None:
     """Makes an environment's native vector: its own batched implementation.
 
     Returns None if there is none, or it cannot be used. It cannot be used if its autoreset mode is
@@ -126,41 +141,43 @@ def _native(entry: EnvEntry, num: int) -> Vector | None:
     if entry.many is None:
         return None
     many = entry.many
-    vector: Vector = _made(entry, lambda: many(num))
+    vector: Vector = _made(entry, lambda: many(num), calls)
     known = vector.metadata.get("autoreset_mode") in MODES
-    if entry.one is None or (known and _alike(vector, _made(entry, entry.one))):
+    if entry.one is None or (known and _alike(entry, vector, _made(entry, entry.one, calls))):
         return vector
-    vector.close()
+    _close(entry, vector)
     return None
 
 
-def _alike(vector: Vector, one: Env) -> bool:
+def _alike(entry: EnvEntry, vector: Vector, one: Env) -> bool:
     """Returns whether a vector has the same spaces as a single environment; closes the latter."""
     spaces = (one.observation_space, one.action_space)
-    one.close()
+    _close(entry, one)
     return spaces == (vector.single_observation_space, vector.single_action_space)
 
 
-def _synchronous(entry: EnvEntry, num: int) -> Vector:
+def _synchronous(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector:
     if entry.one is None:
         raise ConfigError(f"{entry.name} has no entry point; register it with one")
-    first = _made(entry, entry.one)
+    first = _made(entry, entry.one, calls)
     if (kind := kind_of(first)) is not None:
-        first.close()
-        return _tables(entry, kind, num)
+        _close(entry, first)
+        return _tables(entry, kind, num, calls)
     codec = SpaceCodec(first.observation_space, first.action_space)
-    rest = (_made(entry, entry.one) for _ in range(num - 1))
-    guards = [BoxingGuard(env, codec, index) for index, env in enumerate((first, *rest))]
+    rest = (_made(entry, entry.one, calls) for _ in range(num - 1))
+    guards = [BoxingGuard(env, codec, index, calls) for index, env in enumerate((first, *rest))]
     factories, mode = [_returning(guard) for guard in guards], AutoresetMode.SAME_STEP
     # copy=False, since the codec copies
-    vector: Vector = _made(entry, lambda: SyncVectorEnv(factories, copy=False, autoreset_mode=mode))
+    vector: Vector = _made(
+        entry, lambda: SyncVectorEnv(factories, copy=False, autoreset_mode=mode), calls
+    )
     return vector
 
 
-def _tables(entry: EnvEntry, kind: type[ZooGames], num: int) -> Vector:
+def _tables(entry: EnvEntry, kind: type[ZooGames], num: int, calls: EnvCalls) -> Vector:
     one = entry.one
     assert one is not None, "it has made an environment before"
-    tables: Vector = _made(entry, lambda: Tables(lambda count: kind(one, count), num))
+    tables: Vector = _made(entry, lambda: Tables(lambda count: kind(one, count, calls), num), calls)
     return tables
 
 
@@ -168,19 +185,36 @@ def _returning(env: Env) -> Callable[[], Env]:
     return lambda: env
 
 
-def _made(entry: EnvEntry, build: Callable[[], Any]) -> Any:
+def _made(entry: EnvEntry, build: Callable[[], Any], calls: EnvCalls) -> Any:
+    calls.running = "the constructor"
     try:
         return build()
     except RookeryError:
         raise
+    except SystemExit as error:
+        raise EnvError(f"{entry.name}: {raised('the constructor', error)}") from error
     except Exception as error:  # a constructor may raise anything
         raise ConfigError(
             f"{entry.name} could not be made ({type(error).__name__}: {error}); "
             "check env.kwargs, env.wrappers and what the environment needs installed"
         ) from error
+    finally:
+        calls.running = ""
+        calls.beat()
 
 
-def _checked(name: str, env: Env) -> list[str]:
+def _close(entry: EnvEntry, env: Env | Vector) -> None:
+    try:
+        env.close()
+    except ENV_ERRORS as error:  # a user's code may raise anything
+        raise EnvError(f"{entry.name}: {raised('close', error)}") from error
+
+
+def _checked(name: str, bare: Env, calls: EnvCalls) -> list[str]:
+    codec = SpaceCodec(bare.observation_space, bare.action_space)
+    env: Env = CheckGuard(bare, codec, calls)
+    if any(leaf.kind is LeafKind.MASK for leaf in codec.leaves):
+        env = Corrected(env)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         reused = _run_checker(name, env)
@@ -194,7 +228,7 @@ def _run_checker(name: str, env: Env) -> list[str]:
         check_env(env, skip_render_check=True, skip_close_check=True)
     except Fault as fault:
         raise EnvError(f"{name}: {fault.what}") from fault.__cause__
-    except Exception as error:  # the checker, and the environment in it, may raise anything
+    except ENV_ERRORS as error:  # the checker, and the environment in it, may raise anything
         text = _plain(str(error))
         if isinstance(error, AssertionError) and REUSED in text:
             return [text]

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from rookery.envs.env_fault import OLD_STEP, RESET_FORM, STEP_FORM, Fault, raised
+from rookery.envs.env_calls import EnvCalls
+from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, RESET_FORM, STEP_FORM, Fault, raised
 from rookery.envs.spaces import SpaceCodec
 
 Env: TypeAlias = gym.Env[Any, Any]
@@ -26,9 +27,11 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
     They fail if they raise an exception or return an invalid value.
     """
 
-    def __init__(self, env: Env, codec: SpaceCodec, index: int = 0) -> None:
+    def __init__(
+        self, env: Env, codec: SpaceCodec, index: int = 0, calls: EnvCalls | None = None
+    ) -> None:
         super().__init__(env)
-        self._codec, self._index = codec, index
+        self._codec, self._index, self._calls = codec, index, calls or EnvCalls()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -53,12 +56,16 @@ class Guard(gym.Wrapper[Any, Any, Any, Any]):
         return obs, reward, bool(terminated), bool(truncated), info
 
     def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
+        self._calls.running = call
         try:
             return getattr(self.env, call)(*args, **kwargs)
         except Fault:
             raise
-        except Exception as error:  # a user's environment may raise anything
+        except ENV_ERRORS as error:  # a user's environment may raise anything
             raise Fault(raised(call, error), self._index) from error
+        finally:
+            self._calls.running = ""
+            self._calls.beat()
 
     def _check_obs(self, call: str, obs: Any) -> None:
         try:

@@ -22,7 +22,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rookery.config.schema import EnvConfig
 from rookery.envs import env_state as states
 from rookery.envs.action_masks import refuse_forbidden
-from rookery.envs.env_fault import OLD_STEP, STEP_FORM, Fault, raised
+from rookery.envs.env_calls import EnvCalls
+from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, STEP_FORM, Fault, raised
 from rookery.envs.spaces import SpaceCodec, narrowed
 from rookery.envs.step_checks import BOX
 from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables
@@ -72,8 +73,12 @@ class Envs:
     It hides differences of autoreset modes, and runs multi-player games as a vector, too.
     """
 
-    def __init__(self, vector: Vector, name: str, frame_stack: int = 1) -> None:
-        self._vector, self.name = vector, name
+    def __init__(
+        self, vector: Vector, name: str, frame_stack: int = 1, calls: EnvCalls | None = None
+    ) -> None:
+        """Takes over `vector`; `calls` is the record that its environments were made with."""
+        self._vector, self.name, self._closed = vector, name, False
+        self.calls = calls or EnvCalls()
         self.tables = vector if isinstance(vector, Tables) else None
         self._mode = _mode_of(vector, name)
         self._read = MODES[self._mode] if self.tables is None else Envs._lanes
@@ -210,7 +215,7 @@ class Envs:
             states.restore(self._vector, state["layers"])
         except CheckpointError:
             raise
-        except Exception as error:  # a user's restore_state may raise anything
+        except ENV_ERRORS as error:  # a user's restore_state may raise anything
             raise EnvError(f"{self.name}: {raised('restore_state', error)}") from error
         self._calls, self._skipped = state["calls"], np.array(state["skipped"], dtype=np.int64)
         self._ended = np.array(state["ended"], dtype=np.bool_)
@@ -239,7 +244,7 @@ class Envs:
                 continue
             try:
                 layer.restore_progress(one)
-            except Exception as error:  # a user's code may raise anything
+            except ENV_ERRORS as error:  # a user's code may raise anything
                 what = raised("restore_progress", error)
                 raise EnvError(f"{self.name}: {what}") from error
 
@@ -261,26 +266,37 @@ class Envs:
         first = self._vector.envs[0] if isinstance(self._vector, SyncVectorEnv) else self._vector
         try:
             frame: Any = first.render()
-        except Exception as error:  # a user's code may raise anything
+        except ENV_ERRORS as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('render', error)}") from error
         if first is self._vector and frame is not None:
             frame = frame[0]
         return None if frame is None else np.array(frame)
 
     def close(self) -> None:
-        """Closes every environment; a second call does nothing."""
+        """Closes every environment; a second call does nothing, even if the first one failed."""
+        if self._closed:
+            return
+        self._closed, self.calls.running = True, "close"
         try:
             self._vector.close()
-        except Exception as error:  # a user's code may raise anything
+        except Fault as fault:
+            raise self._error(fault) from fault.__cause__
+        except ENV_ERRORS as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('close', error)}") from error
+        finally:
+            self.calls.running = ""
 
     def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls.running = call
         try:
             return getattr(self._vector, call)(*args, **kwargs)
         except Fault as fault:
             raise self._error(fault, call) from fault.__cause__
-        except Exception as error:  # an environment may raise anything
+        except ENV_ERRORS as error:  # an environment may raise anything
             raise self._error(Fault(raised(call, error)), call) from error
+        finally:
+            self.calls.running = ""
+            self.calls.beat()
 
     def _error(self, fault: Fault, call: str = "") -> EnvError:
         """Converts a `Fault` to an `EnvError` with the environment's name and step number."""

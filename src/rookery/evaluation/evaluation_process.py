@@ -5,6 +5,7 @@ confirmations and results. The thread that receives messages also writes reports
 evaluation does not delay them.
 """
 
+import contextlib
 import os
 import queue
 import sys
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 from rookery import seeding
 from rookery.config.schema import Config
 from rookery.engines.processes import receive, send
+from rookery.envs.env_calls import EnvCalls
 from rookery.errors import ClosedError
 from rookery.evaluation.backend import backend_of
 from rookery.event import Counters, Event, Warned
@@ -188,7 +190,7 @@ class _EvaluationProcess:
             try:
                 evaluator = evaluator or self._evaluator()
                 evaluated = self._evaluate(evaluator, snapshot)
-            except Exception:  # the user's environment may raise anything; training continues
+            except (Exception, SystemExit):  # a user's code may raise anything; training continues
                 evaluated = SnapshotEvaluated(
                     snapshot.counters.env_steps, (), (), None, traceback.format_exc()
                 )
@@ -210,12 +212,16 @@ class _EvaluationProcess:
         config, factory = self._setup.config, self._setup.factory
 
         def make_envs(num: int) -> Any:
-            return make(config.eval_env, num, factory=factory, render=config.eval.record)
+            with self._watched() as calls:
+                return make(
+                    config.eval_env, num, factory=factory, render=config.eval.record, calls=calls
+                )
 
         probe = make_envs(1)
         self._seats = probe.tables.seats if probe.tables is not None else 1
         policy = build_policy(config, probe, factory)
-        probe.close()
+        with self._watched(probe.calls):
+            probe.close()
 
         return Evaluator(
             lambda num: with_opponents(config, make_envs(num), policy),
@@ -223,20 +229,32 @@ class _EvaluationProcess:
             episodes=config.eval.episodes,
         )
 
+    def _watched(
+        self, calls: EnvCalls | None = None
+    ) -> contextlib.AbstractContextManager[EnvCalls]:
+        """Returns a context manager around calls of environments, which must not hang.
+
+        It raises StalledError after `actor.env_step_timeout_s` seconds in one call.
+        """
+        from rookery.runtime.hang_watch import watched_calls
+
+        config = self._setup.config
+        return watched_calls(config.eval_env.id, config.actor.env_step_timeout_s, calls)
+
     def _evaluate(self, evaluator: Any, snapshot: EvaluationSnapshot) -> SnapshotEvaluated:
         from rookery.networks.named_arrays import load_arrays
 
         config, began = self._setup.config, time.monotonic()
         self._send(EvaluationBegun(snapshot.counters.env_steps))
         load_arrays(evaluator.algorithm.acting, snapshot.arrays)
-        result = evaluator.run(
-            seed=seeding.integer(
-                config.run.seed, Role.EVALUATOR, index=snapshot.counters.env_steps
-            ),
-            epsilon=config.eval.epsilon,
-            timeout_s=config.eval.timeout_s,
-            record=config.eval.record,
-        )
+        seed = seeding.integer(config.run.seed, Role.EVALUATOR, index=snapshot.counters.env_steps)
+        with self._watched(evaluator.envs.calls):
+            result = evaluator.run(
+                seed=seed,
+                epsilon=config.eval.epsilon,
+                timeout_s=config.eval.timeout_s,
+                record=config.eval.record,
+            )
         figures = self._figures(snapshot)
         ended = time.monotonic()
         self._record(snapshot, result)

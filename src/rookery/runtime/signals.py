@@ -8,6 +8,7 @@ from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
+from rookery.errors import Terminated
 from rookery.event import Reason
 from rookery.terminal import abrupt_exit
 
@@ -26,17 +27,16 @@ LATE = "could not stop in time"
 class Interrupts:
     """Context manager for Ctrl+C and SIGTERM: the first signal stops the run, the second kills it.
 
-    Until `begin()` is called there is nothing to save, and a signal raises KeyboardInterrupt or
-    SystemExit. Other code may catch that exception or replace it by another one; `begin()`, or the
-    end of the context, then raises it again. Outside the main thread it does nothing, since Python
-    delivers no signals there. If contexts are nested, the one entered last handles the signals.
+    Until `begin()` is called there is nothing to save, and a signal raises KeyboardInterrupt, or
+    `Terminated`, which leaves the context as SystemExit. Other code may catch that exception or
+    replace it by another one; `begin()`, or the end of the context, then raises it again. Outside
+    the main thread it does nothing, since Python delivers no signals there. If contexts are nested,
+    the one entered last handles the signals.
     """
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
-        self.kept = (
-            ""  # what a run can be resumed from, for the message of one that has to be ended
-        )
+        self.kept = ""  # what a run can be resumed from, for the message if it has to be ended
         self._gentle = False
         self._watch: _Watch | None = None
 
@@ -61,13 +61,16 @@ class Interrupts:
         if self._watch is not None:
             _stage.leave(self)
             self._watch.close()
-        if self.starting and not isinstance(error, KeyboardInterrupt | SystemExit):
-            self._raise()
+        caught = self.starting and not isinstance(error, KeyboardInterrupt | SystemExit)
+        if caught or isinstance(error, Terminated):
+            self._leave_context()
 
-    @property
-    def began(self) -> bool:
-        """Whether `begin()` was called: from then on there is something to save."""
-        return self._gentle
+    def _leave_context(self) -> None:
+        """Raises KeyboardInterrupt or SystemExit for the signal that came, if one did."""
+        if self.reason is Reason.INTERRUPTED:
+            raise KeyboardInterrupt from None
+        if self.reason is not None:
+            raise SystemExit(EXIT_CODES[self.reason]) from None
 
     def begin(self) -> None:
         """From now on the first signal only sets `reason`, so that the run can save and stop."""
@@ -76,13 +79,13 @@ class Interrupts:
 
     @property
     def starting(self) -> bool:
-        """True until `begin()` is called."""
+        """Whether `begin()` has not been called: there is nothing to save yet."""
         return not self._gentle
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Signal handler: the first signal sets `reason`, the second ends the process at once.
 
-        Before `begin()` the first signal also raises KeyboardInterrupt or SystemExit.
+        Before `begin()` the first signal also raises KeyboardInterrupt or `Terminated`.
         """
         reason = REASONS[number]
         if self.reason is not None:
@@ -96,7 +99,7 @@ class Interrupts:
         if self.reason is Reason.INTERRUPTED:
             raise KeyboardInterrupt
         if self.reason is not None:
-            raise SystemExit(EXIT_CODES[self.reason])
+            raise Terminated
 
     @property
     def wakeup_fd(self) -> int:

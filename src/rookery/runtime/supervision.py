@@ -12,11 +12,27 @@ workers (`components/worker_group.py`). A process counts as lost if it died, rai
 heartbeat in time. The caller starts and stops the processes; a `Supervision` only decides.
 """
 
+import re
 import time
-from typing import Protocol
+from collections import Counter, deque
+from enum import StrEnum
+from typing import NamedTuple, Protocol
 
-from rookery.errors import ConfigError, LostError, noted
+from rookery.errors import ConfigError, EnvError, LostError, noted
 from rookery.runtime.timeouts import Patience, back_off_s
+
+HOUR_S = 3600.0
+SAME_ERRORS = 3  # of an environment, in one run: another process would not cure it
+NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
+
+
+class Loss(StrEnum):
+    """Kinds of reasons for which a process was lost, as the answer of a run counts them."""
+
+    ENV_ERROR = "env_error"  # its environment raised, or returned a wrong value
+    ERROR = "error"  # other code in it raised
+    HANG = "hang"  # it sent no heartbeat in time
+    CRASH = "crash"  # it ended without a message, or could not be started
 
 
 class Failure(Protocol):
@@ -31,6 +47,45 @@ class Failure(Protocol):
     @property
     def final(self) -> bool:
         """Whether a restarted process would fail in the same way, as with a wrong setting."""
+
+    @property
+    def environment(self) -> bool:
+        """Whether it is an error of an environment."""
+
+
+class ActorLoss(NamedTuple):
+    """Report that an actor's process was lost: the kind of the reason, and its error if any."""
+
+    kind: Loss
+    summary: str = ""
+    traceback: str = ""
+
+
+class LossTally:
+    """Counts the lost actors of a run by kind; the same environment error three times ends it.
+
+    Two errors are the same if their messages differ in numbers only, such as the number of the
+    step.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[Loss] = Counter()
+        self._env_errors: Counter[str] = Counter()
+
+    def add(self, loss: ActorLoss) -> None:
+        """Counts a lost actor; raises EnvError if its environment's error came too often."""
+        self.counts[loss.kind] += 1
+        if loss.kind is not Loss.ENV_ERROR:
+            return
+        text = NUMBER.sub("#", loss.summary)
+        self._env_errors[text] += 1
+        if self._env_errors[text] >= SAME_ERRORS:
+            _, _, message = loss.summary.partition(": ")
+            error = EnvError(
+                f"{message}; {SAME_ERRORS} actors of this run were lost with this error, apart "
+                "from numbers in it; correct the environment, then resume the run"
+            )
+            raise noted(error, loss.traceback)
 
 
 class Restarts:
@@ -75,15 +130,21 @@ class Supervision:
         start_s: float = 0.0,
         remedy: str = "",
         setting: str = "actor.max_restarts",
+        per_hour: int | None = None,
     ):
         """Creates the state of a process that may be restarted `max_restarts` times in a row.
 
+        `per_hour` limits the restarts within one hour, whatever the process did in between.
         `start_s` seconds are added to the heartbeat timeout of a process that has not answered yet.
         `remedy` (advice to the user) and `setting` (name of the setting of `max_restarts`) are put
         into the message of LostError.
         """
         self.name, self._start_s, self._remedy, self._setting = name, start_s, remedy, setting
         self.restarts = Restarts(max_restarts)
+        self.loss = Loss.CRASH  # kind of the reason that `trouble` returned last
+        self._per_hour, self._lost_at = per_hour, deque[float]()
+        self._slow_start = ""  # notice that was not taken yet
+        self._noticed = False  # whether the present process was called slow
         self.heard = False  # anything, of the present process
         self.proven = False  # some process has answered: the settings work
         self.failure: Failure | None = None  # of the present process
@@ -95,6 +156,7 @@ class Supervision:
         The count of consecutive failures stays.
         """
         self.heard, self.failure, self._patience = False, None, Patience()
+        self._noticed = False
 
     def expect(self) -> None:
         """Restarts the heartbeat timeout: the process has just received a control message."""
@@ -137,15 +199,34 @@ class Supervision:
         has work to do. `setting` names the timeout in the reason.
         """
         if self.failure is not None:
+            self.loss = Loss.ENV_ERROR if self.failure.environment else Loss.ERROR
             closing = closing_s > 0 and alive and not self._patience.at_end(silence_s, closing_s)
             return None if closing else self.failure.summary
         if not alive:
+            self.loss = Loss.CRASH
             return "died"
         allowed_s = limit_s + (0 if self.heard else self._start_s)
         if not busy or not self._patience.at_end(silence_s, allowed_s):
+            self._look_at_start(limit_s, allowed_s)
             return None
+        self.loss = Loss.HANG
         limit = f" ({setting} is {limit_s:g})" if setting else ""
         return f"has not moved for {self._patience.silent_s:.0f} s{limit}"
+
+    def _look_at_start(self, limit_s: float, allowed_s: float) -> None:
+        """Prepares a notice, once for each process, if a process takes long to start."""
+        silent_s = self._patience.silent_s
+        if not self.heard and not self._noticed and silent_s > limit_s:
+            self._noticed = True
+            self._slow_start = (
+                f"{self.name} is still starting: it has not answered for {silent_s:.0f} s, and is "
+                f"replaced after {allowed_s:.0f} s"
+            )
+
+    def take_notice(self) -> str:
+        """Returns a notice that the process takes long to start, once; else an empty string."""
+        notice, self._slow_start = self._slow_start, ""
+        return notice
 
     def lost(self, trouble: str, *, status: int | None = None, details: str = "") -> str:
         """Counts a failure of the process for the reason `trouble`; returns a warning for the log.
@@ -176,8 +257,24 @@ class Supervision:
                 f"({self.restarts.max_restarts})"
             )
             raise noted(lost, traceback)
+        if self._too_many_per_hour():
+            lost = LostError(
+                f"{self.name}{details} was lost {len(self._lost_at)} times within an hour, the "
+                f"last time: {trouble}; at most {self._per_hour} are allowed; {self._remedy}, then "
+                "resume the run"
+            )
+            raise noted(lost, traceback)
         pause = f" in {wait_s:g} s" if wait_s else ""
         return f"{self.name} was lost ({trouble}) and is replaced{pause}"
+
+    def _too_many_per_hour(self) -> bool:
+        if self._per_hour is None:
+            return False
+        now = time.monotonic()
+        self._lost_at.append(now)
+        while self._lost_at[0] <= now - HOUR_S:
+            self._lost_at.popleft()
+        return len(self._lost_at) > self._per_hour
 
     @property
     def due(self) -> bool:

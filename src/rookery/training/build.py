@@ -29,6 +29,7 @@ from rookery.checkpoints.saver import Saver
 from rookery.cluster.peers import peers_builder
 from rookery.config.schema import Config, Engine, Inference, Mode, refuse_a_league_of_one
 from rookery.engines.library_internals import import_compiler_in_background
+from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs, Factory, make
 from rookery.envs.turn_based.opponents import Opponents, opponents_builder, tables_of
 from rookery.errors import ConfigError
@@ -49,6 +50,7 @@ from rookery.replay.rollouts import RolloutLimiter, Rollouts
 from rookery.replay.shards import ShardedReplay
 from rookery.report.metrics.policy_lag import Freshness
 from rookery.report.metrics.trace import Trace
+from rookery.runtime.hang_watch import watched_calls
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import Array, EnvSpec
@@ -145,7 +147,10 @@ def build_parts(
     device = pick_device(config.learner.device)
     torch.set_num_threads(config.learner.threads)
     inline = config.engine is Engine.INLINE
-    envs = make(config.env, config.actor.envs if inline else 1, factory=factory)
+    name = config.env.id if factory is None else name_of(factory)
+    watched = partial(watched_calls, name, config.actor.env_step_timeout_s)
+    with watched() as calls:
+        envs = make(config.env, config.actor.envs if inline else 1, factory=factory, calls=calls)
     with contextlib.ExitStack() as stack:  # a run that is refused leaves no environment open
         stack.callback(envs.close)
         spec = envs.spec
@@ -154,7 +159,8 @@ def build_parts(
         if approve is not None:
             _ask_for_approval(config, spec, approve)
         if not inline:
-            envs.close()
+            with watched(envs.calls):
+                envs.close()
             import_compiler_in_background()
         learner = _learner(config, spec, device, weights)
         if config.run.mode is Mode.DEVICE:

@@ -18,6 +18,7 @@ from rookery.checkpoints.stale_files import remove_unfinished
 from rookery.config.fixed_settings import SavedPart, fixed_changes
 from rookery.config.load import differences, load_run
 from rookery.config.schema import Config, Mode, refuse_a_league_of_one
+from rookery.engines.pickling import pickled
 from rookery.envs.lookup import name_of
 from rookery.envs.make import Factory, check
 from rookery.envs.turn_based.opponents import opponents_builder
@@ -32,13 +33,14 @@ from rookery.errors import (
 from rookery.evaluation.backend import Callback, RunRequest, RunSession, backend_of
 from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSetup
-from rookery.event import Event, Reason, Stopped
+from rookery.event import Event, Reason, Stopped, Warned
 from rookery.learner.data_parallel.follower import check_learners
 from rookery.networks.device import pick_device
 from rookery.report.metrics.meter import Meter
 from rookery.report.trackers import jsonl
 from rookery.report.trackers.rewind import cut
 from rookery.report.trackers.sinks import check as check_sinks
+from rookery.runtime.hang_watch import watched_calls
 from rookery.runtime.signals import EXIT_CODES, Interrupts
 from rookery.terminal.output import notice
 from rookery.training.build import Parts, build_parts
@@ -75,7 +77,8 @@ def launch(
 ) -> RunOutcome:
     """Runs a training to its end and returns its result.
 
-    If the run to resume is already finished, returns its stored result.
+    If the run to resume is already finished, returns its stored result. With `quiet` there is no
+    console, and warnings go to standard error.
     """
     if config.cluster.learner_resources:
         return _away(config, resume=resume, exact=exact, init_from=init_from)
@@ -85,6 +88,8 @@ def launch(
     with session(config, request) as run:
         answer: RunAnswer = {}
         for event in run.events():
+            if isinstance(event, Warned) and quiet:
+                notice(f"warning ({event.kind}): {event.message.strip().splitlines()[-1]}")
             if isinstance(event, Stopped):
                 answer = conclude(run, event)
     return RunOutcome(answer, run.interrupts.exit_code)  # also where it came at the very end
@@ -119,6 +124,7 @@ def conclude(run: RunSession, event: Stopped) -> RunAnswer:
         "solved": event.solved,
         "reason": str(event.reason),
         "weights_sha256": event.weights_sha256,
+        "faults": dict(event.faults),
     }
     if event.reason not in EXIT_CODES:
         run_folder.write_result(run.run_dir, answer)
@@ -162,6 +168,9 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
         notice(f"starting {config.name}, seed {config.run.seed}")
         found = None if request.resume is None else reopen(config, request.resume, request, stack)
         if request.factory is not None:
+            pickled(
+                request.factory, f"env={name_of(request.factory)}"
+            )  # each process makes its own
             config = replace(config, env=replace(config.env, id=name_of(request.factory)))
         check_environment(config, request.factory)
         run_dir = request.resume or claim(config, interrupts, stack)
@@ -294,9 +303,14 @@ def open_evaluation_client(
 
 
 def check_environment(config: Config, factory: Factory | None) -> None:
-    """With `env.check`, tests the environment by stepping a copy of it, and prints warnings."""
+    """With `env.check`, tests the environment by stepping a copy of it, and prints warnings.
+
+    Raises StalledError if one call of it takes longer than `actor.env_step_timeout_s`.
+    """
     if config.env.check:
-        for warning in check(config.env, factory):
+        with watched_calls(config.env.id, config.actor.env_step_timeout_s) as calls:
+            warnings = check(config.env, factory, calls)
+        for warning in warnings:
             notice(f"environment check: {warning}")
 
 
@@ -325,7 +339,7 @@ def _undo(
     def leave(kind: type[BaseException] | None, *_: object) -> None:
         saved = (folder.run_dir / CHECKPOINTS).exists()
         late = kind is not None and issubclass(kind, ConfigError) and not saved
-        if kind is not None and (late or not interrupts.began):
+        if kind is not None and (late or interrupts.starting):
             folder.undo()
 
     return leave

@@ -39,6 +39,7 @@ from rookery.report.metrics.bottleneck import ActivityLedger
 from rookery.report.metrics.meter import Meter
 from rookery.report.metrics.trace import Trace
 from rookery.runtime.signals import Interrupts
+from rookery.runtime.supervision import Loss
 from rookery.training import LOOPS
 from rookery.training.build import Parts
 from rookery.training.run_state import capture, flush_period, flush_rows
@@ -253,7 +254,12 @@ class BaseRun(ABC):
             best_score=self.best_score,
             solved=end is not None,
             weights_sha256=fingerprint(end.arrays if end else self.weights()),
+            faults=self.survived(),
         )
+
+    def survived(self) -> dict[str, int]:
+        """Returns the failures that the run has survived, by kind; warnings count as failures."""
+        return dict(self.faults)
 
 
 class TrainingRun(BaseRun):
@@ -287,6 +293,7 @@ class TrainingRun(BaseRun):
         self._began_at = parts.counters.env_steps
         self._set_intervals(0)
         self._saved: list[Saved] = []  # by the saver's thread
+        self._lost_before: Counter[str] = Counter()  # actors, by kind, in earlier sessions
         self._owed = False  # an evaluation that was due while the evaluation process was busy
         self._evaluator_trace = Trace("evaluator")
         self._ledger = ActivityLedger(
@@ -445,6 +452,15 @@ class TrainingRun(BaseRun):
             self._evaluator_trace.note(Activity.EVALUATE, evaluation.began, evaluation.ended, 1)
         yield from super()._evaluated(snapshot, evaluation)
 
+    def survived(self) -> dict[str, int]:
+        """Returns the failures that the run has survived: lost actors by kind, other warnings.
+
+        Those of earlier sessions are counted too.
+        """
+        now = self.parts.actors.metrics()
+        lost = {kind: int(now.get(f"faults/{kind}", 0)) + self._lost_before[kind] for kind in Loss}
+        return lost | {kind: count for kind, count in self.faults.items() if kind != "actor"}
+
     def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
         self.saver.best(self._weights_only(snapshot, score))
 
@@ -527,6 +543,7 @@ class TrainingRun(BaseRun):
             "best_score": self.best_score,
             "train_s": self.train_s,
             "faults": dict(self.faults),
+            "lost": {kind: self.survived()[kind] for kind in Loss},
             "looked": self._looked,
             "submitted": asdict(self._submitted),
             "written": asdict(self._written),
@@ -540,6 +557,7 @@ class TrainingRun(BaseRun):
         self.meter.restore(state["meter"])
         self.best_score, self.train_s_before = state["best_score"], state["train_s"]
         self.faults = Counter(state["faults"])
+        self._lost_before = Counter(state.get("lost", {}))
         self._set_intervals(state["looked"])  # not the run's steps: it may have stopped in a turn
         self._submitted = Counters(**state["submitted"])
         self._written = Counters(**state["written"])

@@ -25,7 +25,7 @@ from rookery.actors.messages import (
     RestoreActor,
     SaveActor,
 )
-from rookery.actors.single_actor import HangWatch
+from rookery.actors.single_actor import InlineWatch
 from rookery.config.load import load
 from rookery.config.schema import Config, Engine
 from rookery.engines.engine import CloseRole, RoleFailed
@@ -561,7 +561,7 @@ class TestHanging:
         monkeypatch.setattr(Ring, "beat", lambda ring: beats.update({ring: world.now}))
         monkeypatch.setattr(Ring, "silence_s", property(lambda ring: world.now - beats[ring]))
         local_actors = make()
-        hangs = HangWatch(settings(actor__env_step_timeout_s=10.0), flat_spec())
+        hangs = InlineWatch(settings(actor__env_step_timeout_s=10.0), flat_spec(), None)
         hangs._patience = Patience(world.monotonic)
         said = []
         for ring in local_actors.rings:
@@ -664,7 +664,9 @@ class TestRoaming:
         with pytest.raises(LostError, match="4 times in a row"):
             turns(local_actors, world, 100)
 
-    def test_one_that_fails_after_every_few_chunks_never_is(self, make: Any, world: World) -> None:
+    def test_one_that_fails_after_every_few_chunks_is_given_up_beyond_20_in_an_hour(
+        self, make: Any, world: World
+    ) -> None:
         def some_chunks(host: Pretender, order: Any) -> None:
             host.obey(order)
             host.play(2 * CHUNK)
@@ -673,10 +675,24 @@ class TestRoaming:
         world.moods["actor-0"] = some_chunks
         local_actors = make(run__mode="async")
         local_actors.start()
-        turns(local_actors, world, 60)
+        with pytest.raises(LostError, match="was lost 21 times within an hour"):
+            turns(local_actors, world, 60)
 
-        assert local_actors.restarts > 20
+        assert local_actors.restarts == 20
         assert local_actors.seats[0].watch.restarts.in_a_row == 1
+
+    def test_losses_are_counted_by_kind_and_taken_once(self, make: Any, world: World) -> None:
+        local_actors = make(run__mode="async")
+        local_actors.start()
+        world.hosts[0].die()
+        broken = RoleFailed("EnvError: a is nan", "Traceback: a", final=False, environment=True)
+        world.hosts[1].answers.append(broken)
+        world.hosts[1].die()
+        local_actors.reports()
+
+        assert local_actors.metrics() == {"faults/crash": 1.0, "faults/env_error": 1.0}
+        assert [loss.kind for loss in local_actors.take_losses()] == ["crash", "env_error"]
+        assert local_actors.take_losses() == ()
 
 
 class TestProgress:

@@ -203,8 +203,9 @@ WRONG = {
     "unknown id": ({"id": "Quidditch-v0"}, "env.imports"),
     "no id": ({"id": "a b c"}, "not registered"),
     "no module": ({"id": "no_such_module:Thing"}, "no_such_module"),
-    "not callable": ({"id": "{module}:LENGTH"}, "not registered"),
-    "no such thing": ({"id": "{module}:Shart"}, "not registered"),
+    "not callable": ({"id": "{module}:LENGTH"}, "has no class or function 'LENGTH'"),
+    "no such thing": ({"id": "{module}:Shart"}, "did you mean '{module}:Short'?"),
+    "no such id": ({"id": "{module}:CartPol-v1"}, "did you mean 'CartPole-v1'"),
     "no such import": ({"imports": ("no_such_module",)}, "env.imports names the module"),
     "no environment": ({"id": "{module}:nothing"}, "made a int; it must be a gymnasium.Env"),
     "kwargs": ({"id": "{module}:Short", "kwargs": {"depth": 3}}, "check env.kwargs"),
@@ -235,6 +236,15 @@ def test_a_wrong_setting_is_refused_with_what_helps(settings, said, module):
         make(config, 2)
 
     assert said.replace("{module}", module) in str(refusal.value)
+
+
+def test_an_unknown_class_of_a_module_suggests_classes_of_that_module_only(module):
+    with pytest.raises(ConfigError) as refusal:
+        make(EnvConfig(id=f"{module}:Hoper"), 1)
+
+    text = str(refusal.value)
+    assert "did you mean" not in text
+    assert f"{module} has no class or function 'Hoper'; it has Corridor, Echo, Short, echo" in text
 
 
 def test_what_is_no_environment_at_all_is_refused():
@@ -316,8 +326,47 @@ class Raising(Plain):
         raise RuntimeError("the motor burned")
 
 
+class Doubled(Plain):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2), {}
+
+
+class Nested(Plain):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Dict({"place": self.observation_space})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"place": np.zeros(2)}, {}
+
+    def step(self, action):
+        return {"place": np.zeros(2)}, 0.0, False, False, {}
+
+
+class Unpaid(Plain):
+    paid = float("nan")
+
+    def step(self, action):
+        return np.zeros(2, np.float32), self.paid, False, False, {}
+
+
+class Overpaid(Unpaid):
+    paid = float("inf")
+
+
+class Huge(Unpaid):
+    paid = 1e39
+
+
 CHECKS = {
-    Outside: "not within the observation space",
+    Outside: "not within the observation space: observation[0] is 5.0; allowed there: -1.0 to 1.0",
+    Doubled: "reset: observation is float64; its space says float32; cast it",
+    Nested: "reset: observation 'place' is float64; its space says float32; cast it",
+    Unpaid: "step 1: the reward is nan; it must be a finite 32-bit float",
+    Overpaid: "step 1: the reward is inf; it must be a finite 32-bit float",
+    Huge: "step 1: the reward is 1e+39; it must be a finite 32-bit float",
     OldStep: "old gym API",
     Unseeded: "super().reset(seed=seed)",
     NoOptions: "options=None",

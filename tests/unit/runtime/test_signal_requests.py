@@ -5,9 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
+from misbehaving_envs import Wander
+from rookery.config.schema import EnvConfig
+from rookery.envs.make import make
 from rookery.runtime.signals import REASONS, Interrupts
 
 
@@ -112,3 +116,29 @@ def test_a_command_that_is_still_starting_ends_although_the_exception_was_caught
     threading.Event().wait(50)"""
 
     assert ended(body).returncode == code
+
+
+class Signalled(Wander):
+    """Gets a signal while it is reset."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        signal.raise_signal(self.number)
+        return super().reset(**given)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_that_comes_while_an_environment_is_called_is_no_error_of_the_environment(
+    number, kind
+):
+    envs = make(EnvConfig(), 1, factory=lambda: Signalled(number))
+
+    with pytest.raises(kind) as left, Interrupts():
+        envs.reset(0)
+
+    assert getattr(left.value, "code", 143) == 143

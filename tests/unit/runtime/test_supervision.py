@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rookery.errors import ConfigError, LostError
-from rookery.runtime.supervision import Restarts, Supervision
+from rookery.errors import ConfigError, EnvError, LostError
+from rookery.runtime.supervision import ActorLoss, Loss, LossTally, Restarts, Supervision
 
 
 @pytest.fixture
@@ -17,8 +17,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def failure(*, final: bool = False) -> Any:
-    return SimpleNamespace(summary="EnvError: on fire", traceback="Traceback: on fire", final=final)
+def failure(*, final: bool = False, environment: bool = False) -> Any:
+    return SimpleNamespace(
+        summary="EnvError: on fire",
+        traceback="Traceback: on fire",
+        final=final,
+        environment=environment,
+    )
 
 
 def watch(**options: Any) -> Supervision:
@@ -83,3 +88,63 @@ def test_what_is_wrong_with_a_process(clock):
     assert one.trouble(alive=False, closing_s=2.0, **silent) == "EnvError: on fire"
     one.started()
     assert one.trouble(alive=True, **silent) is None
+
+
+def test_the_kind_of_a_loss_is_known(clock):
+    one = watch()
+    silent: dict[str, Any] = {"silence_s": 9.0, "limit_s": 1.0}
+    found = []
+    for alive, raised in ((False, None), (False, failure()), (False, failure(environment=True))):
+        one.started()
+        if raised is not None:
+            one.failed(raised)
+        assert one.trouble(alive=alive, **silent) is not None
+        found.append(one.loss)
+
+    assert found == [Loss.CRASH, Loss.ERROR, Loss.ENV_ERROR]
+
+
+def test_more_than_so_many_losses_in_an_hour_end_the_run_whatever_lies_between_them(clock):
+    one = watch(per_hour=3)
+    for _ in range(3):
+        one.lost("died")
+        one.recovered()
+        clock.now += 1_000.0
+
+    with pytest.raises(LostError, match=r"was lost 4 times within an hour, .* at most 3 are"):
+        one.lost("died")
+
+
+def test_losses_of_an_earlier_hour_do_not_count(clock):
+    one = watch(per_hour=3)
+    for _ in range(10):
+        one.lost("died")
+        one.recovered()
+        clock.now += 1_201.0
+
+
+def env_error(text: str) -> ActorLoss:
+    return ActorLoss(Loss.ENV_ERROR, f"EnvError: {text}", "Traceback: of the actor")
+
+
+def test_the_same_environment_error_three_times_ends_the_run_whatever_its_numbers():
+    tally = LossTally()
+    tally.add(env_error("my:Env, environment 0, step 70: observation[1] is nan"))
+    tally.add(env_error("my:Env, environment 3, step 68: observation[1] is nan"))
+
+    with pytest.raises(EnvError, match=r"my:Env, environment 1, step 9: .*3 actors of this") as end:
+        tally.add(env_error("my:Env, environment 1, step 9: observation[1] is nan"))
+
+    assert end.value.__notes__ == ["Traceback: of the actor"]
+    assert tally.counts == {Loss.ENV_ERROR: 3}
+
+
+def test_different_environment_errors_and_other_losses_do_not_end_the_run():
+    tally = LossTally()
+    for text in ("a is nan", "b is nan", "a is inf"):
+        tally.add(env_error(text))
+        tally.add(env_error(text))
+        tally.add(ActorLoss(Loss.HANG))
+        tally.add(ActorLoss(Loss.CRASH))
+
+    assert tally.counts == {Loss.ENV_ERROR: 6, Loss.HANG: 3, Loss.CRASH: 3}

@@ -11,7 +11,7 @@ import pytest
 from rookery.config.load import load
 from rookery.config.schema import Config, Engine
 from rookery.envs.toy.basic import Corridor
-from rookery.errors import ConfigError, EnvError, LostError, StalledError
+from rookery.errors import ConfigError, EnvError, StalledError
 from rookery.event import Collected, IterationEnded, Learned
 from rookery.replay.limiter import build_limiter
 from rookery.runtime import watchdog
@@ -172,9 +172,9 @@ class TestInline:
         monkeypatch.setattr("rookery.runtime.timeouts.BACK_OFF_S", 0.001)
         parts = wired(Always, run__mode="sync", run__engine="inline", actor__num=2)
 
-        with pytest.raises(LostError, match="4 times in a row") as lost:
+        with pytest.raises(EnvError, match="3 actors of this run were lost with this err") as end:
             finish(parts)
-        assert "test_modes.py" in lost.value.__notes__[0]
+        assert "test_modes.py" in end.value.__notes__[0]
 
     @pytest.mark.parametrize("mode", ["single", "sync", "async"])
     def test_one_that_hangs_ends_the_run_with_its_name(

@@ -25,7 +25,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import spaces
 
-from rookery.envs.env_fault import Fault, raised
+from rookery.envs.env_calls import EnvCalls
+from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.turn_based.game import MASK, OBSERVATION
 from rookery.errors import ConfigError
 from rookery.types import Array, Bools, Floats, Rows
@@ -38,8 +39,9 @@ EMPTY = "it must allow at least one action; end the game there, or add an action
 class ZooGames(ABC):
     """Base class of PettingZoo environments as parallel games; implements the interface `Games`."""
 
-    def __init__(self, factory: Callable[[], Any], num: int):
-        self.num, self._envs = num, [factory() for _ in range(num)]
+    def __init__(self, factory: Callable[[], Any], num: int, calls: EnvCalls | None = None):
+        self.num, self._calls = num, calls or EnvCalls()
+        self._envs = [self._made(factory) for _ in range(num)]
         first = self._envs[0]
         self.name: str = getattr(first, "metadata", {}).get("name") or type(first).__name__
         self.agents: list[Agent] = list(_possible(first, self.name))
@@ -61,6 +63,14 @@ class ZooGames(ABC):
         self._masks_from_info = self._masks_in_infos()
         self.observation_space = self._with_mask() if self._masks_from_info else self._seen
         self._masked = _masked(self.observation_space, self.action_space)
+
+    def _made(self, factory: Callable[[], Any]) -> Any:
+        self._calls.running = "the constructor"
+        try:
+            return factory()
+        finally:
+            self._calls.running = ""
+            self._calls.beat()
 
     def _masks_in_infos(self) -> bool:
         """Returns whether agents get their action masks in `info` instead of the observation.
@@ -180,10 +190,14 @@ class ZooGames(ABC):
             self.ended[table, seat], self.truncated[table, seat] = True, not died
 
     def _call(self, table: int, call: str, *args: Any, **kwargs: Any) -> Any:
+        self._calls.running = call
         try:
             return getattr(self._envs[table], call)(*args, **kwargs)
-        except Exception as error:  # an environment may raise anything
+        except ENV_ERRORS as error:  # an environment may raise anything
             raise Fault(raised(call, error), table) from error
+        finally:
+            self._calls.running = ""
+            self._calls.beat()
 
     def export_state(self) -> dict[str, Any] | None:
         """Returns None: the state of PettingZoo environments cannot be saved."""
@@ -193,8 +207,8 @@ class ZooGames(ABC):
         raise NotImplementedError("nothing was exported")
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        for table in range(self.num):
+            self._call(table, "close")
 
     @abstractmethod
     def _begin(self, table: int, seed: int) -> None:
@@ -262,11 +276,11 @@ class AecGames(ZooGames):
 class ParallelGames(ZooGames):
     """Parallel games of a PettingZoo `ParallelEnv`, whose agents act simultaneously."""
 
-    def __init__(self, factory: Callable[[], Any], num: int):
+    def __init__(self, factory: Callable[[], Any], num: int, calls: EnvCalls | None = None):
         self._views: list[dict[Agent, Any]] = [{} for _ in range(num)]
         self._infos: list[dict[Agent, Any]] = [{} for _ in range(num)]
         self._there: list[list[Agent]] = [[] for _ in range(num)]
-        super().__init__(factory, num)
+        super().__init__(factory, num, calls)
 
     def _masks_in_infos(self) -> bool:
         if MASK in getattr(self._seen, "spaces", ()):
