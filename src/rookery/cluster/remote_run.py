@@ -28,7 +28,7 @@ from rookery.engines.engine import RoleFailed
 from rookery.engines.processes import GRACE_S, Child, send, spawn
 from rookery.engines.ray import Cluster, RayNode
 from rookery.engines.rpc import RemoteHandle
-from rookery.errors import ConfigError, LostError, RookeryError
+from rookery.errors import ConfigError, LostError, RookeryError, Terminated
 from rookery.runtime.signals import Interrupts
 from rookery.terminal.output import notice
 from rookery.types import JsonObject
@@ -141,6 +141,7 @@ def run_here(connection: "Connection[object, object]", given: tuple[int, RemoteR
     os.close(output)
     with Interrupts() as interrupts:
         ended = _ended(partial(_launch, connection, setup))
+        interrupts.dismiss()  # the result tells of it
         interrupts.begin()  # the run is over: a signal has nothing to end
         send(connection, ended)
 
@@ -164,6 +165,8 @@ def _ended(run: Callable[[], tuple[JsonObject, int]]) -> RunEnded:
         return RunEnded({}, error.exit_code, str(error))
     except KeyboardInterrupt:
         return RunEnded({}, 130, "interrupted")
+    except Terminated:
+        return RunEnded({}, 143, "terminated")
     except SystemExit as left:
         return RunEnded({}, left.code if isinstance(left.code, int) else 1)
     except Exception as error:  # a bug, or a user's callback: shown on the host that started it

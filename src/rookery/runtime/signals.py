@@ -73,9 +73,17 @@ class Interrupts:
             raise SystemExit(EXIT_CODES[self.reason]) from None
 
     def begin(self) -> None:
-        """From now on the first signal only sets `reason`, so that the run can save and stop."""
-        self._gentle = True
-        self._raise()
+        """From now on the first signal only sets `reason`, so that the run can save and stop.
+
+        The first call raises the exception of a signal that came before it.
+        """
+        starting, self._gentle = self.starting, True
+        if starting:
+            self._raise()
+
+    def dismiss(self) -> None:
+        """Forgets the signal that came: the caller has dealt with it; it is not raised again."""
+        self.reason = None
 
     @property
     def starting(self) -> bool:

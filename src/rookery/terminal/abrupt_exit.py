@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from rookery.errors import Terminated
+
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -74,6 +76,6 @@ def _leave_if_interrupted(ignored: "sys.UnraisableHookArgs") -> None:
     """Ends the process if Python is about to ignore what a signal handler raised."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         leave(signal.SIGINT)
-    if isinstance(ignored.exc_value, SystemExit) and ignored.exc_value.code == _TERMINATED:
+    if issubclass(ignored.exc_type, Terminated):
         leave(signal.SIGTERM)
     sys.__unraisablehook__(ignored)

@@ -64,6 +64,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path, monk
 
 def test_a_run_of_another_backend_is_refused_with_who_can_open_it(tmp_path, capsys):
     (tmp_path / RUN_FILE).write_text(dump(load(changes={"backend": "sb3", "sb3.algorithm": "DQN"})))
+    (tmp_path / "model.zip").touch()
 
     assert main(["export", str(tmp_path)]) == 2
     assert "load it with SB3" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import torch
 import rookery
 from rookery.engines import library_internals
 
-INTERNAL = re.compile(r"ray\._private|_raylet|__dynamo_disable|torch\._dynamo|excepthook =")
+INTERNAL = re.compile(r"ray\._private|_raylet|__dynamo_disable|torch\._dynamo|sys\.excepthook =")
 
 
 def test_no_other_file_uses_internals():
