@@ -50,7 +50,7 @@ from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle, copies, de
 from rookery.envs.make import Envs, Factory
 from rookery.errors import EnvError, LostError, RookeryError, StalledError
 from rookery.replay.ring import UNLIMITED_ROWS, Ring
-from rookery.runtime.supervision import ActorLoss, Loss, LossTally, Supervision
+from rookery.runtime.supervision import ActorLoss, LossKind, LossTally, Supervision
 from rookery.types import EnvSpec
 
 PER_HOUR = 20  # losses of one actor within an hour that do not end a run
@@ -434,7 +434,7 @@ class LocalActors:
             status = host.stop(0.0)
         if self._brought(seat):
             seat.watch.recovered()
-        if seat.watch.loss is Loss.HANG:
+        if seat.watch.loss is LossKind.HANG:
             rows = self.rings[seat.index].committed
             trouble += f" in {self.spec.name}, after {rows} rows"
         self._warnings.append(seat.watch.lost(trouble, status=status, details=self._details(seat)))
@@ -492,7 +492,7 @@ class LocalActors:
             trouble, text = f"could not be started: {error}", traceback.format_exc()
             self._warnings.append(seat.watch.count(trouble, text, details=self._details(seat)))
             failure = describe(error, text)
-            kind = Loss.ENV_ERROR if failure.environment else Loss.CRASH
+            kind = LossKind.ENV_ERROR if failure.environment else LossKind.CRASH
             self._count(ActorLoss(kind, failure.summary, text))
             return
         self.restarts += 1

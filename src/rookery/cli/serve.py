@@ -187,6 +187,10 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         "discount (the same, and divide it by 1 + its age in versions) or keep (use it unchanged) "
         "(default discount)",
     )
+    _add_robustness(group)
+
+
+def _add_robustness(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--byzantine",
         type=arguments.whole,

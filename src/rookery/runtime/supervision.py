@@ -26,7 +26,7 @@ SAME_ERRORS = 3  # of an environment, in one run: another process would not cure
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 
 
-class Loss(StrEnum):
+class LossKind(StrEnum):
     """Kinds of reasons for which a process was lost, as the answer of a run counts them."""
 
     ENV_ERROR = "env_error"  # its environment raised, or returned a wrong value
@@ -56,7 +56,7 @@ class Failure(Protocol):
 class ActorLoss(NamedTuple):
     """Report that an actor's process was lost: the kind of the reason, and its error if any."""
 
-    kind: Loss
+    kind: LossKind
     summary: str = ""
     traceback: str = ""
 
@@ -69,13 +69,13 @@ class LossTally:
     """
 
     def __init__(self) -> None:
-        self.counts: Counter[Loss] = Counter()
+        self.counts: Counter[LossKind] = Counter()
         self._env_errors: Counter[str] = Counter()
 
     def add(self, loss: ActorLoss) -> None:
         """Counts a lost actor; raises EnvError if its environment's error came too often."""
         self.counts[loss.kind] += 1
-        if loss.kind is not Loss.ENV_ERROR:
+        if loss.kind is not LossKind.ENV_ERROR:
             return
         text = NUMBER.sub("#", loss.summary)
         self._env_errors[text] += 1
@@ -141,7 +141,7 @@ class Supervision:
         """
         self.name, self._start_s, self._remedy, self._setting = name, start_s, remedy, setting
         self.restarts = Restarts(max_restarts)
-        self.loss = Loss.CRASH  # kind of the reason that `trouble` returned last
+        self.loss = LossKind.CRASH  # kind of the reason that `trouble` returned last
         self._per_hour, self._lost_at = per_hour, deque[float]()
         self._slow_start = ""  # notice that was not taken yet
         self._noticed = False  # whether the present process was called slow
@@ -199,17 +199,17 @@ class Supervision:
         has work to do. `setting` names the timeout in the reason.
         """
         if self.failure is not None:
-            self.loss = Loss.ENV_ERROR if self.failure.environment else Loss.ERROR
+            self.loss = LossKind.ENV_ERROR if self.failure.environment else LossKind.ERROR
             closing = closing_s > 0 and alive and not self._patience.at_end(silence_s, closing_s)
             return None if closing else self.failure.summary
         if not alive:
-            self.loss = Loss.CRASH
+            self.loss = LossKind.CRASH
             return "died"
         allowed_s = limit_s + (0 if self.heard else self._start_s)
         if not busy or not self._patience.at_end(silence_s, allowed_s):
             self._look_at_start(limit_s, allowed_s)
             return None
-        self.loss = Loss.HANG
+        self.loss = LossKind.HANG
         limit = f" ({setting} is {limit_s:g})" if setting else ""
         return f"has not moved for {self._patience.silent_s:.0f} s{limit}"
 

@@ -139,10 +139,8 @@ class FederatedParameterServer(ParameterServer):
         clock: Callable[[], float] = time.monotonic,
     ):
         """A `ledger` brings its own noise; `lr`, `optimizer_kwargs` come before the rule's."""
-        self.server_rule = ServerRule(choose(ServerRule, server_rule, "server_rule"))
-        self.pushes = Pushes(choose(Pushes, pushes, "pushes"))
+        self._choose_rule(server_rule, pushes, mu)
         self.min_workers_for_update = min_workers_for_update
-        self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
         self.private, self.clip_norm, self.ledger = differential_privacy, clip_norm, ledger
         self.noise_scale = noise_scale if ledger is None else ledger.noise_multiplier
         self._paid = False  # was the open round charged, and its release then not written down?
@@ -170,6 +168,11 @@ class FederatedParameterServer(ParameterServer):
             clock=clock,
         )
         self._finish_commit()
+
+    def _choose_rule(self, server_rule: str, pushes: str, mu: float) -> None:
+        self.server_rule = ServerRule(choose(ServerRule, server_rule, "server_rule"))
+        self.pushes = Pushes(choose(Pushes, pushes, "pushes"))
+        self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
 
     @checked
     def federated_averaging(self) -> Parameters | None:

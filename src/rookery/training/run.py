@@ -39,7 +39,7 @@ from rookery.report.metrics.bottleneck import ActivityLedger
 from rookery.report.metrics.meter import Meter
 from rookery.report.metrics.trace import Trace
 from rookery.runtime.signals import Interrupts
-from rookery.runtime.supervision import Loss
+from rookery.runtime.supervision import LossKind
 from rookery.training import LOOPS
 from rookery.training.build import Parts
 from rookery.training.run_state import capture, flush_period, flush_rows
@@ -458,7 +458,9 @@ class TrainingRun(BaseRun):
         Those of earlier sessions are counted too.
         """
         now = self.parts.actors.metrics()
-        lost = {kind: int(now.get(f"faults/{kind}", 0)) + self._lost_before[kind] for kind in Loss}
+        lost = {
+            kind: int(now.get(f"faults/{kind}", 0)) + self._lost_before[kind] for kind in LossKind
+        }
         return lost | {kind: count for kind, count in self.faults.items() if kind != "actor"}
 
     def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
@@ -543,7 +545,7 @@ class TrainingRun(BaseRun):
             "best_score": self.best_score,
             "train_s": self.train_s,
             "faults": dict(self.faults),
-            "lost": {kind: self.survived()[kind] for kind in Loss},
+            "lost": {kind: self.survived()[kind] for kind in LossKind},
             "looked": self._looked,
             "submitted": asdict(self._submitted),
             "written": asdict(self._written),

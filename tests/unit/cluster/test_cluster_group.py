@@ -24,7 +24,7 @@ from rookery.config.schema import Mode
 from rookery.engines.engine import RoleFailed
 from rookery.errors import CheckpointError, ConfigError, EnvError, LostError
 from rookery.replay.replay import Inserted
-from rookery.runtime.supervision import ActorLoss, Loss
+from rookery.runtime.supervision import ActorLoss, LossKind
 from sample_experience import VECTOR
 
 BROKEN = RoleFailed(
@@ -540,15 +540,15 @@ class TestTending:
 
     def test_lost_actors_of_all_hosts_are_counted_by_kind(self, fake_cluster):
         cluster_actors = self_driven(fake_cluster)
-        fake_cluster.fake_host(0).hands.losses.append(ActorLoss(Loss.HANG))
-        fake_cluster.fake_host(1).hands.losses.append(ActorLoss(Loss.HANG))
+        fake_cluster.fake_host(0).hands.losses.append(ActorLoss(LossKind.HANG))
+        fake_cluster.fake_host(1).hands.losses.append(ActorLoss(LossKind.HANG))
         tended(cluster_actors)
 
         assert cluster_actors.metrics()["faults/hang"] == 2.0
 
     def test_the_same_environment_error_on_three_hosts_or_one_ends_the_run(self, fake_cluster):
         cluster_actors = self_driven(fake_cluster)
-        same = ActorLoss(Loss.ENV_ERROR, "EnvError: my:Env, step 3: a is nan")
+        same = ActorLoss(LossKind.ENV_ERROR, "EnvError: my:Env, step 3: a is nan")
         fake_cluster.fake_host(0).hands.losses += [same, same]
         fake_cluster.fake_host(1).hands.losses.append(same)
 

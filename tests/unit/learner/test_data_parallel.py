@@ -408,7 +408,7 @@ class TestWaiting:
         counted: list[tuple[str, int]] = []
         store = SimpleNamespace(add=lambda key, amount: counted.append((key, amount)))
 
-        heartbeat = collectives.Heartbeat(store, 3)
+        heartbeat = collectives.FollowerHeartbeat(store, 3)
 
         assert eventually(lambda: len(counted) > 3, 5.0)
         heartbeat.close()

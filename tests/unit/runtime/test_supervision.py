@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rookery.errors import ConfigError, EnvError, LostError
-from rookery.runtime.supervision import ActorLoss, Loss, LossTally, Restarts, Supervision
+from rookery.runtime.supervision import ActorLoss, LossKind, LossTally, Restarts, Supervision
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_kind_of_a_loss_is_known(clock):
         assert one.trouble(alive=alive, **silent) is not None
         found.append(one.loss)
 
-    assert found == [Loss.CRASH, Loss.ERROR, Loss.ENV_ERROR]
+    assert found == [LossKind.CRASH, LossKind.ERROR, LossKind.ENV_ERROR]
 
 
 def test_more_than_so_many_losses_in_an_hour_end_the_run_whatever_lies_between_them(clock):
@@ -124,7 +124,7 @@ def test_losses_of_an_earlier_hour_do_not_count(clock):
 
 
 def env_error(text: str) -> ActorLoss:
-    return ActorLoss(Loss.ENV_ERROR, f"EnvError: {text}", "Traceback: of the actor")
+    return ActorLoss(LossKind.ENV_ERROR, f"EnvError: {text}", "Traceback: of the actor")
 
 
 def test_the_same_environment_error_three_times_ends_the_run_whatever_its_numbers():
@@ -136,7 +136,7 @@ def test_the_same_environment_error_three_times_ends_the_run_whatever_its_number
         tally.add(env_error("my:Env, environment 1, step 9: observation[1] is nan"))
 
     assert end.value.__notes__ == ["Traceback: of the actor"]
-    assert tally.counts == {Loss.ENV_ERROR: 3}
+    assert tally.counts == {LossKind.ENV_ERROR: 3}
 
 
 def test_different_environment_errors_and_other_losses_do_not_end_the_run():
@@ -144,7 +144,7 @@ def test_different_environment_errors_and_other_losses_do_not_end_the_run():
     for text in ("a is nan", "b is nan", "a is inf"):
         tally.add(env_error(text))
         tally.add(env_error(text))
-        tally.add(ActorLoss(Loss.HANG))
-        tally.add(ActorLoss(Loss.CRASH))
+        tally.add(ActorLoss(LossKind.HANG))
+        tally.add(ActorLoss(LossKind.CRASH))
 
-    assert tally.counts == {Loss.ENV_ERROR: 6, Loss.HANG: 3, Loss.CRASH: 3}
+    assert tally.counts == {LossKind.ENV_ERROR: 6, LossKind.HANG: 3, LossKind.CRASH: 3}

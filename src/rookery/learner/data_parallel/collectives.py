@@ -117,7 +117,7 @@ def connect(address: str) -> RendezvousStore:
     return store
 
 
-class Heartbeat:
+class FollowerHeartbeat:
     """Thread of a follower (rank > 0) that counts seconds in the leader's TCP store.
 
     A broken connection does not always end a collective operation of gloo: the leader also looks

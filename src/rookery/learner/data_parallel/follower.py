@@ -23,7 +23,7 @@ from rookery.config.load import as_dict
 from rookery.config.schema import Config
 from rookery.envs.make import make
 from rookery.errors import ConfigError, LostError
-from rookery.learner.data_parallel.collectives import FIRST, Collectives, Heartbeat, connect
+from rookery.learner.data_parallel.collectives import FIRST, Collectives, FollowerHeartbeat, connect
 from rookery.learner.data_parallel.serialization import ArrayLayout, batch_of, unpack
 from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
@@ -157,7 +157,7 @@ class FollowerWorker:
                 raise ConfigError(refusal)
         except RuntimeError as error:
             raise self._lost(error) from error
-        self._heartbeat = Heartbeat(connect(address), self.rank)
+        self._heartbeat = FollowerHeartbeat(connect(address), self.rank)
         self.learner.collectives = Collectives(
             self._store,
             self.rank,
