@@ -168,10 +168,9 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
         notice(f"starting {config.name}, seed {config.run.seed}")
         found = None if request.resume is None else reopen(config, request.resume, request, stack)
         if request.factory is not None:
-            pickled(
-                request.factory, f"env={name_of(request.factory)}"
-            )  # each process makes its own
-            config = replace(config, env=replace(config.env, id=name_of(request.factory)))
+            name = name_of(request.factory)
+            pickled(request.factory, f"env={name}")  # each process makes its own
+            config = replace(config, env=replace(config.env, id=name))
         check_environment(config, request.factory)
         run_dir = request.resume or claim(config, interrupts, stack)
         weights = _initial_weights(request.init_from)
