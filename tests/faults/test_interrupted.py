@@ -9,7 +9,7 @@ import pytest
 from inline_runs import Inline, begin, finish, inline, resume, stop_at
 from rookery.checkpoints import checkpoint
 from rookery.config.load import load_run
-from rookery.errors import CheckpointError
+from rookery.errors import ConfigError
 from rookery.evaluation.evaluation_process import EvaluationSetup
 from rookery.event import Collected, Counters, Evaluated, Event, IterationEnded, Logged, Warned
 from rookery.report.trackers import jsonl
@@ -158,10 +158,10 @@ def test_settings_changed_on_resuming_are_said_and_kept(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"replay.capacity": 2_000}, "capacity"),
-        ({"actor.envs": 4}, "number of environments"),
-        ({"net.hidden": [16]}, "another network"),
-        ({"env.kwargs": {"length": 9}}, "another network"),
+        ({"replay.capacity": 2_000}, "replay.capacity 1000 -> 2000"),
+        ({"actor.envs": 4}, "actor.envs 8 -> 4"),
+        ({"net.hidden": [16]}, r"net.hidden \[32\] -> \[16\]"),
+        ({"env.kwargs": {"length": 9}}, "env.kwargs {'length': 8} -> {'length': 9}"),
     ],
 )
 def test_settings_a_checkpoint_does_not_fit_are_refused_and_not_kept(tmp_path, change, named):
@@ -170,7 +170,7 @@ def test_settings_a_checkpoint_does_not_fit_are_refused_and_not_kept(tmp_path, c
     before = load_run(tmp_path)
     config = load_run(tmp_path, changes=change)
 
-    with pytest.raises(CheckpointError, match=named), session(config, RunRequest(resume=tmp_path)):
+    with pytest.raises(ConfigError, match=named), session(config, RunRequest(resume=tmp_path)):
         pass
 
     assert load_run(tmp_path) == before

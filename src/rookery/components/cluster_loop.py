@@ -57,6 +57,9 @@ class ServerSteppedLearner:
     def weights(self) -> dict[str, Array]:
         return self._learner.weights()
 
+    def adopt_statistics(self) -> None:
+        self._learner.adopt_statistics()
+
     def advance(self, share: float) -> None:
         """Learning rates are the server's."""
 
