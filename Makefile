@@ -11,6 +11,7 @@
 # make study    returns of one, two and eight actors at equal env steps; of runs that share; of games; of clients
 # make shelf    the table of algorithms and tasks, beside SB3 with its zoo's settings (hours on 2 cores)
 # make proof    compares the weights with those of another commit     PROOF_ARGS='--cases dqn,ppo' chooses
+# make misuse   runs commands, environments, signals and damaged folders that must be refused     MISUSE_ARGS='--only settings' chooses
 # make soak     private memory of a run with eight actors over ten minutes
 # make clean    removes build products and caches; .venv and runs stay
 
@@ -19,6 +20,7 @@ SCENARIO ?= cartpole
 BENCH ?= replay collect learn async weights train checkpoint start share pathfinding selfplay server
 PYTEST_ARGS ?=
 PROOF_ARGS ?=
+MISUSE_ARGS ?=
 WORKERS ?= 2
 
 VENV := .venv
@@ -100,6 +102,10 @@ shelf: $(DEV_READY)
 
 proof: $(DEV_READY)
 	$(BIN)/python -m benchmarks.proof --jobs $(WORKERS) --out runs/proof.md $(PROOF_ARGS)
+
+.PHONY: misuse
+misuse: $(DEV_READY)
+	$(BIN)/python tests/misuse $(MISUSE_ARGS)
 
 soak: $(DEV_READY)
 	$(BIN)/python benchmarks/soak/rookery_memory.py
