@@ -190,4 +190,17 @@ BENCHES: dict[str, Bench] = {
         ),
         needs="uvicorn",
     ),
+    "waiting": Bench(
+        about="parameter service on loopback: 1,000 clients wait for a version that does not come",
+        unit="% of a core",
+        better=Better.LOWER,
+        contenders=(
+            Contender(
+                name="rookery",
+                command=("server/rookery_waiting.py", "--clients", "1000"),
+                bar=5.0,
+            ),
+        ),
+        needs="uvicorn",
+    ),
 }

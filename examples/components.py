@@ -45,14 +45,14 @@ main_loop = MainLoop(environment, replay_buffer, agent, parameter_server=None)
 main_loop.run_training(total_episodes=100, evaluation_frequency=20)
 show("centralized", agent)
 
-# Distributed Training: separate parameter server for coordination. As it comes, it averages ten
-# gradients and takes a small plain step; a wide network learns with those too
+# Distributed Training: separate parameter server for coordination. Without an optimizer of its own
+# it takes the agent's
 replay_buffer.clear_all_buffers()
-agent = new_agent("dqn", 1024)
+agent = new_agent("dqn", 64)
 initial_params = agent.get_policy_parameters()
 param_server = ParameterServer(initial_params)
 main_loop = MainLoop(environment, replay_buffer, agent, param_server)
-main_loop.run_training(total_episodes=200, evaluation_frequency=20)
+main_loop.run_training(total_episodes=100, evaluation_frequency=20)
 show("distributed", agent)
 environment.shutdown()
 

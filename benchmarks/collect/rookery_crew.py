@@ -23,8 +23,8 @@ from rookery.config.schema import (
     ReplayConfig,
     RunConfig,
 )
-from rookery.training.asynchronous import REPORTS_S
 from rookery.training.build import Parts, build_parts
+from rookery.training.loops import REPORTS_S
 
 ENVS, TURNS = 64, 16  # environments of an actor, and their steps in a chunk
 FOR_EVER = 10**12  # env steps

@@ -22,14 +22,14 @@ def step(seed: int) -> Callable[[], int]:
     rng = np.random.default_rng(seed)
     worlds = Worlds(_cases(WORLDS, rng))
     actions = rng.integers(5, size=(EPISODE, WORLDS, AGENTS))
-    seen, taken = planes(worlds.views()), 0
+    taken = 0
 
     def work() -> int:
         nonlocal taken
         if taken % TURN == 0:
             worlds.load([taken // TURN % WORLDS], _cases(1, rng))
         worlds.step(actions[taken % EPISODE])
-        planes(worlds.views(), seen)
+        planes(worlds.views())
         taken += 1
         return WORLDS * AGENTS
 

@@ -43,6 +43,8 @@ SHORT: Settings = {
     "actor.envs": "4",
     "actor.chunk": "32",
     "actor.epsilon_steps": "1000",
+    "actor.epsilon_end": "0.05",
+    "actor.pull_period": "400",
     "actor.env_step_timeout_s": "600",  # the first run of a fresh checkout compiles
     "env.check": "false",
     "eval.period": "1000000",  # one evaluation, at the end
@@ -52,6 +54,12 @@ SHORT: Settings = {
     "checkpoint.period": str(HALF),
     "report.tensorboard": "false",
     "report.timeline": "false",
+    "net.activation": "relu",
+    "learner.lr": "0.001",
+    "learner.optimizer": "adam",
+    "learner.optimizer_kwargs": "{}",
+    "learner.max_grad_norm": "10.0",
+    "learner.publish_period": "5",
     "learner.device": "cpu",
     "learner.lr_decay": "constant",  # a schedule over the run would depend on where it is cut
 }

@@ -76,6 +76,9 @@ SETTINGS: Mapping[str, str | None] = {
 # section.key, by its old name → old value → new value, where a setting is a choice among words.
 VALUES: Mapping[str, Mapping[str, str]] = {}
 
+# section.key of settings that a newer tree has added → the value with which it computes as `BASE`.
+ADDED: Mapping[str, str] = {"net.init": "torch"}
+
 # Section → the algorithm it has become settings of. In the stored settings of a run with another
 # algorithm, where they meant nothing, they are dropped.
 BECAME_OF: Mapping[str, str] = {"device": "team"}
@@ -106,6 +109,7 @@ class Names(NamedTuple):
     references: Mapping[str, str] = {}
     renamed: Mapping[str, str | None] = {}  # settings
     values: Mapping[str, Mapping[str, str]] = {}
+    added: Mapping[str, str] = {}  # settings
 
     @classmethod
     def of(cls, source: Path, known: Mapping[str, str]) -> "Names":
@@ -122,11 +126,14 @@ class Names(NamedTuple):
                 key: _changed(known.get(renamed.get(key) or key, ""), values)
                 for key, values in VALUES.items()
             },
+            {key: value for key, value in ADDED.items() if key in known},
         )
 
     def argv(self, words: Sequence[str]) -> list[str]:
         """Translates a command line: the settings after --set, and references anywhere."""
         given = list(words)
+        if "--set" in given:
+            given += [w for key, value in self.added.items() for w in ("--set", f"{key}={value}")]
         said: list[str] = []
         while given:
             word = given.pop(0)

@@ -18,8 +18,8 @@ from typing import Any
 
 from rookery.config.load import load
 from rookery.event import Collected, Counters
-from rookery.training.asynchronous import asynchronous
 from rookery.training.build import Parts, build_parts
+from rookery.training.loops import asynchronous
 from rookery.training.steps import keep_snapshot
 
 BATCH = 64

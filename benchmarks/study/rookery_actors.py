@@ -24,10 +24,11 @@ from rookery.envs.make import make
 from rookery.evaluation.evaluator import Evaluator
 from rookery.event import IterationEnded
 from rookery.networks.named_arrays import load_arrays
-from rookery.report.statistics.bootstrap import bootstrap_ci, iqm
+from rookery.report.statistics.bootstrap import estimate, iqms, pooled, redraw
+from rookery.report.statistics.comparison_tables import ranged
 from rookery.terminal.arguments import seeds
 from rookery.training.build import Parts, build_parts
-from rookery.training.sync import sync
+from rookery.training.loops import sync
 
 ENVS, MARKS, EPISODES = 16, 4, 20
 
@@ -107,8 +108,8 @@ def main() -> None:
             [list(curve(config(args.scenario, arm, s, args.env_steps))) for s in args.seeds]
         )  # [seeds, marks]
         rng = np.random.default_rng(0)
-        cells = [(iqm(c), bootstrap_ci(c, iqm, 2_000, rng)) for c in found.T]
-        said = "  ".join(f"{mid:7.1f} [{ci.low:.1f}, {ci.high:.1f}]" for mid, ci in cells)
+        cells = [estimate([c], redraw([c], 2_000, rng), pooled(iqms)) for c in found.T]
+        said = "  ".join(ranged(cell, "{:.1f}".format) for cell in cells)
         print(f"{arm.name:<18} {said}", file=sys.stderr, flush=True)
         answer[arm.name] = found.tolist()
     print(json.dumps(answer))

@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rookery_selfplay import Job, ladder, train
 
 from rookery.config.load import load_run
-from rookery.report.statistics.bootstrap import bootstrap_ci
+from rookery.report.statistics.bootstrap import estimate, means, pooled, redraw
+from rookery.report.statistics.comparison_tables import ranged
 from rookery.selfplay.match import table
 from rookery.selfplay.snapshot_ladder import games_of
 from rookery.selfplay.snapshot_players import PlayerFactory, taken
@@ -85,7 +86,7 @@ def in_order(answer: dict[str, Any]) -> Floats:
 def meeting(jobs: Sequence[Job], out: Path, games: int) -> Floats:
     """Lets the newest snapshots of all runs play each other: [K, K], nan on the diagonal."""
     config = load_run(out / jobs[0].name)
-    seats, tables = PlayerFactory(config), games_of(config)(games)
+    seats, tables = PlayerFactory(config), games_of(config, games)
     newest = {job.name: seats.player(taken(out / job.name)[-1].read()) for job in jobs}
     share: Floats = table(tables, newest, games, np.random.default_rng(0)).share
     tables.close()
@@ -95,8 +96,8 @@ def meeting(jobs: Sequence[Job], out: Path, games: int) -> Floats:
 def said(values: Sequence[float]) -> str:
     """Writes a mean over seeds with its interval."""
     found = np.array(values)
-    low, high = bootstrap_ci(found, lambda x: float(x.mean()), REPS, np.random.default_rng(0))
-    return f"{found.mean():.2f} ({low:.2f} to {high:.2f})"
+    draws = redraw([found], REPS, np.random.default_rng(0))
+    return ranged(estimate([found], draws, pooled(means)), "{:.2f}".format)
 
 
 def tell_ladders(verdicts: dict[Job, Verdict]) -> None:

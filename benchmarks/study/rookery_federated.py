@@ -33,8 +33,8 @@ from rookery.evaluation.evaluator import Evaluator
 from rookery.networks.named_arrays import arrays_of, load_arrays
 from rookery.server.advertised_settings import Notice, Sharing, portable, settings_of
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.parameter_server import Parameters
-from rookery.server.run_client import RoundPupil, Update
+from rookery.server.gradient_worker import Update
+from rookery.server.run_client import RoundLearner
 from rookery.terminal.arguments import seeds
 from rookery.types import Array
 
@@ -73,15 +73,15 @@ def config(args: argparse.Namespace, length: float, seed: int) -> Config:
     return portable(chosen)
 
 
-def pupil(chosen: Config, steps: int) -> RoundPupil:
-    return RoundPupil(chosen, Notice(Sharing.FEDERATED, settings_of(chosen), steps, 30.0, None))
+def round_learner(chosen: Config, steps: int) -> RoundLearner:
+    return RoundLearner(chosen, Notice(Sharing.FEDERATED, settings_of(chosen), steps, 30.0, None))
 
 
-def arrays(of: RoundPupil) -> dict[str, Array]:
+def arrays(of: RoundLearner) -> dict[str, Array]:
     return {name: p.detach().numpy().copy() for name, p in of.trained.items()}
 
 
-def acting(of: RoundPupil) -> dict[str, Array]:
+def acting(of: RoundLearner) -> dict[str, Array]:
     return {n: a.copy() for n, a in arrays_of(of.parts.learner.algorithm.acting).items()}
 
 
@@ -92,24 +92,24 @@ class Taught(NamedTuple):
     env_steps: int
 
 
-def trained_round(one: RoundPupil) -> Update:
+def trained_round(one: RoundLearner) -> Update:
     one.ended.clear()
     while (update := one.step()) is None:
         pass
     return update
 
 
-def promising(one: RoundPupil) -> bool:
+def promising(one: RoundLearner) -> bool:
     """Did it do well in its last round, as far as its own episodes tell?"""
     return bool(one.ended) and float(np.mean([e.score for e in one.ended])) >= PROMISING
 
 
 def alone(args: argparse.Namespace, length: float, seed: int, env_steps: int) -> Taught:
     """Trains one client by itself; chooses among its snapshots with hindsight."""
-    one = pupil(config(args, length, seed), env_steps // SNAPSHOTS)
+    one = round_learner(config(args, length, seed), env_steps // SNAPSHOTS)
     kept: list[tuple[float, dict[str, Array]]] = []
     try:
-        one.load(Parameters(0, arrays(one)))
+        one.load(arrays(one), 0)
         for number in range(SNAPSHOTS):
             trained_round(one)
             one.go_on()
@@ -123,13 +123,13 @@ def alone(args: argparse.Namespace, length: float, seed: int, env_steps: int) ->
 
 def together(args: argparse.Namespace, seed: int) -> Taught:
     """Trains all of them in rounds, from the parameters of the same seed."""
-    first = pupil(config(args, args.poles[0], seed), 1)
+    first = round_learner(config(args, args.poles[0], seed), 1)
     server = FederatedParameterServer(
         arrays(first), "federated", min_workers_for_update=len(args.poles), deadline_s=1e6
     )
     first.close()
     clients = {
-        length: pupil(config(args, length, 1_000 * i + seed), args.round_steps)
+        length: round_learner(config(args, length, 1_000 * i + seed), args.round_steps)
         for i, length in enumerate(args.poles, 1)
     }
     try:
@@ -145,7 +145,7 @@ def together(args: argparse.Namespace, seed: int) -> Taught:
                 break
         final, client = server.get_parameters(), clients[args.poles[0]]
         assert final is not None
-        client.load(final)
+        client.load(final.arrays, 0)
         return Taught(acting(client), client.env_steps)
     finally:
         for client in clients.values():
@@ -153,12 +153,14 @@ def together(args: argparse.Namespace, seed: int) -> Taught:
         server.close()
 
 
-def _round(server: FederatedParameterServer, clients: dict[float, RoundPupil], number: int) -> None:
+def _round(
+    server: FederatedParameterServer, clients: dict[float, RoundLearner], number: int
+) -> None:
     served = server.get_parameters()
     assert served is not None
     assert served.version == number
     for length, client in clients.items():
-        client.load(served)
+        client.load(served.arrays, 0)
         update = trained_round(client)
         server.push_gradients(
             f"pole-{length:g}", update.arrays, update.weight, version=served.version
@@ -168,7 +170,7 @@ def _round(server: FederatedParameterServer, clients: dict[float, RoundPupil], n
 def _all_solved(
     args: argparse.Namespace,
     server: FederatedParameterServer,
-    clients: dict[float, RoundPupil],
+    clients: dict[float, RoundLearner],
     episodes: int,
     seed: int,
 ) -> bool:
@@ -176,7 +178,7 @@ def _all_solved(
     served = server.get_parameters()
     assert served is not None
     for length, client in clients.items():
-        client.load(served)
+        client.load(served.arrays, 0)
         if judged(args, acting(client), [length], episodes, seed)[0] < SOLVED:
             return False
     return True

@@ -28,7 +28,7 @@ from rookery.event import Counters, Evaluated, IterationEnded, Reason, Stopped
 from rookery.networks.named_arrays import load_arrays
 from rookery.report.trackers.jsonl import Jsonl
 from rookery.training.build import build_parts
-from rookery.training.sync import sync
+from rookery.training.loops import sync
 
 PERTURBED_EPISODES = 50
 
@@ -69,7 +69,9 @@ TASKS = {
         _heavier_arm,
     ),
     "pendulum": Task(
-        "sac", {"run.env_steps": 3_500, "eval.period": 500, "eval.episodes": 10}, _stronger_gravity
+        "sb3-sac",
+        {"run.env_steps": 3_500, "eval.period": 500, "eval.episodes": 10},
+        _stronger_gravity,
     ),
 }
 
@@ -99,7 +101,7 @@ class Exam(NamedTuple):
 
 def config_of(job: dict[str, Any]) -> Config:
     task, (strategy, ratio) = TASKS[job["task"]], ARMS[job["arm"]]
-    native = task.scenario != "sac"
+    native = task.scenario != "sb3-sac"
     changes = task.changes | {
         "run.seed": job["seed"],
         "report.tag": job["arm"],

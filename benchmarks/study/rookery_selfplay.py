@@ -51,7 +51,7 @@ def train(job: Job, out: Path, game: Sequence[str], settings: Sequence[str]) -> 
 
 def ladder(job: Job, out: Path, games: int, snapshots: int = SNAPSHOTS) -> dict[str, Any]:
     words = [str(out / job.name), "--games", str(games), "--snapshots", str(snapshots), "--json"]
-    said = _rookery("ladder", *words, "--out", str(out / f"{job.name}.svg"))
+    said = _rookery("ladder", *words, "--out", str(out / f"{job.name}.html"))
     answer: dict[str, Any] = json.loads(said)
     (out / f"{job.name}.json").write_text(json.dumps(answer, indent=1))
     return answer

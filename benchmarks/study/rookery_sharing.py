@@ -1,7 +1,7 @@
 """Does sharing help? Every strategy against runs that learn alone, on three tasks.
 
     python benchmarks/study/rookery_sharing.py --workers 16 --out study     # trains, in fours
-    python benchmarks/study/rookery_sharing.py --report study --svg docs/img    # what came out
+    python benchmarks/study/rookery_sharing.py --report study --html study     # what came out
 
 Runs of one strategy learn in groups of four that share a pool; `local_only` is the control. Eight
 seeds are two such groups: runs of one group are not independent of each other, which the intervals
@@ -24,7 +24,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from rookery_pupil import ARMS, TASKS
 
-from rookery.report.charts.curve_plots import Goal, curves, looks
+from rookery.report.charts.options import Goal, lines, looks
+from rookery.report.charts.page import Chart, Page
 from rookery.report.statistics.bootstrap import (
     Estimate,
     Statistic,
@@ -132,7 +133,7 @@ def train(todo: list[Quad], workers: int, out: Path) -> None:
 # --- what came out
 
 
-def report(folders: list[Path], svg: Path | None) -> dict[str, Any]:
+def report(folders: list[Path], html: Path | None) -> dict[str, Any]:
     """Prints a table for each task, and draws its curves; returns the numbers."""
     runs = load(folders, Metric.EVALUATION).runs
     answer: dict[str, Any] = {}
@@ -141,23 +142,24 @@ def report(folders: list[Path], svg: Path | None) -> dict[str, Any]:
         if own:
             answer[task] = {arm: _row([r for r in own if r.group == arm], own) for arm in ARMS}
             _print(task, answer[task], own[0])
-            if svg is not None:
-                (svg / f"sharing-{task}.svg").write_text(_drawn(task, own))
+            if html is not None:
+                (html / f"sharing-{task}.html").write_text(_drawn(task, own).html())
     return answer
 
 
-def _drawn(task: str, runs: list[RunRecord]) -> str:
+def _drawn(task: str, runs: list[RunRecord]) -> Page:
     """Draws the arms that say most: alone, the default, and half of each batch."""
     arms = [arm for arm in DRAWN if any(run.group == arm for run in runs)]
     at, rng = marks(runs), np.random.default_rng(0)
     found = {}
     for arm in arms:
         group = [run for run in runs if run.group == arm]
-        found[arm] = curve([group], at, redraw([np.zeros(len(group))], REPS, rng))
+        found[arm] = curve([group], at, redraw([np.zeros(len(group))], REPS, rng)).points
     target = runs[0].target
     goal = Goal(target, f"target {target:g}") if target is not None else None
-    title = f"{task}: mean return over env steps, IQM of {len(group)} runs with 95 % intervals"
-    return curves(found, looks(arms), title=title, up="mean return, IQM", goal=goal)
+    caption = f"Mean return over env steps, IQM of {len(group)} runs with 95 % intervals"
+    drawn = lines(found, looks(arms), across="env steps", up="mean return, IQM", goal=goal)
+    return Page(f"{task}: does sharing help?", [Chart(caption, drawn)])
 
 
 def _row(runs: list[RunRecord], everybody: list[RunRecord]) -> dict[str, Any] | None:
@@ -238,13 +240,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--out", type=Path, help="folder for the runs; it must be new")
     parser.add_argument("--report", type=Path, nargs="+", help="folders of runs that are there")
-    parser.add_argument("--svg", type=Path, help="folder for the curves")
+    parser.add_argument("--html", type=Path, help="folder for the pages with curves")
     args = parser.parse_args()
     if args.report is None:
         out = args.out or Path("study")
         out.mkdir(parents=True)
         train(quads(args.tasks.split(","), args.arms.split(","), args.seeds), args.workers, out)
-    print(json.dumps(report(args.report or [out], args.svg)))
+    print(json.dumps(report(args.report or [out], args.html)))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def outcomes(run_dir: Path, games: int) -> dict[str, MatchResult]:
     player = PlayerFactory(config).player(saved(run_dir, "best").read())
     return {
         name: play(
-            games_of(config)(TABLES), (player, other), count=games, rng=np.random.default_rng(7)
+            games_of(config, TABLES), (player, other), count=games, rng=np.random.default_rng(7)
         )
         for name, other in anchors(config).items()
     }

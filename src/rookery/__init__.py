@@ -13,23 +13,29 @@ from typing import TYPE_CHECKING, Any
 from rookery.version import __version__
 
 _HOME = {
+    "A2C": "rookery.api.algorithm_agents",
     "Actor": "rookery.actors.actor",
+    "Agent": "rookery.api.agent",
     "Ask": "rookery.event",
-    "AsyncAgent": "rookery.components.agents",
+    "AsyncAgent": "rookery.components.async_loop",
     "AsyncMainLoop": "rookery.components.async_loop",
     "Config": "rookery.config.schema",
+    "DDPG": "rookery.api.algorithm_agents",
+    "DQN": "rookery.api.algorithm_agents",
     "DistributedAgent": "rookery.components.agents",
     "DistributedEnvironment": "rookery.components.environment",
     "DistributedMainLoop": "rookery.components.cluster_loop",
     "DistributedReplayBuffer": "rookery.sb3.shared_buffer",
     "DqnAgent": "rookery.api.dqn_agent",
     "FederatedParameterServer": "rookery.server.federated",
+    "IMPALA": "rookery.api.algorithm_agents",
     "InferencePolicy": "rookery.actors.policy",
     "Learner": "rookery.learner.learner",
     "Limiter": "rookery.replay.limiter",
     "LocalReplay": "rookery.replay.buffer",
     "MainLoop": "rookery.components.main_loop",
     "MultiAgentLearner": "rookery.components.agents",
+    "PPO": "rookery.api.algorithm_agents",
     "ParameterServer": "rookery.server.parameter_server",
     "Policy": "rookery.actors.policy",
     "PrioritizedDQN": "rookery.sb3.prioritized",
@@ -37,11 +43,16 @@ _HOME = {
     "PrioritizedReplayBuffer": "rookery.components.replay_buffers",
     "PrioritizedSAC": "rookery.sb3.prioritized",
     "PrioritizedTD3": "rookery.sb3.prioritized",
+    "R2D2": "rookery.api.algorithm_agents",
     "Registry": "rookery.sharing.registry",
+    "RemoteParameterServer": "rookery.server.http.remote_server",
     "ReplayBuffer": "rookery.components.replay_buffers",
     "ReplayBufferPool": "rookery.components.replay_buffers",
     "RookeryError": "rookery.errors",
     "Run": "rookery.api.runs",
+    "SAC": "rookery.api.algorithm_agents",
+    "TD3": "rookery.api.algorithm_agents",
+    "TQC": "rookery.api.algorithm_agents",
     "Trajectory": "rookery.api.trajectories",
     "WeightStore": "rookery.learner.weight_store",
     "create_distributed_registry": "rookery.sharing.registry",
@@ -53,7 +64,17 @@ _HOME = {
 }
 _EXTRAS = {"stable_baselines3": "sb3"}  # module → the extra that brings it
 __all__ = [
+    "A2C",
+    "DDPG",
+    "DQN",
+    "IMPALA",
+    "PPO",
+    "R2D2",
+    "SAC",
+    "TD3",
+    "TQC",
     "Actor",
+    "Agent",
     "Ask",
     "AsyncAgent",
     "AsyncMainLoop",
@@ -78,6 +99,7 @@ __all__ = [
     "PrioritizedSAC",
     "PrioritizedTD3",
     "Registry",
+    "RemoteParameterServer",
     "ReplayBuffer",
     "ReplayBufferPool",
     "RookeryError",
@@ -96,13 +118,15 @@ __all__ = [
 if TYPE_CHECKING:
     from rookery.actors.actor import Actor
     from rookery.actors.policy import InferencePolicy, Policy
+    from rookery.api.agent import Agent
+    from rookery.api.algorithm_agents import A2C, DDPG, DQN, IMPALA, PPO, R2D2, SAC, TD3, TQC
     from rookery.api.dqn_agent import DqnAgent
     from rookery.api.rollout_worker import rollout_worker
     from rookery.api.runs import Run, events, load, train
     from rookery.api.train_dqn import train_dqn
     from rookery.api.trajectories import Trajectory
-    from rookery.components.agents import AsyncAgent, DistributedAgent, MultiAgentLearner
-    from rookery.components.async_loop import AsyncMainLoop
+    from rookery.components.agents import DistributedAgent, MultiAgentLearner
+    from rookery.components.async_loop import AsyncAgent, AsyncMainLoop
     from rookery.components.cluster_loop import DistributedMainLoop
     from rookery.components.environment import DistributedEnvironment
     from rookery.components.main_loop import MainLoop
@@ -126,6 +150,7 @@ if TYPE_CHECKING:
     )
     from rookery.sb3.shared_buffer import DistributedReplayBuffer
     from rookery.server.federated import FederatedParameterServer
+    from rookery.server.http.remote_server import RemoteParameterServer
     from rookery.server.parameter_server import ParameterServer
     from rookery.sharing.registry import Registry, create_distributed_registry
 

@@ -18,6 +18,8 @@ The command `rookery` exits with code 2 after a `ConfigError` and with 3 after a
 message has three parts: what was given, what is allowed, what to do.
 """
 
+from typing import NamedTuple
+
 
 class RookeryError(Exception):
     """Base class of all errors of this library; `exit_code` is that of the command `rookery`."""
@@ -110,3 +112,16 @@ def noted(error: RookeryError, its_traceback: str) -> RookeryError:
     if its_traceback:
         error.add_note(its_traceback)
     return error
+
+
+class RoleFailed(NamedTuple):
+    """An error that ended a process or a worker object in it, as its supervisor hears of it.
+
+    `summary` is a short description, such as the exception's type and message.
+    """
+
+    summary: str
+    traceback: str
+    final: bool  # True where another try would fail in the same way: a wrong request
+    error: Exception | None = None  # itself, where it was raised in this process
+    environment: bool = False  # True where it is an error of an environment

@@ -3,9 +3,13 @@
 import contextlib
 import errno
 import os
+import shutil
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 UNFINISHED = ".part"
+TEMPORARY = ".tmp-"  # `rookery clean` deletes what killed processes left under such names
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -14,6 +18,34 @@ def advice_on(error: OSError, folder: Path) -> str:
     if error.errno in NO_SPACE:
         return f"free some space in {folder}"
     return f"make {folder} a folder that exists and is writable"
+
+
+def delete(path: Path) -> None:
+    """Deletes a file, or a folder with all that is in it; does nothing if there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def scratch_name(path: Path) -> Path:
+    """Returns a unique temporary path in the same folder as `path`."""
+    return path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Context manager that yields a temporary path; the file written there then replaces `path`.
+
+    After an error, `path` is unchanged and the temporary file is deleted.
+    """
+    scratch = scratch_name(path)
+    try:
+        yield scratch
+        os.replace(scratch, path)
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
 
 
 def replace_file(path: Path, raw: bytes) -> None:

@@ -50,6 +50,16 @@ class AlgorithmNames(NamedTuple):
     batched_env: str | None = None  # module:object, a `BatchedEnv`
 
 
+class BackendNames(NamedTuple):
+    """Import name of a backend, and the settings that its runs use; all others are refused.
+
+    A section in the place of a setting, such as `env`, stands for all its settings.
+    """
+
+    backend: str  # module:object, a `Backend`
+    settings: tuple[str, ...]  # dotted keys
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
     """Everything that one package adds to the core library, as import names.
@@ -63,7 +73,7 @@ class Plugin:
     scripted_players: Mapping[str, str] = field(default_factory=dict)  # game's name → a `Player`
     text_boards: Mapping[str, str] = field(default_factory=dict)  # game's name → obs, seat → text
     scenarios: str | None = None  # a package that holds YAML files
-    backends: Mapping[str, str] = field(default_factory=dict)  # setting `backend` → a `Backend`
+    backends: Mapping[str, BackendNames] = field(default_factory=dict)  # by setting `backend`
     opponents: str | None = None  # an `OpponentsBuilder`
     replay_peers: str | None = None  # a `ReplayPeersBuilder`
     cleanup: str | None = None  # a `Cleanup`
@@ -94,10 +104,14 @@ def algorithms() -> dict[str, AlgorithmNames]:
     return {name: row for plugin in plugins() for name, row in plugin.algorithms.items()}
 
 
+def backends() -> dict[str, BackendNames]:
+    return {name: row for plugin in plugins() for name, row in plugin.backends.items()}
+
+
 def names(table: str) -> dict[str, str]:
     """Returns the mapping (name to import name) in one field of `Plugin`, merged over all plugins.
 
-    `table` is the field: games, scripted_players, text_boards or backends.
+    `table` is the field: games, scripted_players or text_boards.
     """
     return {key: name for plugin in plugins() for key, name in getattr(plugin, table).items()}
 

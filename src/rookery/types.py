@@ -152,6 +152,16 @@ class EnvSpec:
         return obs if self.is_dict else {"": obs}
 
 
+def prefixed(prefix: str, arrays: Arrays) -> dict[str, Array]:
+    """Returns the arrays with `prefix` before their names, to store them with others."""
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def below(prefix: str, arrays: Arrays) -> dict[str, Array]:
+    """Returns the arrays whose names begin with `prefix`, without it: the inverse of `prefixed`."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
 class Batch(NamedTuple, Generic[ObsT, ValueT, AbsentT]):
     """A batch of B transitions with n-step returns.
 

@@ -18,6 +18,7 @@ from rookery.checkpoints.checkpoint import ARRAYS, MANIFEST, STATE, WEIGHTS, Dig
 from rookery.checkpoints.load_weights import pick_checkpoint
 from rookery.errors import CheckpointError
 from rookery.training import launch
+from whole_checkpoints import intact
 
 Damage = Callable[[Path], None]
 
@@ -95,7 +96,7 @@ def test_a_manifest_cut_anywhere_is_noticed(run_dir):
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(CheckpointError):
-            checkpoint.verify(path.parent)
+            intact(path.parent)
 
 
 def test_a_bit_that_flips_anywhere_in_a_manifest_is_noticed(run_dir):
@@ -107,7 +108,7 @@ def test_a_bit_that_flips_anywhere_in_a_manifest_is_noticed(run_dir):
         damaged[at] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError):
-            checkpoint.verify(path.parent)
+            intact(path.parent)
 
 
 @pytest.mark.parametrize("name", [STATE, ARRAYS, WEIGHTS, "rows"])
@@ -240,7 +241,7 @@ def test_a_pickle_is_never_opened_even_where_every_checksum_fits(
     forge(newest(run_dir), lambda manifest: manifest["files"].update({path.name: digest}))
 
     with pytest.raises(CheckpointError):
-        checkpoint.verify(newest(run_dir)).weights() if name == WEIGHTS else _resumed(run_dir)
+        intact(newest(run_dir)).weights() if name == WEIGHTS else _resumed(run_dir)
 
     assert not canary.exists()
 
@@ -363,7 +364,7 @@ def test_a_missing_file_of_rows_is_a_damaged_one(run_dir):
     assert_falls_back(run_dir)
     for path in (run_dir / "checkpoints").rglob(segment(older).name):
         path.unlink()
-    found = checkpoint.verify_all_but_rows(newest(run_dir))
+    found = checkpoint.verify(newest(run_dir))
 
     assert found.lost_rows > 0
     assert not all(each.intact for each in found.segments())

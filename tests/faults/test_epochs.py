@@ -13,8 +13,9 @@ from inline_runs import TINY, finish, inline, resume, stop_at
 from loopback_cluster import loopback_cluster
 from rookery.checkpoints import checkpoint
 from rookery.config.load import load
+from rookery.evaluation.backend import RunRequest
 from rookery.event import Event, IterationEnded, Learned
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 from rookery.training.run import TrainingRun
 from run_processes import CommandForker, record, words
 

@@ -44,7 +44,7 @@ SYNC = {"run.mode": "sync", "run.env_steps": 600}
 
 
 def answered(training_run: TrainingRun) -> int:
-    return training_run.parts.actors._slots.done.questions
+    return training_run.parts.actors._inference.slots.done.questions
 
 
 class Story:

@@ -10,8 +10,7 @@ from signal import SIGKILL, SIGSTOP
 import pytest
 
 from eventually import eventually
-from rookery.checkpoints.run_folder import Lock
-from rookery.checkpoints.stale_files import sweep
+from rookery.checkpoints.run_folder import locked, sweep
 from rookery.replay.ring import Column, Ring
 from rookery.sharing import registry
 from rookery.sharing.registry import shared_directory
@@ -237,5 +236,5 @@ sys.stdin.readline()
         looker.stdout.readline()
         looker.stdin.write(b"go\n")
         looker.stdin.flush()
-        with Lock(tmp_path):
+        with locked(tmp_path):
             assert f"pid {os.getpid()} on" in (tmp_path / "lock").read_text()

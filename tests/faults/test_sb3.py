@@ -19,7 +19,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize(("number", "code"), [(SIGINT, 130), (SIGTERM, 143)])
 def test_a_signal_ends_a_run_of_sb3s_in_time_with_its_model(number, code, forker, tmp_path):
-    argv = ["train", "sac", "--json", "--quiet", "--run-dir", "run", *words(ENDLESS)]
+    argv = ["train", "sb3-sac", "--json", "--quiet", "--run-dir", "run", *words(ENDLESS)]
     run = forker.start(argv, tmp_path)
     assert eventually(lambda: reached(tmp_path / "run", 400), 60.0), run.said
 

@@ -29,7 +29,7 @@ from rookery.replay.file_owner import Owner
 from rookery.replay.ring import Ring, schema_of
 from rookery.sharing import borrower as borrowing
 from rookery.sharing import stale_pools
-from rookery.sharing.borrowed_rows import Lender
+from rookery.sharing.borrowed_rows import Lender, Returns
 from rookery.sharing.borrower import Borrower
 from rookery.sharing.pool_member import PoolMember
 from rookery.sharing.registry import Registry, create_distributed_registry
@@ -507,9 +507,8 @@ def test_peers_may_have_another_gamma_and_n_step(tmp_path):
         member.beat()
 
     for member, expected in zip(members, (1.0, 1 + 0.7 + 0.49), strict=True):
-        loan = member.borrower.borrow(
-            10, n_step=member.config.algo.n_step, gamma=member.config.algo.gamma
-        )
+        algo = member.config.algo
+        loan = member.borrower.borrow(10, Returns(algo.n_step, algo.gamma))
         assert loan.filled == 10
         assert loan.reward == pytest.approx(expected)
     for member in members:

@@ -80,7 +80,7 @@ def test_a_recorded_step_that_is_not_finite_is_left_out_and_counted(gpu: torch.d
 
     assert torch.equal(_weights(recorded), before)
     assert isinstance(recorded, CapturedLearner)
-    recorded.count_skipped()
+    recorded.read_skipped()
     assert recorded.skipped == 1
 
 

@@ -6,10 +6,10 @@ import torch
 
 from rookery.pathfinding.settings import Talk
 from rookery.pathfinding.world import cases as case
-from rookery.pathfinding.world.device_worlds import DeviceWorlds, draw_device_cases, to_device
+from rookery.pathfinding.world.device_worlds import DeviceWorlds, draw_device_cases
 from rookery.pathfinding.world.rules import Outside, WorldRules
 from rookery.pathfinding.world.worlds import Worlds
-from small_team_actors import WORLDS, cases_of, play, team, team_actor
+from small_team_actors import WORLDS, cases_of, play, team, team_actor, to_device
 
 STEPS = 64
 

@@ -104,7 +104,7 @@ def test_workers_compute_gradients_and_the_server_applies_them(algorithm):
     assert done["reason"] == "env_steps"
     assert done["gradients"] - done["refused"] == server.version == done["version"]
     assert sum(done["stale"].values()) == done["gradients"] > 5
-    assert server.get_server_stats()["workers"] == ["main"]  # the gang has left
+    assert server.get_server_stats()["workers"] == ["main"]  # the workers have left
     newest, after = server.get_parameters().arrays, agent.get_policy_parameters()
     assert all(np.array_equal(newest[name], after[name]) for name in after)
     assert any(not np.array_equal(before[name], after[name]) for name in after)
@@ -115,10 +115,12 @@ def test_a_killed_worker_of_a_worker_group_is_replaced():
     killed: list[int] = []
 
     def once(told: dict[str, Any]) -> None:
-        if not killed and loop.gang is not None and loop.gradients > 2:
-            killed.append(loop.gang.pids["main/0"])
+        assert loop.parts is not None
+        workers: Any = loop.parts.actors
+        if not killed and loop.gradients > 2:
+            killed.append(workers.pids["worker-0"])
             os.kill(killed[0], signal.SIGKILL)
-        if loop.gang is not None and loop.gang.restarts and loop.gang.seats[0].watch.heard:
+        if workers.restarts and workers.seats[0].watch.heard:
             loop.stop_training()
 
     loop = AsyncMainLoop(environment, buffer, agent, num_workers=2, config={"callback": once})
@@ -154,6 +156,38 @@ def test_a_users_own_agent_environment_buffer_and_server_train_asynchronously():
     assert agent.evaluate_policy().reward == pytest.approx(Corridor().optimal_return)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_run_training_of_an_async_loop_trains_by_its_workers(own):
+    """Counted in episodes, and none of them is longer than `max_steps`."""
+    environment, buffer, agent = parts("a2c")
+    given: Any = OwnAgent() if own else agent
+    loop = AsyncMainLoop(environment, buffer, given, num_workers=2)
+
+    done = loop.run_training(30, max_steps=9, evaluation_frequency=20)
+
+    assert done["reason"] == "episodes"
+    assert done["episode"] >= 30
+    assert sum(done["stale"].values()) == done["gradients"] > 0
+    assert environment.get_environment_stats()["env_steps"] == 0  # it played nothing itself
+    assert buffer.get_total_experiences() == 0
+    assert done["env_steps"] <= 9 * done["episode"] + 2 * 64  # and episodes in progress
+    assert done["evaluation"] is not None
+
+
+def test_a_restored_async_loop_counts_each_gradient_once(tmp_path):
+    """Learner steps decide about exploration and target networks."""
+    for _ in range(2):
+        environment, buffer, agent = parts("a2c")
+        config = {"checkpoint_path": tmp_path}
+        loop = AsyncMainLoop(environment, buffer, agent, config=config, num_workers=1)
+        if list(tmp_path.iterdir()):
+            loop.load_checkpoint()
+        before = loop.gradients
+        done = loop.run_async_training(loop.env_steps + 400, checkpoint_frequency=400)
+
+        assert agent.learner_steps == done["gradients"] > before
+
+
 def test_an_environment_without_a_factory_cannot_be_played_by_workers():
     class Bare(OwnEnvironment):
         env_factory = None
@@ -180,8 +214,8 @@ def test_loops_learn_through_a_server_behind_a_socket_what_they_learn_beside_it(
             loop = MainLoop(environment, buffer, agent, far if remote else server, config)
             loop.run_training(4, evaluation_frequency=0)
             if remote:
-                gang = AsyncMainLoop(environment, buffer, agent, far, config, num_workers=1)
-                assert gang.run_async_training(total_steps=200)["refused"] == 0
+                workers = AsyncMainLoop(environment, buffer, agent, far, config, num_workers=1)
+                assert workers.run_async_training(total_steps=200)["refused"] == 0
         learned.append(loop)
         server.stop_server()
 

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from benchmarks import command as benchmarks
+from docs import write_settings
 from rookery import plugins
 from rookery.cli.main import VERBS
 from rookery.config.load import load
@@ -156,7 +157,7 @@ def test_a_page_names_only_settings_that_exist(page):
     meant = "\n".join(line for line in text.splitlines() if not EXIT.search(line))
     named |= set(re.findall(rf"(?<![\w.])((?:{SECTIONS})\.[a-z_]+)=", meant))
 
-    files = {name for name in named if name.endswith((".py", ".json", ".yaml"))}
+    files = {name for name in named if name.endswith((".py", ".json", ".yaml", ".html", ".md"))}
     assert named - files - ATTRIBUTES <= SETTINGS
 
 
@@ -175,6 +176,10 @@ def test_a_page_names_only_source_files_that_exist(page):
     named = {span for span in spans if re.fullmatch(r"[\w/]+\.py", span)} - made
 
     assert [name for name in named if not any((r / name).exists() for r in ROOTS)] == []
+
+
+def test_the_page_of_settings_is_what_the_settings_say():
+    assert write_settings.PAGE.read_text() == write_settings.page()  # python docs/write_settings.py
 
 
 def test_little_is_left_alone():
@@ -343,10 +348,10 @@ def _full_disk(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _folder_in_use(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    from rookery.checkpoints.run_folder import Lock
+    from rookery.checkpoints.run_folder import locked
 
-    with Lock(folder), pytest.raises(ConfigError) as refused:
-        Lock(folder).__enter__()
+    with locked(folder), pytest.raises(ConfigError) as refused:
+        locked(folder).__enter__()
     return f"rookery: error: {refused.value}"
 
 
@@ -397,7 +402,8 @@ def _second_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 def _finished_run(folder: Path, patch: pytest.MonkeyPatch) -> str:
     from rookery.checkpoints.run_folder import write_result
-    from rookery.training.launch import RunRequest, finished
+    from rookery.evaluation.backend import RunRequest
+    from rookery.training.launch import finished
 
     said: list[str] = []
     patch.setattr("rookery.training.launch.notice", said.append)

@@ -15,9 +15,9 @@ from eventually import eventually
 from rookery.config.schema import Engine
 from rookery.engines import ENGINES, processes
 from rookery.engines.child_process import shown
-from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle
+from rookery.engines.engine import CloseRole, RoleHandle
 from rookery.engines.inline import Inline
-from rookery.errors import ConfigError
+from rookery.errors import ConfigError, RoleFailed
 from run_processes import SUPPORT
 
 pytestmark = pytest.mark.fresh  # this is about how processes are started

@@ -70,11 +70,12 @@ class Crane(basic.Toy):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
         if seed is not None:
             self.observation_space.seed(seed)
-        self.steps = 0
-        return self.observation_space.sample(), {}
+        return super().reset(seed=seed, options=options)
+
+    def begin(self) -> Any:
+        return self.observation_space.sample()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action)
@@ -257,10 +258,10 @@ def test_a_file_that_acts_otherwise_is_removed_with_exit_code_3(
     def wrong(path: Path, content: Any) -> None:
         write(path, content._replace(arrays=turned(content.arrays)))
 
-    def askew(path: Path, algorithm: Any, *spaces: Any) -> None:
+    def askew(path: Path, content: Any, algorithm: Any) -> None:
         algorithm.acting.body.out.weight.data.neg_()
         algorithm.acting.body.out.bias.data.neg_()
-        draw(path, algorithm, *spaces)
+        draw(path, content, algorithm)
 
     monkeypatch.setattr(bundle, "write", wrong)
     monkeypatch.setattr(onnx, "write", askew)

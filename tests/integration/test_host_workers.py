@@ -15,8 +15,9 @@ from loopback_cluster import LossyCluster, loopback_cluster
 from rookery.actors.actor import CHUNKS
 from rookery.checkpoints import checkpoint
 from rookery.config.load import load_run
+from rookery.evaluation.backend import RunRequest
 from rookery.event import Event, Stopped
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 from rookery.training.run import TrainingRun
 from run_processes import record
 from watched_runs import account

@@ -11,10 +11,11 @@ import row_lineage as lineage
 from inline_runs import begin, finish, inline, stop_at
 from rookery.config.load import load, load_run
 from rookery.config.schema import Config
+from rookery.evaluation.backend import RunRequest
 from rookery.event import Event, IterationEnded
 from rookery.training import LOOPS
 from rookery.training.build import Parts, build_parts
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 from thread_engine import threads
 
 __all__ = ["inline", "threads"]  # fixtures

@@ -8,8 +8,9 @@ import pytest
 
 import launched_runs
 from eventually import eventually
-from rookery.cluster.remote_run import PollRun, RemoteRun, RemoteRunSetup, RunEnded, RunOptions
+from rookery.cluster.remote_run import PollRun, RemoteRun, RemoteRunSetup, RunEnded
 from rookery.config.schema import Config
+from rookery.evaluation.backend import RunRequest
 
 END_S = 30.0
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -21,7 +22,7 @@ def launched() -> Iterator[Callable[[str], RemoteRun]]:
     made: list[RemoteRun] = []
 
     def start(name: str) -> RemoteRun:
-        options = RunOptions(resume=None, exact=False, init_from=None)
+        options = RunRequest()
         made.append(RemoteRun(RemoteRunSetup(Config(), options, f"launched_runs:{name}")))
         return made[-1]
 

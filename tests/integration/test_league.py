@@ -89,7 +89,7 @@ def test_main_runs_meet_all_runs_and_an_exploiter_the_newest_main_snapshots(rati
         play_in_turns([*training_runs.values()])
         league_seen = training_runs["foe"].parts.opponents.league_seen
         borrowed = {
-            name: training_run.parts.peers.counts().foreign
+            name: training_run.parts.peers.statistics()["distributed_samples"]
             for name, training_run in training_runs.items()
         }
 

@@ -8,10 +8,11 @@ import pytest
 from inline_runs import begin, finish, inline, stop_at
 from rookery.config.load import load, load_run
 from rookery.errors import LostError
+from rookery.evaluation.backend import RunRequest
 from rookery.learner.data_parallel.follower import FollowerWorker
 from rookery.learner.data_parallel.leader import LeaderLearner
 from rookery.training.build import build_parts
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 from thread_engine import threads
 
 __all__ = ["inline", "threads"]  # fixtures

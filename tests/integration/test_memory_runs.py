@@ -113,7 +113,7 @@ def test_a_loaded_policy_remembers_by_the_state_it_is_handed(tmp_path: Path) -> 
     with begin(tmp_path / "run", SMALL) as training_run:
         finish(training_run)
     policy = rookery.load(tmp_path / "run", checkpoint="last")
-    weights = policy._algorithm.acting.state_dict()
+    weights = policy.algorithm.acting.state_dict()
     other = InferencePolicy.of(
         {name: tensor.numpy() for name, tensor in weights.items()},
         SMALL["env.id"],

@@ -19,10 +19,9 @@ from eventually import eventually
 from rookery.config.schema import ClusterConfig
 from rookery.engines import processes, ray_cleanup, rpc
 from rookery.engines import ray as engine
-from rookery.engines.engine import RoleFailed
 from rookery.engines.ray import Cluster
 from rookery.engines.rpc import RemoteHandle
-from rookery.errors import ConfigError
+from rookery.errors import ConfigError, RoleFailed
 from run_processes import SUPPORT, shared
 
 pytest.importorskip("ray")
@@ -81,7 +80,8 @@ def sleep(connection: Any, setup: Any) -> None:
 def start(
     cluster: Cluster, setup: Any = None, target: str = f"{HERE}:Echo", **options: Any
 ) -> RemoteHandle:
-    return cluster.start(target, setup, name="echo-0", cpus=0.5, **options)
+    node = options.pop("node", None) or cluster.nodes()[0].id
+    return cluster.start(target, setup, name="echo-0", cpus=0.5, node=node, **options)
 
 
 def answer(host: RemoteHandle) -> Any:
@@ -148,7 +148,7 @@ def test_it_listens_on_the_loopback_interface_only(local, host):
 def test_there_is_one_node_and_it_was_started(local):
     (node,) = local.nodes()
 
-    assert local.started
+    assert local._session._cleanup is not None  # it was started, not joined
     assert node.resources["CPU"] == 4.0
 
 
@@ -478,7 +478,7 @@ def guest(address: str, token: str) -> None:
     say(nodes=nodes, where=where, answers=answers, pids=[h.pid for h in hosts])
     if sys.stdin.readline():
         cluster.close()
-        say(started=cluster.started)
+        say(started=cluster._session._cleanup is not None)
 
 
 def refusals(*tries: str) -> None:

@@ -16,8 +16,8 @@ from rookery.cli.main import main
 from rookery.envs.toy import basic
 from rookery.errors import ConfigError
 from rookery.evaluation.record_run import record_run
-from rookery.report import mp4
-from rookery.report.mp4 import write_mp4
+from rookery.report import video
+from rookery.report.video import write_mp4
 from rookery.training import launch
 
 pytest.importorskip("pygame")
@@ -101,8 +101,8 @@ def test_where_ffmpeg_fails_its_reason_is_told_and_no_film_is_left(tmp_path, mon
     def broken(path: Path, width: int, height: int, fps: float) -> list[str]:
         return [*command(path, width, height, fps)[:-1], "-fs", "x", str(path)]
 
-    command = mp4._command
-    monkeypatch.setattr(mp4, "_command", broken)
+    command = video._command
+    monkeypatch.setattr(video, "_command", broken)
     with pytest.raises(OSError, match=r"ffmpeg ended with \d+: .*x"):
         write_mp4(tmp_path / "a.mp4", [np.zeros((400, 600, 3), np.uint8)] * 20, 10)
 

@@ -14,8 +14,9 @@ from rookery.cli.main import main
 from rookery.config.load import load, load_run
 from rookery.envs.toy import basic
 from rookery.errors import CheckpointError, ConfigError, EnvError
+from rookery.evaluation.backend import RunRequest
 from rookery.training import launch
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 
 __all__ = ["inline"]  # a fixture
 pytestmark = pytest.mark.usefixtures("inline")

@@ -43,7 +43,7 @@ def train(here: Host, run_dir: Path, *settings: str, needs: str = "fast=1") -> J
 
 def ours(host: Host) -> list[int]:
     """Returns the processes of runs on a host."""
-    return [pid for name in ("ray::RayRoleServer", "actor-", "learner") for pid in host.pids(name)]
+    return [pid for name in ("ray::RoleServer", "actor-", "learner") for pid in host.pids(name)]
 
 
 FREE = """

@@ -13,7 +13,8 @@ from rookery.checkpoints import checkpoint, run_folder
 from rookery.cli.main import main
 from rookery.config.load import load
 from rookery.errors import ConfigError
-from rookery.training.launch import RunRequest, session
+from rookery.evaluation.backend import RunRequest
+from rookery.training.launch import session
 from rookery.types import EnvSpec
 
 __all__ = ["inline"]  # a fixture

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import rookery
 from inline_runs import finish, inline
+from rookery import plugins
 from rookery.cli.main import main
 from rookery.config.load import load
 from rookery.config.other_libraries import SB3_NAMES
+from rookery.config.parse import keys
+from rookery.config.section import Section, hints
 from rookery.errors import ConfigError
+from rookery.evaluation.backend import RunRequest
 from rookery.event import Collected, Evaluated, Event, Logged, Saved, Started, Stopped, Warned
 from rookery.networks.named_arrays import arrays_of, fingerprint
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 
 __all__ = ["inline"]  # a fixture
 
@@ -53,7 +58,7 @@ def opened(tmp_path: Path, algorithm: str = "DQN", **changes: Any) -> Any:
     """A session of a small run."""
     discrete = algorithm in ("DQN", "PPO", "A2C")
     config = load(
-        "dqn" if discrete else "sac",
+        "sb3-dqn" if discrete else "sb3-sac",
         changes={
             **SHORT,
             "sb3.algorithm": algorithm,
@@ -119,7 +124,7 @@ def test_a_run_gives_the_weights_that_sb3_gives_by_itself(algorithm, tmp_path):
     torch.set_num_threads(1)
     kwargs = dict(SMALL[algorithm], policy_kwargs={"net_arch": [8]}, seed=3, device="cpu")
     if algorithm != "PPO":
-        kwargs["buffer_size"] = load("dqn").replay.capacity
+        kwargs["buffer_size"] = load("sb3-dqn").replay.capacity
     if isinstance(kwargs.get("train_freq"), list):
         kwargs["train_freq"] = tuple(kwargs["train_freq"])
     env = gym.make("Pendulum-v1" if algorithm == "SAC" else "CartPole-v1")
@@ -128,6 +133,50 @@ def test_a_run_gives_the_weights_that_sb3_gives_by_itself(algorithm, tmp_path):
     model.learn(400, log_interval=None)
     torch.set_num_threads(threads)
     assert fingerprint(arrays_of(model.policy)) == answer["weights_sha256"]
+
+
+OF_CONFIG = tuple(
+    f"/config/{name}.py" for name in ("load", "parse", "refusals", "section", "algorithms")
+)
+ELSEWHERE = {  # used, but not in a run that is one process and has no console
+    "about": "rookery list",
+    "actor.env_step_timeout_s": "check of the environment, evaluation process",
+    "eval.max_restarts": "evaluation process",
+    "eval.timeout_s": "evaluation process",
+    "report.plain_period_s": "console",
+    "report.tensorboard": "evaluation process",
+    "report.timeline": "evaluation process",
+    "report.wandb_mode": "evaluation process",
+}
+SHARED = {"env.frame_stack", "selfplay.opponents"}  # read by what all runs share, as the default
+
+
+@pytest.fixture
+def settings_read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The settings that are read outside the modules that merge, check and write all of them."""
+    found: set[str] = set()
+
+    def noting(section: Section, name: str) -> Any:
+        value = object.__getattribute__(section, name)
+        if name in hints(type(section)) and not isinstance(value, Section):
+            reader = sys._getframe(1).f_code.co_filename
+            if not reader.endswith((*OF_CONFIG, "/dataclasses.py", "<string>")):
+                found.add(f"{section.where}.{name}".lstrip("."))
+        return value
+
+    monkeypatch.setattr(Section, "__getattribute__", noting, raising=False)
+    return found
+
+
+@pytest.mark.usefixtures("inline")
+def test_the_settings_that_a_run_uses_are_the_ones_that_are_not_refused(settings_read, tmp_path):
+    with opened(tmp_path, **{"sharing.pool": str(tmp_path / "pool")}) as training_run:
+        finish(training_run)
+    used = plugins.backends()["sb3"].settings
+    listed = {key for key in keys() if any(f"{key}.".startswith(f"{name}.") for name in used)}
+
+    assert settings_read - listed == SHARED
+    assert listed - settings_read == set(ELSEWHERE)
 
 
 @pytest.mark.usefixtures("inline")
@@ -152,7 +201,7 @@ def test_the_evaluator_plays_what_the_model_would(tmp_path):
     from rookery.networks.named_arrays import load_arrays
     from rookery.sb3.models import Sb3Policy
 
-    config = load("sac", changes={"sb3.kwargs": {"policy_kwargs": {"net_arch": [8]}}})
+    config = load("sb3-sac", changes={"sb3.kwargs": {"policy_kwargs": {"net_arch": [8]}}})
     envs = make(config.env, 4)
     player = Sb3Policy(config, envs.codec, None)
     load_arrays(player.acting, arrays_of(model.policy))
@@ -173,7 +222,7 @@ def test_episodes_and_callbacks_end_a_run_at_once(tmp_path):
     def stop(event: Event) -> str | None:
         return "stop" if isinstance(event, Logged) else None
 
-    run = load("dqn", changes={**SHORT, "run.run_dir": str(tmp_path / "b")})
+    run = load("sb3-dqn", changes={**SHORT, "run.run_dir": str(tmp_path / "b")})
     *_, stopped = rookery.events(run, callbacks=[stop])
     assert isinstance(stopped, Stopped)
     assert (stopped.reason, stopped.counters.env_steps) == ("callback", 150)
@@ -251,7 +300,7 @@ def test_a_model_that_sb3_saved_is_neither_resumed_nor_evaluated(tmp_path, capsy
     with pytest.raises(ConfigError, match=r"DQN\.load"):
         rookery.load(run_dir)
     with pytest.raises(ConfigError, match=r"rookery\.events"):
-        rookery.train("dqn")
+        rookery.train("sb3-dqn")
 
 
 @pytest.mark.usefixtures("inline")

@@ -147,7 +147,7 @@ def test_opponents_need_a_game(local_actors, tmp_path):
     [
         ({"run.mode": "async", "run.engine": "ray"}, "run.engine"),
         ({"algo.name": "r2d2"}, "remembers"),
-        ({"selfplay.league": True, "selfplay.opponents": {}}, "selfplay.league needs"),
+        ({"selfplay.league": True, "selfplay.opponents": {}}, "selfplay.league false only"),
     ],
 )
 def test_what_does_not_go_with_opponents_is_refused(changes, said):

@@ -30,7 +30,7 @@ def solved(
     lr: float = 0.003,
     episodes: int = 60,
     prioritized: bool = False,
-    **server: Any,
+    server: dict[str, Any] | None = None,
 ) -> int:
     """Returns how many of the seeds walk straight to the door after training."""
     found = 0
@@ -39,7 +39,7 @@ def solved(
             lr=lr, update_frequency=2, env=Corridor, seed=seed, settings=SETTINGS
         )
         buffer = ReplayBufferPool(2, 5_000, use_prioritized=prioritized, seed=seed)
-        own = ParameterServer(agent.get_policy_parameters(), lr=lr, **server) if server else None
+        own = None if server is None else ParameterServer(agent.get_policy_parameters(), **server)
         with DistributedEnvironment(Corridor, 2, engine="inline", seed=seed) as environment:
             loop = MainLoop(environment, buffer, agent, own, {"warmup": 200})
             loop.run_training(episodes, evaluation_frequency=0)
@@ -53,7 +53,25 @@ def test_the_main_loop_solves_it_with_a_server_of_its_own(prioritized):
 
 
 def test_it_solves_it_with_a_separate_server_that_averages():
-    assert solved(range(4), update_frequency=2, optimizer="adam") == 4
+    averaging = {"update_frequency": 2, "optimizer": "adam", "lr": 0.003}
+    assert solved(range(4), server=averaging) == 4
+
+
+def test_it_solves_it_with_a_server_as_it_comes():
+    """Which takes the agent's optimizer; a plain step of 0.001 for ten gradients solves nothing."""
+    assert solved(range(4), server={}) == 4
+
+
+@pytest.mark.parametrize(("algorithm", "lr"), [("ppo", 0.003), ("a2c", 0.01)])
+def test_on_policy_agents_solve_it(algorithm, lr):
+    settings = {"net.hidden": [64]}
+    agent = DistributedAgent(algorithm, lr=lr, env=Corridor, settings=settings)
+    with DistributedEnvironment(Corridor, 4, engine="inline") as environment:
+        MainLoop(environment, ReplayBufferPool(1, 5_000), agent).run_training(
+            200, evaluation_frequency=0
+        )
+
+    assert agent.evaluate_policy(1).reward == pytest.approx(OPTIMUM)
 
 
 def test_without_learning_it_is_solved_by_luck_at_most():

@@ -3,7 +3,7 @@
 A client's rows never leave it, so whatever it knows of the other half came with the parameters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,9 +16,9 @@ from rookery.envs.toy.basic import Echo
 from rookery.networks.forward import tensors
 from rookery.server.advertised_settings import Notice, Sharing, portable, settings_of
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.parameter_server import Parameters
-from rookery.server.run_client import RoundPupil, Update
-from rookery.types import Floats
+from rookery.server.gradient_worker import Update
+from rookery.server.run_client import RoundLearner
+from rookery.types import Array, Floats
 from short_trainings import CONTROL, ECHO
 
 pytestmark = pytest.mark.learning
@@ -42,28 +42,28 @@ class Part(Echo):
 
 
 @contextmanager
-def pupil(cues: list[int], seed: int, steps: int, **more: Any) -> Iterator[RoundPupil]:
+def learner(cues: list[int], seed: int, steps: int, **more: Any) -> Iterator[RoundLearner]:
     env = {"env.id": f"{__name__}:Part", "env.kwargs": {"cues": cues}}
     config = portable(load("corridor", changes={**ECHO, **env, **more, "run.seed": seed}))
-    one = RoundPupil(config, Notice(Sharing.FEDERATED, settings_of(config), steps, 30.0, None))
+    one = RoundLearner(config, Notice(Sharing.FEDERATED, settings_of(config), steps, 30.0, None))
     try:
         yield one
     finally:
         one.close()
 
 
-def parameters(one: RoundPupil) -> dict[str, Any]:
+def parameters(one: RoundLearner) -> dict[str, Any]:
     return {name: p.detach().numpy().copy() for name, p in one.trained.items()}
 
 
-def trained(one: RoundPupil, served: Parameters) -> Update:
-    one.load(served)
+def trained(one: RoundLearner, served: Mapping[str, Array]) -> Update:
+    one.load(served, 0)
     while (update := one.step()) is None:
         pass
     return update
 
 
-def repeated(one: RoundPupil) -> list[int]:
+def repeated(one: RoundLearner) -> list[int]:
     """Returns the cues that its policy repeats, greedily."""
     algorithm = one.parts.learner.algorithm
     cues = tensors(np.eye(CUES, dtype=np.float32), torch.device("cpu"))
@@ -74,8 +74,8 @@ def repeated(one: RoundPupil) -> list[int]:
 def together(seed: int, **more: Any) -> list[int]:
     """Trains both halves in rounds; returns what the last version repeats."""
     with (
-        pupil(HALVES["low"], 10 + seed, ROUND_STEPS, **more) as low,
-        pupil(HALVES["high"], 20 + seed, ROUND_STEPS, **more) as high,
+        learner(HALVES["low"], 10 + seed, ROUND_STEPS, **more) as low,
+        learner(HALVES["high"], 20 + seed, ROUND_STEPS, **more) as high,
     ):
         server = FederatedParameterServer(parameters(low), deadline_s=1e6)
         clients = {"low": low, "high": high}
@@ -85,18 +85,18 @@ def together(seed: int, **more: Any) -> list[int]:
             served = server.get_parameters()
             assert served is not None
             for name, client in clients.items():
-                update = trained(client, served)
+                update = trained(client, served.arrays)
                 server.push_gradients(name, update.arrays, update.weight, version=version)
         final = server.get_parameters()
         assert final is not None
-        low.load(final)
+        low.load(final.arrays, 0)
         return repeated(low)
 
 
 def alone(half: str, seed: int) -> list[int]:
     """Trains one half for as many steps as both had together."""
-    with pupil(HALVES[half], seed, 2 * ROUNDS * ROUND_STEPS) as one:
-        trained(one, Parameters(0, parameters(one)))
+    with learner(HALVES[half], seed, 2 * ROUNDS * ROUND_STEPS) as one:
+        trained(one, parameters(one))
         return repeated(one)
 
 

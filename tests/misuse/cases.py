@@ -58,7 +58,6 @@ def words(settings: dict[str, Any]) -> list[str]:
 # Wrong commands.
 
 WORDS: list[tuple[Argv, str]] = [
-    ([], "rookery"),
     (["fly"], "fly"),
     (["trian", "cartpole"], "train"),
     (["train"], "--env"),
@@ -239,37 +238,40 @@ ENVS: dict[str, tuple[int, int, str]] = {
     "Raises": (3, 3, "Raises.*step.*KeyError"),
     "RaisesInReset": (3, 3, "RaisesInReset.*OSError"),
     "RaisesInConstructor": (2, 2, "no heater is connected"),
-    "RaisesInClose": (0, 0, "cannot be switched off|solved|env_steps"),
+    "RaisesInClose": (3, 3, "cannot be switched off"),
     "Exits": (3, 3, "Exits.*step"),
     "ExitsInReset": (3, 3, "ExitsInReset"),
-    "ExitsInConstructor": (2, 2, "ExitsInConstructor"),
-    "Interrupts": (3, 3, "Interrupts"),
-    "Hangs": (3, 0, "Hangs|actor 0"),
+    "ExitsInConstructor": (3, 3, "ExitsInConstructor"),
+    "Interrupts": (130, 3, "KeyboardInterrupt|interrupted"),
+    "Hangs": (3, 3, "Hangs|actor 0"),
     "HangsInReset": (3, 3, "HangsInReset"),
     "HangsInConstructor": (3, 3, "HangsInConstructor"),
-    "Kills": (-9, 0, "actor 0|^$"),
-    "Crashes": (-6, 0, "actor 0|Abort|^$"),
+    "Kills": (-9, 3, "."),
+    "Crashes": (-6, 3, "."),
     "NoSpaces": (2, 2, "NoSpaces"),
-    "TextSpace": (2, 2, "TextSpace"),
-    "GraphActions": (2, 2, "GraphActions"),
+    "TextSpace": (2, 2, "observations may be"),
+    "GraphActions": (2, 2, "actions may be"),
     "OldReset": (3, 3, "OldReset"),
     "NotAnEnvironment": (2, 2, "NotAnEnvironment"),
     "not_a_class": (2, 2, "not_a_class"),
 }
-SLOW = ("Hangs", "HangsInReset", "HangsInConstructor")
+SLOW = ("Hangs", "HangsInReset", "HangsInConstructor")  # in async until 20 losses in an hour
 
 
 def odd_environments() -> Iterator[Case]:
     """Yields runs in environments that break their API, in single, sync and async mode."""
     for name, (single, replaced, says) in ENVS.items():
-        settings = SMALL | {"actor.env_step_timeout_s": 2}
+        # each actor has one environment, so that its third error comes within the run
+        settings = SMALL | {"run.env_steps": 3_000, "actor.envs": 1, "actor.env_step_timeout_s": 2}
         for mode in ("single", "sync", "async"):
             code = replaced if mode == "async" else single
             argv = ["train", "--env", f"odd_envs:{name}", "--mode", mode, *words(settings)]
             if mode != "single":
                 argv += ["--actors", "1", "--engine", "processes"]
                 code = replaced
-            yield Case("environments", [*argv, "--quiet", "--json"], (code,), f"(?s){says}")
+            within_s = 400.0 if name in SLOW else 60.0
+            argv += ["--quiet", "--json"]
+            yield Case("environments", argv, (code,), f"(?s){says}", within_s=within_s)
 
 
 # Signals, at many moments.

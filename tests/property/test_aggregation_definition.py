@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from rookery.server.aggregate import Aggregation, Liars, aggregate
+from aggregated import aggregate
+from rookery.server.aggregate import Aggregation, Liars
 from rookery.types import Floats
 
 SIZES = st.tuples(st.integers(1, 7), st.integers(1, 5))

@@ -14,7 +14,7 @@ from experience_strategies import CAPACITIES, ENVS, EXPERIENCE, GAMMA, SIZES, WI
 from rookery.errors import ConfigError
 from rookery.replay.fold import Chains
 from rookery.replay.ring import Column, Ring, Schema, paired_schema, schema_of
-from rookery.sharing.borrowed_rows import Lender, LenderShares, RowCopier
+from rookery.sharing.borrowed_rows import Lender, LenderShares, Returns, RowCopier
 from rookery.types import EnvSpec
 from sample_experience import DIALS, MIXED, VECTOR, Step, Told, acted, feed, observed
 
@@ -35,7 +35,7 @@ def test_loans_from_chains_equal_the_definition(
 ) -> None:
     with closing(Ring.create(schema_of(spec), capacity)) as ring:
         feed(ring, Chains(4, ENVS, window=1, stride=1, capacity=capacity), spec, steps, sizes)
-        loan = copier(ring.schema, ring, seed=seed).take(BATCH, ONLY, BATCH, n_step=n, gamma=GAMMA)
+        loan = copier(ring.schema, ring, seed=seed).take(BATCH, ONLY, BATCH, Returns(n, GAMMA))
 
     plain = Told(steps, capacity)
     may_begin = [row for row in plain.rows() if plain.may_begin(row, n)]
@@ -77,7 +77,7 @@ def test_loans_from_pairs_equal_the_definition(
                     "timeout": np.array([timeout]),
                 }
             )
-        loan = copier(schema, ring).take(BATCH, ONLY, BATCH, n_step=n, gamma=GAMMA)
+        loan = copier(schema, ring).take(BATCH, ONLY, BATCH, Returns(n, GAMMA))
     expected = {}
     for row in numbers[max(0, count - capacity) :].tolist():
         total, factor, at = 0.0, 1.0, row
@@ -115,9 +115,8 @@ def test_a_loan_has_the_next_lower_or_higher_number_of_rows(rows: float, seed: i
 
 def test_rewards_are_scaled_and_cut_before_they_are_summed() -> None:
     with closing(_full(reward=10.0)) as ring:
-        loan = copier(ring.schema, ring).take(
-            8, ONLY, 8, n_step=3, gamma=0.5, reward_scale=0.5, reward_clip=2.0
-        )
+        returns = Returns(n=3, gamma=0.5, scale=0.5, clip=2.0)
+        loan = copier(ring.schema, ring).take(8, ONLY, 8, returns)
     assert set(loan.reward[: loan.filled]) == {2.0 * 1.75}
 
 

@@ -172,10 +172,8 @@ def test_a_batch_holds_what_the_policy_saw_and_did(
             spec,
             rows,
             np.ones(rows.size, dtype=np.float32),
-            n_step=n,
-            gamma=GAMMA,
-            sequence=0,
-            oldest=plain.oldest,
+            fold.Horizon(n, GAMMA),
+            plain.oldest,
         )
 
     last = [plain.transition(row, n, GAMMA)[2] for row in rows.tolist()]
@@ -200,10 +198,8 @@ def test_a_batch_of_sequences_holds_what_the_policy_saw_and_did(
             spec,
             rows,
             np.ones(rows.size, dtype=np.float32),
-            n_step=1,
-            gamma=GAMMA,
-            sequence=length,
-            oldest=plain.oldest,
+            fold.Horizon(1, GAMMA, length),
+            plain.oldest,
         )
 
     assert batch.extras["all"].shape == (rows.size, length)

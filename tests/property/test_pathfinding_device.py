@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plain_pathfinding import cells, free_cells, steps_to
-from rookery.errors import ConfigError
 from rookery.pathfinding.world import cases as case
 from rookery.pathfinding.world import distance_fields
 from rookery.pathfinding.world.cases import Cases
@@ -18,11 +17,10 @@ from rookery.pathfinding.world.device_worlds import (
     components,
     distances,
     draw_device_cases,
-    to_device,
 )
-from rookery.pathfinding.world.rules import NEARER, Collision, Outside, WorldRules
+from rookery.pathfinding.world.rules import NEARER, Outside, WorldRules
 from rookery.pathfinding.world.worlds import BEYOND, Worlds
-from small_team_actors import cases_of
+from small_team_actors import cases_of, to_device
 
 CPU = torch.device("cpu")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -314,11 +312,3 @@ def test_all_pairs_of_free_cells_are_drawn_about_equally_often(seed):
     kinds, counts = np.unique(torch.cat([laid.place, laid.goal], 1), axis=0, return_counts=True)
     assert len(kinds) == 12
     assert 40 < counts.min() <= counts.max() < 160
-
-
-def test_other_collision_rules_are_refused():
-    rules = WorldRules(collision=Collision.SOFT)
-    cases = case.generate(1, agents=1, size=3, density=0.0, rng=np.random.default_rng(0))
-
-    with pytest.raises(ConfigError, match="reference only, got soft; use the compiled"):
-        DeviceWorlds(to_device(cases, rules, CPU), rules, width=3)

@@ -18,9 +18,9 @@ def test_measures_are_what_the_whole_story_says(data, agents, absent, steps):
     starts = goals.copy()
     starts[:agents, 0] += ~np.array(story[0])
 
-    measures = EpisodeMeasures(starts, goals)
+    measures = EpisodeMeasures(starts[None], goals[None])
     for now in story[1:]:
-        measures.count(np.array(now + [True] * absent))
+        measures.count(np.array([now + [True] * absent]))
 
     assert measures.ended() == {
         "is_success": int(all(story[-1])),

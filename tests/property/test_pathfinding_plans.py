@@ -123,7 +123,7 @@ def test_what_a_shield_lets_through_is_a_step_by_the_plain_rules(crowd, seed):
     rng, agents = np.random.default_rng(seed), cases.starts.shape[1]
     score = rng.integers(-2, 3, size=(agents, 5)).astype(np.float32)  # many are equal
     priority = rng.integers(0, 4, size=agents)
-    action = shield(score, cases.starts[0], cases.maps[0], priority)
+    action = shield(score[None], cases.starts, cases.maps, priority[None])[0]
     before = cells(cases.starts[0])
     after = [cell and beside(cell, action[i]) for i, cell in enumerate(before)]
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plain_pathfinding import cells, crowds, free_cells, seen, steps_to
+from rookery.pathfinding.world.distance_fields import distances
 from rookery.pathfinding.world.rules import CHANNELS, Outside, WorldRules
 from rookery.pathfinding.world.views import planes
 from rookery.pathfinding.world.worlds import Worlds
@@ -34,7 +35,7 @@ def test_views_equal_their_definition_before_and_after_a_step(outside, crowd, ra
 @given(crowds())
 def test_distances_equal_rings_around_the_goal(crowd):
     cases, _ = crowd
-    found = Worlds(cases).distances()[0]
+    found = distances(cases.maps, cases.goals)[0]
 
     for i, goal in enumerate(cells(cases.goals[0])):
         expected = np.full(cases.maps.shape[1:], -1)

@@ -111,9 +111,13 @@ def aim(
 def felt(config: Any, batch: Batch, b: int, i: int, k: int) -> float:
     """Returns what step k earned agent i of world b, less its share of what those it heard lost."""
     place, earned = batch.obs[PLACE][b, k].tolist(), batch.obs[REWARD][b, k + 1].tolist()
-    near = heard(place, i, radius=RADIUS, most=config.neighbours)
+    near = heard(place, i, radius=RADIUS, most=reach(config))
     others = [j for j in near if j != i and batch.extras[COMM][b, k, i, j]]
     return earned[i] + config.care * sum(min(earned[j], 0.0) for j in others)
+
+
+def reach(config: Any) -> int:
+    return 0 if config.talk is Talk.NONE else config.neighbours
 
 
 def mixed(eta: float, errors: list[float]) -> float:

@@ -27,9 +27,10 @@ from rookery.cli import train
 from rookery.cluster.cluster_group import ClusterActors
 from rookery.cluster.host_handle import HostHandle
 from rookery.cluster.messages import CopyRows, SaveShard
+from rookery.evaluation.backend import RunRequest
 from rookery.event import Ask, Event, IterationEnded, Saved, Stopped, Warned
 from rookery.terminal.arguments import Parser, parse
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 from rookery.training.run import TrainingRun
 
 STATUS_S = 0.1
@@ -140,8 +141,8 @@ class Witness:
 
     def kill(self, place: str) -> None:
         handle = self.cluster_actors.handles[int(place)]
-        others = {b.place: SaveShard(b.acknowledged.committed) for b in self.cluster_actors.handles}
-        del others[handle.place]
+        handles = self.cluster_actors.handles
+        others = [None if b is handle else SaveShard(b.acknowledged.committed) for b in handles]
         before, restarts = self.cluster_actors.ask(others), self.cluster_actors.restarts
         assert handle.host is not None
         os.kill(handle.host.pid, signal.SIGKILL)
@@ -151,10 +152,12 @@ class Witness:
             self.cluster_actors._tend()
             self.cluster_actors.wait_a_little()
         after = self.cluster_actors.ask(others)
-        own = self.cluster_actors.ask({handle.place: SaveShard(0)})[handle.place]
+        (own,) = self.cluster_actors.ask([SaveShard(0) if b is handle else None for b in handles])
         self.kills.append(
             {
-                "others_same": all(_same_leaves(before[p], after[p]) for p in others),
+                "others_same": all(
+                    _same_leaves(one, other) for one, other in zip(before, after, strict=True)
+                ),
                 "leaves_finite": bool(np.isfinite(own.arrays["leaves"]).all()),
                 "leaves_least": float(own.arrays["leaves"].min()),
                 "leaves_sum": float(own.arrays["leaves"].sum()),
@@ -165,16 +168,13 @@ class Witness:
 
     def _rows(self) -> Iterator[tuple[HostHandle, dict[str, Any]]]:
         """What every shard holds now, beginning with its oldest row."""
-        answers = self.cluster_actors.ask(
-            {handle.place: CopyRows(0) for handle in self.cluster_actors.handles}
-        )
-        for handle in self.cluster_actors.handles:
-            yield handle, dict(answers[handle.place].columns)
+        handles = list(self.cluster_actors.handles)
+        answers = self.cluster_actors.ask([CopyRows(0) for _ in handles])
+        for handle, answer in zip(handles, answers, strict=True):
+            yield handle, dict(answer.columns)
 
     def report(self, stopped: Stopped) -> None:
-        self.cluster_actors.ask(
-            {handle.place: CopyRows(1 << 40) for handle in self.cluster_actors.handles}
-        )
+        self.cluster_actors.ask([CopyRows(1 << 40) for _ in self.cluster_actors.handles])
         shards, keys, lanes = [], [], []
         known = {b.place: (b.tag, b.acknowledged) for b in self.cluster_actors.handles}
         status = self._status()  # of the same moment: more may come while rows are looked at

@@ -141,6 +141,7 @@ def steps_of_each_loss(
     taught, changed = learner(algorithm), {}
     for loss in algorithm.losses(on, step=step, rng=torch.Generator().manual_seed(0)):
         before = {name: weights(part) for name, part in parts.items()}
-        taught._step(*taught._descend(loss))
+        assert taught._clip(*taught._descend(loss))
+        taught.optimizers[loss.group].step()
         changed[loss.group] = {n for n, part in parts.items() if not same(before[n], part)}
     return changed

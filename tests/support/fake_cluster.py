@@ -20,7 +20,7 @@ import pytest
 
 from rookery.actors.actor_group import ActorGroupState
 from rookery.actors.env_progress import EnvProgress
-from rookery.actors.messages import ActorReport, ActorState
+from rookery.actors.messages import ActorGroupSetup, ActorReport, ActorState
 from rookery.cluster.cluster_group import ClusterActors
 from rookery.cluster.host_worker import HostWorker
 from rookery.cluster.messages import HostSetup, PoolIdentity
@@ -35,16 +35,20 @@ from rookery.config.schema import (
     RunConfig,
     SharingConfig,
 )
-from rookery.engines.engine import RoleFailed
 from rookery.engines.ray import RayNode
 from rookery.engines.rpc import (
+    BuildRole,
     CallVerdict,
+    Hello,
     HostInfo,
     RemoteHandle,
     RoleServer,
+    RpcCall,
+    RpcReply,
     SharedObject,
     versions,
 )
+from rookery.errors import RoleFailed
 from rookery.replay.ring import Ring, schema_of
 from rookery.runtime.supervision import ActorLoss
 from sample_experience import VECTOR, Move, columns, play
@@ -76,21 +80,13 @@ class Clock:
 class FakeActorGroup:
     """A group of actors without processes: each actor writes what it is told to."""
 
-    def __init__(
-        self,
-        config: Config,
-        spec: Any,
-        *,
-        incarnations: Sequence[int],
-        numbers: Sequence[int],
-        progress: Sequence[EnvProgress],
-        **_: Any,
-    ):
-        self.config, self.spec = config, spec
-        self.progress, self.told = list(progress), list[ActorReport]()
-        self.numbers, self.incarnations = numbers, list(incarnations)
-        self.rings = [Ring.create(schema_of(spec), ROOM) for _ in numbers]
-        self.written = [0] * len(numbers)
+    def __init__(self, setup: ActorGroupSetup):
+        self.config, self.spec = setup.config, setup.spec
+        self.progress, self.told = list(setup.progress), list[ActorReport]()
+        assert setup.numbers is not None
+        self.numbers, self.incarnations = setup.numbers, list(setup.incarnations)
+        self.rings = [Ring.create(schema_of(setup.spec), ROOM) for _ in setup.numbers]
+        self.written = [0] * len(setup.numbers)
         self.allowed: list[tuple[bool, list[float]]] = []
         self.complained: list[str] = []
         self.losses: list[ActorLoss] = []
@@ -155,12 +151,15 @@ class FakeActorGroup:
 class FakeRoleServer(RoleServer):
     """A role server whose role works by itself only when it is polled, and not in a thread."""
 
-    def __init__(self, shm: str):
+    def __init__(self, node: RayNode, shm: str):
         super().__init__()
-        self._shm = shm
+        self._node, self._shm = node, shm
 
-    def _settle(self, target: str, setup: bytes) -> None:
-        self._role = HostWorker(self._here(cloudpickle.loads(setup)))
+    def hello(self) -> HostInfo:
+        return HostInfo(self._node.name, self._node.address, self._node.id, 1, versions())
+
+    def _build(self, order: BuildRole) -> None:
+        self._role = HostWorker(self._here(cloudpickle.loads(order.setup)))
 
     def _here(self, setup: HostSetup) -> HostSetup:
         """The same path is another folder on each host."""
@@ -171,8 +170,7 @@ class FakeRoleServer(RoleServer):
         return setup._replace(config=replace(setup.config, sharing=own))
 
     def _obey(self, order: Any, payload: Any) -> Any:
-        assert self._role is not None
-        if self._role.self_driven:
+        if self._role is not None and self._role.self_driven:
             self._role.work()
         return super()._obey(order, payload)
 
@@ -182,29 +180,27 @@ class FakeHost:
 
     def __init__(self, node: RayNode, shm: str):
         self.node = node
-        self.server = FakeRoleServer(shm)
+        self.server = FakeRoleServer(node, shm)
         self.silent = False
         self.refuses: RoleFailed | None = None  # what the role cannot be built for
         self.killed = 0
         self.sent: list[Any] = []  # orders
         self.stored_objects: list[Any] = []
 
-    def call(self, method: str, *args: Any) -> list[Any]:
-        if method == "do":
-            self.sent.append(args[4])
-            self.stored_objects += [args[5]] if args[5] is not None else []
-        return [method, args]
+    def call(self, call: RpcCall, payload: Any) -> tuple[RpcCall, Any]:
+        if not isinstance(call.order, Hello | BuildRole):
+            self.sent.append(call.order)
+            self.stored_objects += [payload] if payload is not None else []
+        return call, payload
 
-    def ready(self, ref: list[Any], timeout_s: float) -> bool:
+    def ready(self, ref: tuple[RpcCall, Any], timeout_s: float) -> bool:
         return not self.silent
 
-    def get(self, ref: list[Any]) -> Any:
-        method, args = ref
-        if method == "hello":
-            return HostInfo(self.node.name, self.node.address, self.node.id, 1, versions())
-        if method == "build" and self.refuses is not None:
-            return self.refuses
-        return getattr(self.server, method)(*args)
+    def get(self, ref: tuple[RpcCall, Any]) -> Any:
+        call, payload = ref
+        if isinstance(call.order, BuildRole) and self.refuses is not None:
+            return RpcReply(self.refuses)
+        return self.server.do(call, payload)
 
     def classify(self, error: Exception) -> CallVerdict:
         return CallVerdict.RAISED
@@ -267,8 +263,8 @@ class FakeCluster:
         place = next(n for n in self.up if n.id == node)
         fake_host = FakeHost(place, place.name if self.apart else "host")
         fake_host.refuses, fake_host.silent = self.refuses, self.full and options["cpus"] > 0
-        stay = (target, cloudpickle.dumps(setup), [], {})
-        host = RemoteHandle(name, fake_host, stay, "us", len(self.started))
+        stay = BuildRole(target, cloudpickle.dumps(setup), [], {})
+        host = RemoteHandle(name, fake_host, stay)
         self.started.append((name, fake_host, host, options))
         return host
 
@@ -301,12 +297,8 @@ class FakeCluster:
         config = settings(**options)
         run = PoolIdentity("run", f"family-{len(self.started)}") if config.sharing.pool else None
         cluster_actors = ClusterActors(
-            config,
-            VECTOR,
+            HostSetup(config, VECTOR, None, 1, dict(WEIGHTS), run),
             cluster=self,  # type: ignore[arg-type]
-            weights=dict(WEIGHTS),
-            version=1,
-            identity=run,
         )
         if self.refuses is None and not self.full:
             cluster_actors.look()

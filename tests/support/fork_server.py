@@ -85,8 +85,8 @@ class Forked:
 class ForkServer:
     """The asking side."""
 
-    def __init__(self, build_parts: socket.socket, own: "subprocess.Popen[bytes] | None" = None):
-        self._wire, self._own = build_parts, own
+    def __init__(self, connection: socket.socket, own: "subprocess.Popen[bytes] | None" = None):
+        self._wire, self._own = connection, own
         self._asking, self._ready = threading.Lock(), False
 
     @classmethod
@@ -198,13 +198,13 @@ def warm_children(request: pytest.FixtureRequest, fork_server: ForkServer | None
 def warm_up() -> None:
     """Plays and learns a little: torch imports a second's worth when it first takes a step."""
     import rookery.cli.train
-    import rookery.engines.process_main
+    import rookery.engines.child_process
     import rookery.training.launch  # noqa: F401
     from eventually import eventually
     from rookery.config.load import load
     from rookery.event import Learned
     from rookery.training.build import build_parts
-    from rookery.training.sync import sync
+    from rookery.training.loops import sync
 
     for scenario in ("corridor", "cartpole"):
         parts = build_parts(load(scenario))
@@ -219,44 +219,47 @@ def warm_up() -> None:
     gc.freeze()  # what is never looked at is never copied
 
 
-# The fork_server's side.
+# In the server's process.
 
 
-def _serve(build_parts: socket.socket, parent: int) -> NoReturn:
-    """Forks for whoever asks until its parent is gone."""
-    build_parts = _out_of_the_way(build_parts)
+def _serve(connection: socket.socket, parent: int) -> NoReturn:
+    """Forks a process for each request until its parent has ended."""
+    connection = _out_of_the_way(connection)
     _tie_to(parent)
-    build_parts.sendall(_READY)
+    try:
+        connection.sendall(_READY)
+    except BrokenPipeError:  # a command that is refused ends before this process is ready
+        os._exit(0)
     while True:
         try:
-            head, fds, _, _ = socket.recv_fds(build_parts, _LENGTH, _MOST)
+            head, fds, _, _ = socket.recv_fds(connection, _LENGTH, _MOST)
         except ConnectionResetError:
             os._exit(0)
         if not head:
             os._exit(0)
-        head += _exactly(build_parts, _LENGTH - len(head))
-        request = json.loads(_exactly(build_parts, int.from_bytes(head, "big")))
+        head += _exactly(connection, _LENGTH - len(head))
+        request = json.loads(_exactly(connection, int.from_bytes(head, "big")))
         pid = _sibling()
         if pid == 0:
-            build_parts.close()
+            connection.close()
             _become(request, fds)
         for fd in fds:
             os.close(fd)
-        build_parts.sendall(pid.to_bytes(_LENGTH, "big"))
+        connection.sendall(pid.to_bytes(_LENGTH, "big"))
 
 
-def _exactly(build_parts: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int) -> bytes:
     """Reads this many bytes; fewer only where the other side is gone."""
     read = b""
-    while len(read) < count and (part := build_parts.recv(count - len(read))):
+    while len(read) < count and (part := connection.recv(count - len(read))):
         read += part
     return read
 
 
-def _out_of_the_way(build_parts: socket.socket) -> socket.socket:
+def _out_of_the_way(connection: socket.socket) -> socket.socket:
     """Returns the same connection under a number that no child wants."""
-    fd = fcntl.fcntl(build_parts.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
-    build_parts.close()
+    fd = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    connection.close()
     return socket.socket(fileno=fd)
 
 

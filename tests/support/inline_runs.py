@@ -1,7 +1,7 @@
 """Runs inside the test's own process: evaluated in place, stopped between any two events."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from rookery import seeding
 from rookery.config.load import load, load_run
 from rookery.envs.make import make
+from rookery.evaluation.backend import RunRequest
 from rookery.evaluation.evaluation_process import (
     EvaluationSetup,
     EvaluationSnapshot,
@@ -23,7 +24,7 @@ from rookery.networks.named_arrays import load_arrays
 from rookery.report.trackers.jsonl import Jsonl
 from rookery.seeding import Role
 from rookery.training import launch
-from rookery.training.launch import RunRequest, conclude, session
+from rookery.training.launch import conclude, session
 from rookery.training.run import TrainingRun
 
 TINY: dict[str, Any] = {
@@ -53,12 +54,10 @@ class Inline:
         self.unconfirmed: list[Event] = []
         self.counters, self.pid = Counters(), None
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event, *, again: bool = False) -> None:
+        assert not again, "nothing is ever unwritten here"
         with suppress(OSError):  # a full disk stops no sink
             self._jsonl.write(event)
-
-    def rewrite(self, events: Sequence[Event]) -> None:
-        assert not events, "nothing is ever unwritten here"
 
     def submit(self, snapshot: EvaluationSnapshot) -> None:
         self.pending.append(snapshot)
@@ -123,7 +122,7 @@ def finish(
     for event in training_run.events():
         look(training_run, event)
         if isinstance(event, Stopped):
-            answer = conclude(training_run, event)
+            answer = conclude(training_run.run_dir, event)
     return answer
 
 

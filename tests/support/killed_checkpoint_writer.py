@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from rookery.checkpoints import checkpoint, stale_files
+from rookery.checkpoints import checkpoint, run_folder
 from rookery.checkpoints.checkpoint import Content
 from rookery.checkpoints.saver import BEST, CHECKPOINTS, Saver
 from rookery.errors import CheckpointError
+from whole_checkpoints import intact
 
 DIED = 9
 CALLS = ("mkdir", "rename", "replace", "link", "unlink", "rmdir", "fsync", "open")
@@ -130,7 +131,7 @@ def look(run_dir: Path) -> dict[str, Any]:
         checkpoint.newest(run_dir / CHECKPOINTS),
         checkpoint.newest(run_dir / BEST, resumable=False),
     )
-    stale_files.remove_unfinished(run_dir)
+    run_folder.remove_unfinished(run_dir)
     return {
         "last": last.found.env_steps if last.found else None,
         "folders": [folder.name for folder in checkpoint.folders(run_dir / CHECKPOINTS)],
@@ -145,7 +146,7 @@ def _broken(parent: Path) -> Iterator[str]:
     """Names what looks like a checkpoint and is none."""
     for folder in checkpoint.folders(parent):
         try:
-            checkpoint.verify(folder)
+            intact(folder)
         except CheckpointError as error:
             yield f"{folder.name}: {error}"
 

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.privacy import privacy_budget as module
 from rookery.server.privacy.privacy_budget import Ledger
 
 BEFORE, LIFE = 2, 3  # rounds of the first owner, and of the one that is killed
@@ -60,7 +59,7 @@ class Fuse:
         for name in CALLS:
             setattr(os, name, self._around(getattr(os, name)))
         self._write = self._around(lambda file, data: io.FileIO.write(file, data))
-        module.open = self._open  # type: ignore[attr-defined]
+        os.fdopen = self._open
 
     def _around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def fused(*given: Any, **more: Any) -> Any:
@@ -71,7 +70,7 @@ class Fuse:
 
         return fused
 
-    def _open(self, fd: int, mode: str) -> io.TextIOWrapper:
+    def _open(self, fd: int, mode: str) -> io.BufferedWriter:
         write = self._write
 
         class Halting(io.FileIO):
@@ -80,7 +79,7 @@ class Fuse:
             def write(self, data: Any) -> int:
                 return int(write(self, bytes(data)[: max(1, len(data) // 2)]))
 
-        return io.TextIOWrapper(io.BufferedWriter(Halting(fd, mode)))
+        return io.BufferedWriter(Halting(fd, mode))
 
 
 def owned(folder: Path) -> Ledger:

@@ -20,6 +20,7 @@ import pytest
 from rookery.config.schema import ClusterConfig
 from rookery.engines.ray import RayNode
 from rookery.engines.rpc import (
+    BuildRole,
     CallVerdict,
     HostInfo,
     RemoteHandle,
@@ -57,7 +58,7 @@ class LoopbackServer(RoleServer):
             with self._free:
                 self._free.wait_for(lambda: self._closed or self._may_work())
                 if not self._closed and self._role is not None:
-                    self._failure = self._attempt(self._role.work)
+                    self._attempt(self._role.work)
 
 
 class LoopbackLink:
@@ -67,12 +68,11 @@ class LoopbackLink:
         self._server = LoopbackServer(node)
         self._thread = futures.ThreadPoolExecutor(1)
 
-    def call(self, method: str, *args: object) -> "futures.Future[bytes]":
-        return self._thread.submit(self._perform, method, cloudpickle.dumps(args))
+    def call(self, *args: object) -> "futures.Future[bytes]":
+        return self._thread.submit(self._perform, cloudpickle.dumps(args))
 
-    def _perform(self, method: str, args: bytes) -> bytes:
-        answer = getattr(self._server, method)(*cloudpickle.loads(args))
-        return bytes(cloudpickle.dumps(answer))
+    def _perform(self, args: bytes) -> bytes:
+        return bytes(cloudpickle.dumps(self._server.do(*cloudpickle.loads(args))))
 
     def ready(self, ref: Any, timeout_s: float) -> bool:
         return bool(futures.wait([ref], timeout_s).done)
@@ -100,11 +100,11 @@ class LossyLink(LoopbackLink):
         self._chance = random.Random(0)
         self.lost = 0
 
-    def _perform(self, method: str, args: bytes) -> bytes:
-        chance = self._chance.random() if method == "do" else 1.0
+    def _perform(self, args: bytes) -> bytes:
+        chance = self._chance.random()
         if chance < 0.05:
             raise LostCallError
-        answer = super()._perform(method, args)
+        answer = super()._perform(args)
         if chance < 0.10:
             raise LostCallError
         return answer
@@ -132,9 +132,9 @@ class LoopbackCluster:
     def start(
         self, target: str, setup: object, *, name: str, node: str, **_: Any
     ) -> RemoteHandle[Any, Any]:
-        stay = (target, cloudpickle.dumps(setup), [], {})
+        stay = BuildRole(target, cloudpickle.dumps(setup), [], {})
         link = self.link(NODES[node])
-        self._hosts.append(RemoteHandle(name, link, stay, "us", len(self._hosts)))
+        self._hosts.append(RemoteHandle(name, link, stay))
         return self._hosts[-1]
 
     def share(self, value: object) -> SharedObject:

@@ -8,7 +8,7 @@ import sys
 from numba import njit
 
 from rookery.replay.ring import COMMITTED, Ring
-from rookery.replay.shared_memory import load, store
+from rookery.replay.shared_memory import address, load, store
 from rookery.types import Rows
 
 CONSUMED = 32  # where `Ring.consume` posts
@@ -19,10 +19,10 @@ MOST_LOOKS = 2 * 10**9  # a bound: this ends even if nothing is ever seen
 def follow(words: Rows, last: int) -> bool:
     seen = 0
     for _ in range(MOST_LOOKS):
-        value = load(words, COMMITTED)
+        value = load(address(words) + 8 * COMMITTED)
         if value != seen:
             seen = value
-            store(words, CONSUMED, seen)
+            store(address(words) + 8 * CONSUMED, seen)
         if seen == last:
             return True
     return False

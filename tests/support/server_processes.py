@@ -34,8 +34,8 @@ class House:
         self.scheme = "http"
         self.run_dir = folder / "server"
         for client in clients:
-            argv = ["serve", "--scenario", "corridor", "--run-dir", str(self.run_dir)]
-            assert main([*argv, "--add-client", client]) == 0
+            argv = ["serve", "keys", "add", client, "--run-dir", str(self.run_dir)]
+            assert main(argv) == 0
 
     @property
     def url(self) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rookery.config.algorithms import DqnConfig
+from rookery.config.algorithms import AlgoConfig, DqnConfig, R2d2Config
 from rookery.config.schema import Draw, FirstPriority, ReplayConfig
 from rookery.replay.buffer import LocalReplay
 from rookery.replay.fold import Chains
@@ -83,14 +83,18 @@ def pool(
         initial_priority=first,
         max_policy_lag=lag,
     )
+    algo: AlgoConfig = DqnConfig(n_step=n_step, gamma=0.5)  # sums of its powers are exact
+    if sequence:
+        algo = R2d2Config(
+            n_step=n_step, gamma=0.5, length=sequence, burn_in=0, overlap=sequence - 1
+        )
     return LocalReplay(
         spec,
         config,
-        DqnConfig(n_step=n_step, gamma=0.5),  # sums of its powers are exact
+        algo,
         rng=np.random.default_rng(0),
         transports=[Ring.create(schema_of(spec), transport) for _ in range(actors)],
         envs=envs,
-        sequence=sequence,
     )
 
 

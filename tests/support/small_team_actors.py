@@ -11,7 +11,7 @@ from rookery.pathfinding.settings import TeamConfig
 from rookery.pathfinding.team_actor import TeamActor
 from rookery.pathfinding.team_dqn import TeamDQN
 from rookery.pathfinding.world.cases import Cases
-from rookery.pathfinding.world.device_worlds import DeviceCases
+from rookery.pathfinding.world.device_worlds import DeviceCases, with_fields
 from rookery.pathfinding.world.rules import WorldRules
 from rookery.pathfinding.world.worlds import Worlds
 from rookery.types import ActionSpec, EnvSpec, Leaf, LeafKind
@@ -31,6 +31,25 @@ def cases_of(layouts: DeviceCases, *, width: int, radius: int) -> Cases:
         for part in (layouts.place.cpu().numpy(), layouts.goal.cpu().numpy())
     )
     return Cases(maps.astype(np.uint8), *places)
+
+
+def to_device(cases: Cases, rules: WorldRules, device: torch.device) -> DeviceCases:
+    """Copies cases to a device, the inverse of `device_worlds.to_host`."""
+    margin = rules.radius
+    count, height, width = cases.maps.shape
+    around = [(0, 0), (margin, margin), (margin, margin)]
+    masks = (cases.maps != 0, np.zeros(cases.maps.shape, dtype=np.bool_))  # blocked, and outside
+    wall, outside = (
+        torch.from_numpy(np.pad(mask, around, constant_values=True)).to(device) for mask in masks
+    )
+
+    def numbered(places: np.ndarray) -> Tensor:
+        row, column = torch.from_numpy(places.astype(np.int64) + margin).unbind(-1)
+        return (row * (width + 2 * margin) + column).masked_fill(row < margin, 0).to(device)
+
+    starts, goals = numbered(cases.starts), numbered(cases.goals)
+    size = torch.full((count,), max(height, width), device=device)
+    return with_fields(wall, outside, starts, goals, size, rules)
 
 
 def team(agents: int, **settings: Any) -> TeamDQN:

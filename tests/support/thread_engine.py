@@ -12,15 +12,14 @@ import pytest
 
 from rookery.config.schema import Engine
 from rookery.engines import ENGINES
-from rookery.engines.engine import CloseRole, RoleFailed, describe
+from rookery.engines.engine import CloseRole, describe
+from rookery.errors import RoleFailed
 
 PATIENCE_S = 20.0
 
 
 class Thread:
     """A role that obeys and roams as it would in a process. It cannot be killed."""
-
-    in_process = False  # its messages wait in queues, as those of another process do
 
     def __init__(self, target: str, setup: Any, name: str):
         self.name, self._target, self._setup = name, target, setup

@@ -154,4 +154,4 @@ def addresses(status: dict[str, Any]) -> list[str | None]:
 
 def ours(host: Host) -> list[int]:
     """Returns the processes of runs on a host."""
-    return [*host.pids("ray::RayRoleServer"), *host.pids("actor-")]
+    return [*host.pids("ray::RoleServer"), *host.pids("actor-")]

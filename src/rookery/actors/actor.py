@@ -439,14 +439,14 @@ class PendingActions:
 
         A slot is one player of one turn-based game.
         """
-        self._put("action", who, acted.action)
-        self._put("version", who, np.full(len(who), version))
+        columns = {"action": acted.action, "version": np.full(len(who), version), **acted.extras}
         if acted.best is not None:
             assert acted.taken is not None, "an algorithm gives both values or none"
-            self._put("taken", who, acted.taken)
-            self._put("best", who, acted.best)
-        for name, extra in acted.extras.items():
-            self._put(name, who, extra)
+            columns |= {"taken": acted.taken, "best": acted.best}
+        for name, values in columns.items():
+            if name not in self.columns:
+                self.columns[name] = np.zeros((self._lanes, *values.shape[1:]), values.dtype)
+            self.columns[name][who] = values
 
     def acted(self) -> Acted:
         """Returns the last actions of all slots, in the form that `Algorithm.act` returns.
@@ -456,11 +456,6 @@ class PendingActions:
         """
         rest = dict(self.columns)
         return Acted(rest.pop("action"), rest.pop("taken", None), rest.pop("best", None), rest)
-
-    def _put(self, name: str, who: Rows, values: Array) -> None:
-        if name not in self.columns:
-            self.columns[name] = np.zeros((self._lanes, *values.shape[1:]), dtype=values.dtype)
-        self.columns[name][who] = values
 
 
 def _lanes(envs: Envs, config: ActorConfig) -> int:

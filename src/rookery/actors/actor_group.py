@@ -7,21 +7,23 @@
 
 | implementation | where actors play |
 |---|---|
-| `SingleActor` (`single_actor.py`) | in the learner's process, one actor, called directly |
+| `SingleActor` (`worker.py`) | in the learner's process, one actor, called directly |
 | `LocalActors` (`local_group.py`) | in processes on one host, or in turn in the learner's process |
 | `ClusterActors` (`cluster/cluster_group.py`) | on the hosts of a cluster |
 | `DeviceActors` (`pathfinding/curriculum_actors.py`) | on the learner's device |
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rookery.actors.env_progress import EnvProgress
+from rookery.actors.env_progress import EnvProgress, Progress
 from rookery.actors.messages import ActorReport, ActorState
 from rookery.config.schema import Config, Exploration
 from rookery.errors import CheckpointError
-from rookery.types import Array, Arrays, Json, JsonObject, SavedState
+from rookery.runtime.supervision import LossTally
+from rookery.types import Array, Arrays, Json, JsonObject, SavedState, below, prefixed
 
 LADDER = 7.0  # Horgan et al. 2018: actor i of N explores with e**(1 + 7i/(N-1))
 
@@ -63,11 +65,10 @@ class ActorGroupState:
             numbers["actors"] = [actor.numbers for actor in self.actors]
         else:
             numbers["progress"] = list(self.progress)
-        return numbers, {
-            f"{i}.{name}": array
-            for i, actor in enumerate(self.actors)
-            for name, array in actor.arrays.items()
-        }
+        arrays: dict[str, Array] = {}
+        for i, actor in enumerate(self.actors):
+            arrays |= prefixed(f"{i}.", actor.arrays)
+        return numbers, arrays
 
     @classmethod
     def from_checkpoint(cls, numbers: SavedState, arrays: Arrays) -> "ActorGroupState":
@@ -75,16 +76,11 @@ class ActorGroupState:
         return cls(
             incarnations=tuple(numbers["incarnations"]),
             actors=[
-                ActorState(own, _of_actor(i, arrays), exact=own.get("envs") is not None)
+                ActorState(own, below(f"{i}.", arrays), exact=own.get("envs") is not None)
                 for i, own in enumerate(numbers.get("actors", ()))
             ],
             progress=[EnvProgress._make(saved) for saved in numbers.get("progress", ())],
         )
-
-
-def _of_actor(index: int, arrays: Arrays) -> dict[str, Array]:
-    prefix = f"{index}."
-    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 def refuse_other_actors(state: ActorGroupState, actors: int) -> None:
@@ -127,15 +123,20 @@ class AsyncActors(Protocol):
 
 
 class ActorGroup(Protocol):
-    """Interface of all actors of a run; only the learner process calls it."""
+    """Interface of all actors of a run; only the learner process calls it.
+
+    What is not empty here is right for actors in the learner's process.
+    """
 
     @property
     def pids(self) -> Mapping[str, int]:
         """Process ids of the group's processes on this host, by name, to measure resource use."""
+        return {}
 
     @property
     def complete(self) -> bool:
         """Whether all actors and their stored env steps can be reached: no host is disconnected."""
+        return True
 
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
@@ -149,12 +150,15 @@ class ActorGroup(Protocol):
 
     def asynchronous(self) -> AsyncActors | None:
         """Returns the interface for async mode; None if these actors do not support it."""
+        return None
 
     def metrics(self) -> dict[str, float]:
         """Returns the actors' metrics for the log, by name."""
+        return {}
 
     def warnings(self) -> Iterator[str]:
         """Yields warnings for the user since the last call, such as about restarted actors."""
+        return iter(())
 
     def save(self) -> ActorGroupState:
         """Returns the state of all actors, for a checkpoint."""
@@ -166,3 +170,36 @@ class ActorGroup(Protocol):
         """Restores all actors from the state that `save` returned."""
 
     def close(self) -> None: ...
+
+
+class SupervisedActors(ActorGroup, AsyncActors):
+    """Base of the groups whose actors have processes of their own and are replaced when they fail.
+
+    `progress` is the newest progress of the actors' environments, in async mode.
+    """
+
+    def __init__(self, progress: Iterable[Sequence[object]]):
+        self.progress = Progress(progress)
+        self.restarts = 0
+        self.tally = LossTally()  # of actors
+        self._warnings: list[str] = []
+
+    @property
+    @abstractmethod
+    def incarnations(self) -> list[int]:
+        """How often each actor was restarted, in the order of actor numbers."""
+
+    def asynchronous(self) -> AsyncActors:
+        return self
+
+    def warnings(self) -> Iterator[str]:
+        while self._warnings:
+            yield self._warnings.pop(0)
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the numbers of lost actors by kind."""
+        return {f"faults/{kind}": float(count) for kind, count in self.tally.counts.items()}
+
+    def successors(self) -> ActorGroupState:
+        following = [incarnation + 1 for incarnation in self.incarnations]
+        return ActorGroupState(following, progress=self.progress.state())

@@ -20,38 +20,22 @@ hangs there cannot be restarted: the run ends.
 import contextlib
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from rookery.actors import messages
 from rookery.actors.actor import transport
-from rookery.actors.actor_group import ActorGroupState, refuse_other_actors
-from rookery.actors.env_progress import Progress
-from rookery.actors.inference.inference_client import InferenceAddress
+from rookery.actors.actor_group import ActorGroupState, SupervisedActors, refuse_other_actors
 from rookery.actors.inference.server_supervision import InferenceSupervisor
-from rookery.actors.inference.slots import InferenceSlots, layout_of
-from rookery.actors.messages import (
-    ActorAnswer,
-    ActorOrder,
-    ActorReport,
-    ActorSetup,
-    ActorState,
-    CutEpisodes,
-    PlayChunk,
-    PlayFreely,
-    RestoreActor,
-    SaveActor,
-)
-from rookery.actors.single_actor import InlineWatch
-from rookery.actors.start_errors import unstarted
-from rookery.config.schema import Config, Engine, Inference
+from rookery.actors.start_errors import started
+from rookery.actors.worker import InlineWatch
+from rookery.config.schema import Engine, Inference
 from rookery.engines import ENGINES
-from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle, copies, describe
-from rookery.envs.make import Envs, Factory
-from rookery.errors import EnvError, LostError, RookeryError, StalledError
+from rookery.engines.engine import CloseRole, RoleHandle, copies, describe
+from rookery.errors import EnvError, RoleFailed, RookeryError, StalledError
 from rookery.replay.ring import UNLIMITED_ROWS, Ring
-from rookery.runtime.supervision import ActorLoss, LossKind, LossTally, Supervision
-from rookery.types import EnvSpec
+from rookery.runtime.supervision import ActorLoss, LossKind, Supervision
 
 PER_HOUR = 20  # losses of one actor within an hour that do not end a run
 START_S = 120.0  # for a fresh interpreter to import what it needs and make its environments
@@ -60,7 +44,7 @@ CLOSE_S = 2.0  # for all actors to close their environments
 NAP_S = 0.001  # between two polls for rows: each wakes a CPU that an actor may be using
 SOON_S = 0.02  # that the learner waits for all rows it needs, where some have come
 
-ActorHandle: TypeAlias = RoleHandle[ActorOrder, ActorAnswer]
+ActorHandle: TypeAlias = RoleHandle[messages.ActorOrder, messages.ActorAnswer]
 
 
 @dataclass
@@ -75,69 +59,48 @@ class ActorSeat:
     incarnation: int
     watch: Supervision
     host: ActorHandle | None = None
-    order: ActorOrder | None = None  # not answered yet
+    order: messages.ActorOrder | None = None  # not answered yet
     self_driven: bool = False  # plays by itself, in async mode
-    answers: list[ActorAnswer] = field(default_factory=list)
+    answers: list[messages.ActorAnswer] = field(default_factory=list)
 
     @property
     def working(self) -> bool:
         return self.order is not None or self.self_driven
 
 
-class LocalActors:
+class LocalActors(SupervisedActors):
     """All actors of one host: starts, messages and restarts their worker processes."""
 
-    def __init__(
-        self,
-        config: Config,
-        spec: EnvSpec,
-        *,
-        weights_fd: int,
-        factory: Factory | None = None,
-        envs: Envs | None = None,
-        incarnations: Sequence[int] = (),
-        numbers: Sequence[int] | None = None,
-        progress: Iterable[Sequence[object]] = (),
-        memory: int = 0,
-        opponents: object = None,
-    ):
+    def __init__(self, setup: messages.ActorGroupSetup):
         """Starts one process per actor; with the inline engine, builds all actors in this process.
 
-        `numbers` are the actors' numbers in the run, if this object holds only some of its actors.
-        `progress` is the saved state of environments that outlives episodes, such as a curriculum
-        level, as `Progress` accepts it. `memory` is the size of the policy's recurrent state per
-        environment, for central inference.
+        With central inference it also starts the inference server.
         """
-        self.config, self.spec, self._factory, self._weights_fd = config, spec, factory, weights_fd
+        super().__init__(setup.progress)
+        self.setup, self.config, self.spec = setup, setup.config, setup.spec
+        config = setup.config
         self._start_role = ENGINES[config.engine]
-        self._envs = envs  # the first inline actor takes them
-        self._opponents = opponents  # passed on to actors: `Opponents.for_actors`
-        self.progress = Progress(progress)  # in async
-        self.restarts = 0
-        self.tally = LossTally()
+        self._envs = setup.envs  # the first inline actor takes them
         self._losses: list[ActorLoss] = []  # not taken yet
-        self._warnings: list[str] = []
-        self._allowed: tuple[bool, Sequence[float], int | None] | None = None
         self.rings: list[Ring] = []
         self.seats: list[ActorSeat] = []
         inline = config.engine is Engine.INLINE
-        self._hangs = InlineWatch(config, spec, envs) if inline else None
-        self._memory = memory
-        self._slots = self._make_slots()
+        self._hangs = InlineWatch(setup) if inline else None
         self._inference: InferenceSupervisor | None = None
-        try:
-            if self._slots is not None:
-                self._inference = InferenceSupervisor(config, spec, self._slots, weights_fd)
-            for index, number in enumerate(range(config.actor.num) if numbers is None else numbers):
-                incarnation = incarnations[index] if index < len(incarnations) else 0
-                self.rings.append(self._ring(number, incarnation))
-                self.seats.append(ActorSeat(index, number, incarnation, self._watch(number)))
-                self._start(self.seats[-1])
-        except BaseException as error:  # the actors that were started must end
-            self.close()
-            if isinstance(error, OSError) and not isinstance(error, RookeryError):
-                raise self._unstarted(error) from error
-            raise
+        with contextlib.ExitStack() as stack:  # the actors that were started must end
+            stack.callback(self.close)
+            if config.actor.inference is Inference.CENTRAL:
+                with started("the inference server"):
+                    self._inference = InferenceSupervisor(setup)
+                    self._inference.start()
+            numbers = range(config.actor.num) if setup.numbers is None else setup.numbers
+            for index, number in enumerate(numbers):
+                incarnation = setup.incarnation(index)
+                with started(f"actor {index} of {config.actor.num}"):
+                    self.rings.append(self._ring(number, incarnation))
+                    self.seats.append(ActorSeat(index, number, incarnation, self._watch(number)))
+                    self._start(self.seats[-1])
+            stack.pop_all()
 
     def _watch(self, number: int) -> Supervision:
         return Supervision(
@@ -147,10 +110,6 @@ class LocalActors:
             remedy="correct the environment",
             per_hour=PER_HOUR,
         )
-
-    def _unstarted(self, error: OSError) -> LostError:
-        last = f"actor {len(self.seats) - 1} of {self.config.actor.num}"
-        return unstarted(last if self.seats else "the inference server", error)
 
     def _here(self, seat: ActorSeat) -> contextlib.AbstractContextManager[None]:
         """Returns the context manager inside which an actor must be called.
@@ -162,12 +121,6 @@ class LocalActors:
             return contextlib.nullcontext()
         return self._hangs.watch(self.rings[seat.index])
 
-    def _make_slots(self) -> InferenceSlots | None:
-        actor = self.config.actor
-        if actor.inference is Inference.LOCAL:
-            return None
-        return InferenceSlots(layout_of(self.spec, self._memory, actor.envs), actor.num)
-
     def _ring(self, number: int, incarnation: int) -> Ring:
         ring = transport(self.spec, self.config.actor, index=number, incarnation=incarnation)
         ring.beat()
@@ -175,20 +128,14 @@ class LocalActors:
 
     def _start(self, seat: ActorSeat) -> None:
         envs, self._envs = self._envs, None
-        central = self._slots is not None
-        ring_fd, fd = copies(self.rings[seat.index].fd, self._source_fd)
-        setup = ActorSetup(
-            self.config,
-            self._factory,
-            seat.number,
-            seat.incarnation,
-            ring_fd,
-            None if central else fd,
-            envs,
-            self._address(seat, fd) if central else None,
-            self._opponents,
-            self.progress.of(seat.number),
-            None if self._hangs is None else self._hangs.calls,
+        server, ring = self._inference, self.rings[seat.index]
+        ring_fd, fd = copies(ring.fd, self.setup.weights_fd if server is None else server.slots.fd)
+        setup = self.setup.of_actor(seat.number, seat.incarnation, ring_fd)._replace(
+            weights_fd=fd if server is None else None,
+            inference=None if server is None else server.address(seat.index, fd),
+            envs=envs,
+            progress=self.progress.of(seat.number),
+            calls=None if self._hangs is None else self._hangs.calls,
         )
         with self._here(seat):
             seat.host = self._start_role(
@@ -200,23 +147,10 @@ class LocalActors:
         seat.watch.started()
 
     @property
-    def _source_fd(self) -> int:
-        """File descriptor of the shared memory from which actors get their weights or actions.
-
-        It is that of the weight store, where the learner publishes weights. With central inference
-        it is that of the slots through which actors request actions from the inference server.
-        """
-        return self._weights_fd if self._slots is None else self._slots.fd
-
-    def _address(self, seat: ActorSeat, fd: int) -> InferenceAddress:
-        actor = self.config.actor
-        return InferenceAddress(self.spec, self._memory, actor.envs, actor.num, seat.index, fd)
-
-    @property
     def pids(self) -> dict[str, int]:
         """Process ids of the actors and of the inference server, by process name."""
         hosts = [seat.host for seat in self.seats if seat.host is not None]
-        pids = {host.name: host.pid for host in hosts if not host.in_process}
+        pids = {} if self._hangs else {host.name: host.pid for host in hosts}
         return pids | (self._inference.pids if self._inference else {})
 
     @property
@@ -225,71 +159,52 @@ class LocalActors:
 
     def metrics(self) -> dict[str, float]:
         """Returns the numbers of lost actors by kind, and metrics of the inference server."""
-        own = {f"faults/{kind}": float(count) for kind, count in self.tally.counts.items()}
-        return own | (self._inference.metrics() if self._inference else {})
-
-    @property
-    def complete(self) -> bool:
-        """Whether the stored env steps of all actors can be sampled now: always True.
-
-        Replay is on this host and keeps an actor's steps while the actor is restarted.
-        """
-        return True
-
-    def warnings(self) -> Iterator[str]:
-        """Yields warnings since the last call: failures of actors and of the inference server."""
-        while self._warnings:
-            yield self._warnings.pop(0)
+        return super().metrics() | (self._inference.metrics() if self._inference else {})
 
     def take_losses(self) -> tuple[ActorLoss, ...]:
         """Returns the actors that were lost since the last call."""
         losses, self._losses = tuple(self._losses), []
         return losses
 
-    def asynchronous(self) -> "LocalActors":
-        return self
-
     # In sync mode: orders and answers.
 
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
-    ) -> Iterator[list[ActorReport]]:
+    ) -> Iterator[list[messages.ActorReport]]:
         """Makes every actor play `env_steps` steps, or `episodes` episodes; yields their reports.
 
         With fewer `epsilons` than actors, only the first `len(epsilons)` actors play. If the
         episodes do not fit into an actor's ring buffer, it yields more than once, and replay must
         read the ring buffers after each yield.
         """
-        orders = {i: PlayChunk(env_steps, episodes, e) for i, e in enumerate(epsilons)}
+        orders = {i: messages.PlayChunk(env_steps, episodes, e) for i, e in enumerate(epsilons)}
         while orders:
             answers = self._ask(orders)
-            reports = {i: a for i, a in answers.items() if isinstance(a, ActorReport)}
-            yield [reports[i] for i in sorted(reports)]
+            reports = {i: a for i, a in answers.items() if isinstance(a, messages.ActorReport)}
+            yield list(reports.values())
             orders = {
-                i: PlayChunk(env_steps, report.left, report.epsilon)
+                i: messages.PlayChunk(env_steps, report.left, report.epsilon)
                 for i, report in reports.items()
                 if report.left
             }
 
     def save(self) -> ActorGroupState:
         """Returns the state of all actors, for a checkpoint."""
-        saved = self._ask({seat.index: SaveActor() for seat in self.seats})
-        states = [saved[i] for i in sorted(saved)]
-        return ActorGroupState(
-            self.incarnations, [state for state in states if isinstance(state, ActorState)]
-        )
+        saved = self._ask({seat.index: messages.SaveActor() for seat in self.seats}).values()
+        states = [state for state in saved if isinstance(state, messages.ActorState)]
+        return ActorGroupState(self.incarnations, states)
 
     def restore(self, state: ActorGroupState) -> None:
         """Restores all actors from the state that `save` returned."""
         refuse_other_actors(state, len(self.seats))
-        self._ask({i: RestoreActor(own) for i, own in enumerate(state.actors)})
+        self._ask({i: messages.RestoreActor(own) for i, own in enumerate(state.actors)})
 
     def cut(self) -> None:
         """Truncates the episodes in progress of all actors."""
-        self._ask({seat.index: CutEpisodes() for seat in self.seats})
+        self._ask({seat.index: messages.CutEpisodes() for seat in self.seats})
 
-    def _ask(self, orders: Mapping[int, ActorOrder]) -> dict[int, ActorAnswer]:
-        """Sends control messages by actor index, waits for all answers, and returns them by index.
+    def _ask(self, orders: Mapping[int, messages.ActorOrder]) -> dict[int, messages.ActorAnswer]:
+        """Sends control messages by actor index, waits, and returns the answers in their order.
 
         Actors that fail meanwhile are restarted and get their message again.
         """
@@ -304,7 +219,7 @@ class LocalActors:
             waiting = [i for i in waiting if not self.seats[i].answers]
         return {index: self.seats[index].answers.pop() for index in orders}
 
-    def _tell(self, seat: ActorSeat, order: ActorOrder) -> None:
+    def _tell(self, seat: ActorSeat, order: messages.ActorOrder) -> None:
         seat.order = order
         seat.watch.expect()
         if seat.host is not None:
@@ -316,7 +231,7 @@ class LocalActors:
         """Makes every actor play continuously from now on (async mode)."""
         for seat in self.seats:
             seat.self_driven = True
-            self._tell(seat, PlayFreely())
+            self._tell(seat, messages.PlayFreely())
 
     def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
         """Lets all actors play if `go`, otherwise pauses them; sets their exploration epsilons.
@@ -325,13 +240,9 @@ class LocalActors:
         call; None means no limit. An actor may exceed it only to complete the `actor.chunk` steps
         it has begun.
         """
-        allowed = go, epsilons, room
-        if allowed == self._allowed and (not go or room is None):
-            return
         rows = UNLIMITED_ROWS if room is None else room
         for ring, epsilon in zip(self.rings, epsilons, strict=True):
             ring.control(go, epsilon, rows)
-        self._allowed = allowed
 
     def wait(self, timeout_s: float, rows: int = 1) -> None:
         """Blocks until actors have written rows (env steps) for replay, at most `timeout_s`.
@@ -357,7 +268,7 @@ class LocalActors:
         full = zip(waiting, self.rings, strict=True)
         return sum(waiting) >= rows or any(2 * count >= ring.capacity for count, ring in full)
 
-    def reports(self) -> list[ActorReport]:
+    def reports(self) -> list[messages.ActorReport]:
         """Returns the actors' reports since the last call, and restarts actors that failed."""
         for seat in self.seats:
             self._hear(seat)
@@ -365,11 +276,7 @@ class LocalActors:
         answers = [answer for seat in self.seats for answer in seat.answers]
         for seat in self.seats:
             seat.answers.clear()
-        return [answer for answer in answers if isinstance(answer, ActorReport)]
-
-    def successors(self) -> ActorGroupState:
-        following = [incarnation + 1 for incarnation in self.incarnations]
-        return ActorGroupState(following, progress=self.progress.state())
+        return [answer for answer in answers if isinstance(answer, messages.ActorReport)]
 
     # In both: supervision.
 
@@ -377,7 +284,8 @@ class LocalActors:
         if seat.host is None:
             time.sleep(timeout_s)
         while seat.host is not None and not (seat.answers and not seat.self_driven):
-            message = self._receive(seat, seat.host, timeout_s)
+            with self._here(seat):
+                message = seat.host.receive(timeout_s)
             if message is None:
                 return
             if isinstance(message, RoleFailed):
@@ -386,24 +294,17 @@ class LocalActors:
             seat.order = None
             seat.watch.heard_from()
             seat.answers.append(message)
-            if isinstance(message, ActorReport) and message.progress is not None:
+            if isinstance(message, messages.ActorReport) and message.progress is not None:
                 self.progress.take(message.progress)
-            if seat.host.in_process:
+            if self._hangs is not None:
                 return  # one turn for each actor
             timeout_s = 0.0
-
-    def _receive(
-        self, seat: ActorSeat, host: ActorHandle, timeout_s: float
-    ) -> ActorAnswer | RoleFailed | None:
-        if not host.in_process:
-            return host.receive(timeout_s)
-        with self._here(seat):
-            return host.receive(timeout_s)
 
     def _supervise(self) -> None:
         if self._inference is not None:
             self._inference.supervise()
-            self._warnings += self._inference.take_warnings()
+            self._warnings += self._inference.warnings
+            self._inference.warnings.clear()
         for seat in self.seats:
             if seat.host is not None and (trouble := self._trouble(seat, seat.host)):
                 self._lose(seat, seat.host, trouble)
@@ -438,12 +339,8 @@ class LocalActors:
             rows = self.rings[seat.index].committed
             trouble += f" in {self.spec.name}, after {rows} rows"
         self._warnings.append(seat.watch.lost(trouble, status=status, details=self._details(seat)))
-        failure = seat.watch.failure
-        self._count(
-            ActorLoss(seat.watch.loss, failure.summary, failure.traceback)
-            if failure is not None
-            else ActorLoss(seat.watch.loss)
-        )
+        failure = seat.watch.failure or RoleFailed("", "", final=False)
+        self._count(ActorLoss(seat.watch.loss, failure.summary, failure.traceback))
 
     def _count(self, loss: ActorLoss) -> None:
         """Counts a lost actor; raises EnvError, which ends the run, at its environment's third."""
@@ -496,9 +393,8 @@ class LocalActors:
             self._count(ActorLoss(kind, failure.summary, text))
             return
         self.restarts += 1
-        self._allowed = None  # for its new ring
         if seat.self_driven:
-            self._tell(seat, PlayFreely())
+            self._tell(seat, messages.PlayFreely())
         elif seat.order is not None:
             self._tell(seat, seat.order)
 
@@ -508,9 +404,8 @@ class LocalActors:
         with contextlib.ExitStack() as stack:
             for ring in self.rings:
                 stack.callback(ring.close)
-            for part in (self._slots, self._inference):  # the last first, and actors before both
-                if part is not None:
-                    stack.callback(part.close)
+            if self._inference is not None:  # it is closed after the actors
+                stack.callback(self._inference.close)
             if self._hangs is not None:
                 stack.callback(self._hangs.close)
             for seat in self.seats:

@@ -1,6 +1,6 @@
 """Control messages from the learner process to an actor process, and the actor's answers."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ from rookery.config.schema import Config
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, Factory
 from rookery.event import Episode, Traced
-from rookery.types import Array, Arrays, Floats, Json, JsonObject
+from rookery.types import Array, Arrays, EnvSpec, Floats, Json, JsonObject
 
 
 class ActorState(NamedTuple):
@@ -30,12 +30,35 @@ class ActorSetup(NamedTuple):
     actor: int  # its number in the run
     incarnation: int
     ring_fd: int  # its transport ring
-    weights_fd: int | None  # the weight store; None: the inference server has the weights
+    weights_fd: int | None = None  # the weight store; None: the inference server has the weights
     envs: Envs | None = None  # made already, where the actor lives in the process that made them
     inference: InferenceAddress | None = None
     opponents: object = None  # `Opponents.for_actors`, of a run that has opponents
     progress: list[Json] | None = None  # that its environments begin with
     calls: EnvCalls | None = None  # of the environments of all actors of this process
+
+
+class ActorGroupSetup(NamedTuple):
+    """Arguments from which the actors of one host are built: settings, environments, weights."""
+
+    config: Config
+    spec: EnvSpec  # of their rows
+    weights_fd: int  # the weight store
+    factory: Factory | None = None
+    envs: Envs | None = None  # made already, for the first actor of this process
+    incarnations: Sequence[int] = ()  # of the actors; 0 where there is none
+    numbers: Sequence[int] | None = None  # in the run, where these are only some of its actors
+    progress: Iterable[Sequence[object]] = ()  # of environments, as `Progress` accepts it
+    memory: int = 0  # recurrent state of the policy for each environment, for central inference
+    opponents: object = None
+
+    def incarnation(self, index: int) -> int:
+        return self.incarnations[index] if index < len(self.incarnations) else 0
+
+    def of_actor(self, actor: int, incarnation: int, ring_fd: int) -> ActorSetup:
+        """Returns the arguments of one actor's worker, with what all of the actors share."""
+        setup = ActorSetup(self.config, self.factory, actor, incarnation, ring_fd)
+        return setup._replace(opponents=self.opponents)
 
 
 class PlayChunk(NamedTuple):
@@ -65,7 +88,7 @@ class RestoreActor(NamedTuple):
 
 
 class EndedEpisodes(tuple[Episode, ...]):
-    """Tuple of finished episodes, which is pickled as arrays and unpickled as `EpisodeColumns`.
+    """Tuple of finished episodes, which is pickled as arrays.
 
     A fast actor finishes thousands of episodes a second: unpickling one object for each in the
     learner process would take too long.
@@ -75,28 +98,14 @@ class EndedEpisodes(tuple[Episode, ...]):
 
     def __reduce__(self) -> tuple[object, ...]:
         scores, lengths, infos = zip(*self, strict=True) if self else ((), (), ())
-        info = {i: own for i, own in enumerate(infos) if own} if any(infos) else {}
-        return EpisodeColumns, (np.array(scores, np.float64), np.array(lengths, np.int32), info)
+        some = infos if any(infos) else ()
+        return _ended, (np.array(scores, np.float64), np.array(lengths, np.int32), some)
 
 
-class EpisodeColumns(Collection[Episode]):
-    """Finished episodes stored as arrays; iterating yields them as `Episode` objects, in order."""
-
-    def __init__(self, score: Floats, length: Array, info: Mapping[int, Mapping[str, float]]):
-        self.score, self.length, self.info = score, length, info  # info: only where there is any
-
-    def __len__(self) -> int:
-        return len(self.score)
-
-    def __iter__(self) -> Iterator[Episode]:
-        infos: list[Mapping[str, float]] = [{} for _ in range(len(self))]
-        for i, info in self.info.items():
-            infos[i] = info
-        columns = zip(self.score.tolist(), self.length.tolist(), infos, strict=True)
-        return map(Episode._make, columns)
-
-    def __contains__(self, episode: object) -> bool:
-        return any(episode == own for own in self)
+def _ended(scores: Floats, lengths: Array, infos: Sequence[Mapping[str, float]]) -> EndedEpisodes:
+    infos = infos or [{} for _ in scores]
+    columns = zip(scores.tolist(), lengths.tolist(), infos, strict=True)
+    return EndedEpisodes(map(Episode._make, columns))
 
 
 class ActorReport(NamedTuple):
@@ -106,7 +115,7 @@ class ActorReport(NamedTuple):
     """
 
     env_steps: int
-    ended: Collection[Episode]  # `EndedEpisodes`; from another process `EpisodeColumns`
+    ended: Sequence[Episode]
     epsilon: float
     version: int  # of the weights that played last
     left: int = 0  # episodes that did not fit into the ring any more

@@ -7,16 +7,17 @@
 `InferencePolicy` is built from weights, `Policy` from a trained run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count, takewhile
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from beartype import BeartypeConf, beartype
 
 from rookery.algorithms import Algorithm, build_algorithm
+from rookery.config.checks import check_arguments
 from rookery.config.load import load
 from rookery.config.schema import Config, Recurrent
 from rookery.envs.action_masks import refuse_empty
@@ -29,11 +30,17 @@ from rookery.networks.named_arrays import arrays_of, load_arrays
 from rookery.types import Array, EnvSpec, Floats, Obs
 
 NONE: Mapping[str, object] = MappingProxyType({})
-checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
+_typed = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
+
+F = TypeVar("F", bound=Callable[..., Any])  # type: ignore[explicit-any]  # any function
+
+
+def checked(function: F) -> F:  # type: ignore[explicit-any]  # any function
+    """Decorator: checks the types of a function's arguments, and their limits if they have any."""
+    return _typed(check_arguments(function))
+
 
 PolicyState: TypeAlias = tuple[dict[str, Array] | None, Floats | None]  # frames, memory
-
-COLUMNS = ("action", "reward", "end")
 
 
 class Recipe(NamedTuple):
@@ -59,15 +66,47 @@ def recipe(env: str | Factory, settings: Mapping[str, object]) -> Recipe:
     return Recipe(load(changes=changes), None if isinstance(env, str) else env)
 
 
-class InferencePolicy:
+class Acting:
+    """An algorithm that acts in an environment's own format, with frame stack and recurrence."""
+
+    def __init__(self, algorithm: Algorithm, codec: SpaceCodec, spec: EnvSpec, seed: int):
+        self.algorithm, self.codec, self.spec = algorithm, codec, spec
+        self._rng = np.random.default_rng(seed)
+
+    def _act(  # type: ignore[explicit-any]  # in the environment's own form
+        self, obs: object, state: PolicyState | None, epsilon: float, noise: bool
+    ) -> tuple[Any, PolicyState | None]:
+        """Returns the action for one observation, and the policy state for the next one."""
+        seen, frames, memory = self._look(obs, state)
+        refuse_empty(seen, self.spec)
+        acted = self.algorithm.act(seen, self._rng, epsilon=epsilon, noise=noise, memory=memory)
+        action = self.codec.decode_action(acted.action)[0]
+        return action, None if frames is None and acted.memory is None else (frames, acted.memory)
+
+    def _look(
+        self, obs: object, state: PolicyState | None
+    ) -> tuple[Obs, dict[str, Array] | None, Floats | None]:
+        """Returns the network's input for an observation, the last frames, and the recurrent state.
+
+        The frames are part of the policy state that is passed with the next observation.
+        """
+        leaves = self.spec.unpack(self.codec.encode_one(obs))
+        frames, memory = state or (None, None)
+        if self.spec.frame_stack > 1:
+            frames = leaves = remember(frames, leaves, self.spec.frame_stack)
+        if memory is None and self.algorithm.memory:
+            memory = np.zeros((1, self.algorithm.memory), dtype=np.float32)
+        return self.spec.pack(leaves), frames, memory
+
+
+class InferencePolicy(Acting):
     """A policy built from weights, for acting only (no training), on the CPU."""
 
     def __init__(self, made_from: Recipe, spec: EnvSpec, codec: SpaceCodec):
-        self.recipe, self.spec, self.codec = made_from, spec, codec
-        self.algorithm = build_algorithm(made_from.config, spec)
-        self._rng = np.random.default_rng(made_from.config.run.seed)
-        self._frames: dict[str, Array] | None = None
-        self._memory: Floats | None = None
+        config = made_from.config
+        super().__init__(build_algorithm(config, spec), codec, spec, config.run.seed)
+        self.recipe = made_from
+        self._state: PolicyState | None = None
 
     @classmethod
     @checked
@@ -91,27 +130,21 @@ class InferencePolicy:
 
     @checked
     def act(  # type: ignore[explicit-any]  # in the environment's own form
-        self, obs: Any, epsilon: float = 0.0
+        self, obs: Any, epsilon: float = 0.0, noise: bool = False
     ) -> Any:
         """Returns the action for one observation; random with probability `epsilon`.
+
+        With `noise` it also explores as the algorithm does, for example samples from the policy.
 
         With a frame stack or a recurrent network the policy keeps state between calls: call
         `reset()` when an episode begins.
         """
-        leaves = self.spec.unpack(self.codec.encode_one(obs))
-        if self.spec.frame_stack > 1:
-            self._frames = leaves = remember(self._frames, leaves, self.spec.frame_stack)
-        seen = self.spec.pack(leaves)
-        refuse_empty(seen, self.spec)
-        acted = self.algorithm.act(
-            seen, self._rng, epsilon=epsilon, noise=False, memory=self._memory
-        )
-        self._memory = acted.memory
-        return self.codec.decode_action(acted.action)[0]
+        action, self._state = self._act(obs, self._state, epsilon, noise)
+        return action
 
     def reset(self) -> None:
         """Clears frame stack and recurrent state: call it when an episode begins."""
-        self._frames = self._memory = None
+        self._state = None
 
     def get_weights(self) -> dict[str, Array]:
         """Returns a copy of the policy's weights, by name."""
@@ -149,12 +182,12 @@ def _recurrent(weight: Array) -> dict[str, object]:
     return {"algo.name": "r2d2", "net.recurrent": kind.value, "net.memory": width}
 
 
-class Policy:
+class Policy(Acting):
     """A trained policy on the CPU; observations and actions are in the environment's own format."""
 
     def __init__(self, algorithm: Algorithm, codec: SpaceCodec, spec: EnvSpec, epsilon: float):
-        self._algorithm, self._codec, self._spec, self._epsilon = algorithm, codec, spec, epsilon
-        self._rng = np.random.default_rng(0)
+        super().__init__(algorithm, codec, spec, seed=0)
+        self._epsilon = epsilon
 
     def act(  # type: ignore[explicit-any]  # in the environment's own form
         self, obs: Any, state: PolicyState | None = None, deterministic: bool = True
@@ -165,17 +198,7 @@ class Policy:
         episode, and always None for policies without frame stack and recurrence. Without
         `deterministic` the policy explores.
         """
-        seen, frames, memory = self._look(obs, state)
-        refuse_empty(seen, self._spec)
-        acted = self._algorithm.act(
-            seen,
-            self._rng,
-            epsilon=0.0 if deterministic else self._epsilon,
-            noise=not deterministic,
-            memory=memory,
-        )
-        action = self._codec.decode_action(acted.action)[0]
-        return action, None if frames is None and acted.memory is None else (frames, acted.memory)
+        return self._act(obs, state, 0.0 if deterministic else self._epsilon, not deterministic)
 
     def scores(self, obs: object, state: PolicyState | None = None) -> Array:
         """Returns the scores of all n discrete actions, such as Q-values, as an array [n].
@@ -188,19 +211,4 @@ class Policy:
         cpu = torch.device("cpu")
         with torch.inference_mode():
             given = None if memory is None else torch.from_numpy(memory)
-            return self._algorithm.scores(tensors(seen, cpu), given)[0][0].numpy()
-
-    def _look(
-        self, obs: object, state: PolicyState | None
-    ) -> tuple[Obs, dict[str, Array] | None, Floats | None]:
-        """Returns the network's input for an observation, the last frames, and the recurrent state.
-
-        The frames are part of the policy state that is passed with the next observation.
-        """
-        leaves = self._spec.unpack(self._codec.encode_one(obs))
-        frames, memory = state or (None, None)
-        if self._spec.frame_stack > 1:
-            frames = leaves = remember(frames, leaves, self._spec.frame_stack)
-        if memory is None and self._algorithm.memory:
-            memory = np.zeros((1, self._algorithm.memory), dtype=np.float32)
-        return self._spec.pack(leaves), frames, memory
+            return self.algorithm.scores(tensors(seen, cpu), given)[0][0].numpy()

@@ -1,8 +1,10 @@
-"""Errors for actor processes that cannot start: too few file descriptors, processes or memory."""
+"""Errors of actors and inference servers that cannot start: out of file descriptors or memory."""
 
+import contextlib
 import errno
+from collections.abc import Iterator
 
-from rookery.errors import LostError
+from rookery.errors import LostError, RookeryError
 
 ADVICE = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -12,13 +14,18 @@ ADVICE = {
 }
 
 
-def unstarted(what: str, error: OSError) -> LostError:
-    """Returns a LostError for an actor or inference server process that could not be started.
+@contextlib.contextmanager
+def started(what: str) -> Iterator[None]:
+    """Context in which a process is started; raises LostError if the operating system refuses.
 
-    `what` names the process. The message contains advice that fits the errno of `error`, which the
-    operating system raised.
+    `what` names the process. The message contains advice that fits the errno.
     """
-    advice = ADVICE.get(error.errno or 0, "see what the system says")
-    return LostError(
-        f"{what} could not be started ({error}); {advice}, or use fewer actors (--actors)"
-    )
+    try:
+        yield
+    except RookeryError:  # some are OSErrors too
+        raise
+    except OSError as error:
+        advice = ADVICE.get(error.errno or 0, "see what the system says")
+        raise LostError(
+            f"{what} could not be started ({error}); {advice}, or use fewer actors (--actors)"
+        ) from error

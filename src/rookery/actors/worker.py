@@ -1,56 +1,55 @@
-"""The worker that runs one actor: handles control messages; in async mode plays continuously.
+"""The worker that runs one actor, in a process of its own or, in single mode, in the learner's.
 
 A chunk is the env steps (or episodes) that an actor plays without interruption. In sync mode the
 worker plays one chunk per control message from the learner process. In async mode it plays chunk
 after chunk and sends the learner process a report every 50 ms. It pauses while the rate limiter
 (samples per insert) halts the actors, and while the ring buffer from which the learner reads the
-actor's env steps is full. In single mode the worker only builds, saves and restores the actor;
-`SingleActor` makes it play.
+actor's env steps is full.
+
+In single mode `SingleActor` calls the worker in the learner's process, without an engine or a
+message. An error of the environment is raised in the training loop, and a hung environment ends the
+run: it cannot be restarted.
 """
 
 import contextlib
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
-from rookery.actors.actor import Actor, Played
-from rookery.actors.env_progress import EnvProgress
+from rookery.actors import messages
+from rookery.actors.actor import Actor, Played, transport
+from rookery.actors.actor_group import ActorGroup, ActorGroupState, refuse_other_actors
+from rookery.actors.env_progress import EnvProgress, Progress
 from rookery.actors.inference.inference_client import InferenceClient
-from rookery.actors.messages import (
-    ActorAnswer,
-    ActorDone,
-    ActorOrder,
-    ActorReport,
-    ActorSetup,
-    ActorState,
-    CutEpisodes,
-    EndedEpisodes,
-    PlayChunk,
-    PlayFreely,
-    RestoreActor,
-    SaveActor,
-)
+from rookery.actors.start_errors import started
 from rookery.algorithms import Algorithm, build_algorithm
-from rookery.config.schema import ActorConfig, Config
+from rookery.config.schema import Config
+from rookery.engines.engine import copies
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, make
 from rookery.envs.turn_based.opponents import OpponentSeats, opponents_builder
-from rookery.errors import ConfigError, EnvError
+from rookery.errors import ConfigError, EnvError, StalledError
 from rookery.event import Activity, Counters, Episode, Traced
 from rookery.learner.weight_store import WeightStore
 from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import arrays_of
 from rookery.replay.ring import Ring
 from rookery.report.metrics.trace import Trace
+from rookery.runtime.watchdog import HangWatch, Heartbeat, Hung
 from rookery.types import EnvSpec
 
 NAP_S, LONG_NAP_S = 0.0005, 0.004  # first and longest pause while the rate limiter halts the actor
 NEWS_S = 0.05  # between two reports while playing freely
 TRACE_S = 0.5  # between two traces
 PROGRESS_S = 1.0  # between two reports of the environments' progress
+REMEDY = (
+    "correct the environment, raise the limit, or use --mode sync or async with --engine "
+    "processes, where a hung actor is replaced"
+)
 
 
 class ActorWorker:
@@ -59,15 +58,20 @@ class ActorWorker:
     `do` handles one control message. `work` plays the next env steps in async mode.
     """
 
-    def __init__(self, setup: ActorSetup):
+    def __init__(self, setup: messages.ActorSetup):
         config, self.setup = setup.config, setup
         self.self_driven = False
+        self._no_room = (
+            f"actor.devices {list(config.actor.devices)} have no room for actor {setup.actor} of "
+            f"{config.actor.num}; lower actor.num, name more devices in actor.devices, or leave it "
+            "out"
+        )
         self._builder = opponents_builder(config)
         ring = Ring.from_fd(setup.ring_fd)
         calls = setup.calls or EnvCalls(ring.beat)
         envs = setup.envs or make(config.env, config.actor.envs, factory=setup.factory, calls=calls)
         try:
-            with _memory(setup):
+            with full_gpu(self._no_room):
                 self._begin(envs, ring)
         except BaseException:  # the environments have no other owner
             with contextlib.suppress(EnvError):
@@ -86,7 +90,7 @@ class ActorWorker:
         self.actor = Actor(
             envs,
             algorithm,
-            _patience(config),
+            replace(config.actor, pull_period=1) if config.algo.on_policy else config.actor,
             config.env,
             seed=config.run.seed,
             ring=ring,
@@ -132,35 +136,37 @@ class ActorWorker:
         if self.weight_store is not None:
             self.actor.pull(self.weight_store)
 
-    def do(self, order: ActorOrder) -> ActorAnswer:
+    def do(self, order: messages.ActorOrder) -> messages.ActorAnswer:
         match order:
-            case PlayChunk():
+            case messages.PlayChunk():
                 return self.play(*order)
-            case PlayFreely():
-                return self.play_freely()
-            case CutEpisodes():
+            case messages.PlayFreely():
+                self._pull()  # a resumed run's weights came after this was built
+                self.self_driven = True
+                return self._report(0.0)
+            case messages.CutEpisodes():
                 self.actor.cut()
-                return ActorDone()
-            case SaveActor():
+                return messages.ActorDone()
+            case messages.SaveActor():
                 return self.save()
-            case RestoreActor():
-                self.restore(order.state)
-                return ActorDone()
+            case messages.RestoreActor():
+                self.actor.restore(order.state.numbers, order.state.arrays)
+                return messages.ActorDone()
 
-    def play(self, env_steps: int, episodes: int | None, epsilon: float) -> ActorReport:
+    def play(self, env_steps: int, episodes: int | None, epsilon: float) -> messages.ActorReport:
         """Plays at least `env_steps` steps, or `episodes` episodes if given; returns a report.
 
         First loads the newest published weights if `actor.pull_period` env steps have passed since
         weights were loaded.
         """
-        if self.setup.envs is None:  # in a process of its own: it has waited for the others
+        if self.setup.calls is None:  # in a process of its own: it has waited for the others
             self.trace.note(Activity.WAIT, self._idle_since, time.monotonic())
         played = self._chunk(env_steps, episodes, epsilon)
         self._idle_since = time.monotonic()
         left = 0 if episodes is None else max(0, episodes - len(played.ended))
-        return ActorReport(
+        return messages.ActorReport(
             played.env_steps,
-            EndedEpisodes(played.ended),
+            messages.EndedEpisodes(played.ended),
             epsilon,
             self.actor.version,
             left,
@@ -171,7 +177,7 @@ class ActorWorker:
         if self.actor.due():
             self._pull()
         began = time.monotonic()
-        with _memory(self.setup):
+        with full_gpu(self._no_room):
             if episodes is None:
                 played = self.actor.collect(env_steps, epsilon)
             else:
@@ -179,16 +185,7 @@ class ActorWorker:
         self.trace.note(Activity.PLAY, began, time.monotonic(), played.env_steps)
         return played
 
-    def play_freely(self) -> ActorReport:
-        """Switches the worker to async mode; returns a report without env steps.
-
-        From now on each call of `work` plays a chunk (`actor.chunk` env steps).
-        """
-        self._pull()  # a resumed run's weights came after this was built
-        self.self_driven = True
-        return self._report(0.0)
-
-    def work(self) -> ActorReport | None:
+    def work(self) -> messages.ActorReport | None:
         """Plays `actor.chunk` env steps in async mode, or sleeps briefly if the actor may not play.
 
         It may not play while the rate limiter (samples per insert) halts the actors, or while its
@@ -213,10 +210,10 @@ class ActorWorker:
         self.actor.ring.beat()
         self.trace.note(Activity.WAIT, began, time.monotonic())
 
-    def _report(self, epsilon: float) -> ActorReport:
-        report = ActorReport(
+    def _report(self, epsilon: float) -> messages.ActorReport:
+        report = messages.ActorReport(
             self._played,
-            EndedEpisodes(self._ended),
+            messages.EndedEpisodes(self._ended),
             epsilon,
             self.actor.version,
             traced=self._traced(),
@@ -245,14 +242,10 @@ class ActorWorker:
         envs = self.actor.envs.export_progress()
         return None if envs is None else EnvProgress(self.setup.actor, envs)
 
-    def save(self) -> ActorState:
+    def save(self) -> messages.ActorState:
         """Returns the actor's state for a checkpoint."""
         numbers, arrays = self.actor.state()
-        return ActorState(numbers, arrays, numbers["envs"] is not None)
-
-    def restore(self, state: ActorState) -> None:
-        """Restores the actor from the state that `save` returned."""
-        self.actor.restore(state.numbers, state.arrays)
+        return messages.ActorState(numbers, arrays, numbers["envs"] is not None)
 
     def close(self) -> None:
         try:
@@ -264,39 +257,110 @@ class ActorWorker:
 
 
 @contextlib.contextmanager
-def _memory(setup: ActorSetup) -> Iterator[None]:
-    """Context manager that turns a GPU out-of-memory error into a ConfigError.
+def full_gpu(what: str) -> Iterator[None]:
+    """Context that turns a GPU out-of-memory error of torch into a ConfigError, which says `what`.
 
-    An actor that fails with a ConfigError before its first message ends the run, without a restart.
+    A process that fails with a ConfigError before its first message ends the run: a restart would
+    fail in the same way.
     """
     try:
         yield
     except RuntimeError as error:  # torch has several for it
-        refuse_full_gpu(setup.config, setup.actor, error)
-        raise
-
-
-def refuse_full_gpu(config: Config, actor: int, error: RuntimeError) -> None:
-    """Raises ConfigError if `error`, an error of torch, says that a GPU is out of memory.
-
-    The message names the actor and the settings of its device.
-    """
-    if "out of memory" in str(error):
-        raise ConfigError(
-            f"GPU out of memory: actor.devices {list(config.actor.devices)} have no room for "
-            f"actor {actor} of {config.actor.num}; lower actor.num, name more devices "
-            f"in actor.devices, or leave it out ({error})"
-        ) from error
-
-
-def _patience(config: Config) -> ActorConfig:
-    """Returns the run's actor settings, with `pull_period` set to 1 for on-policy algorithms.
-
-    An on-policy actor therefore checks for new weights before every chunk it plays.
-    """
-    return replace(config.actor, pull_period=1) if config.algo.on_policy else config.actor
+        if "out of memory" not in str(error):
+            raise
+        raise ConfigError(f"GPU out of memory: {what} ({error})") from error
 
 
 def _device(config: Config, index: int) -> torch.device:
     devices = config.actor.devices
     return pick_device(devices[index % len(devices)] if devices else "cpu", "actor.devices")
+
+
+class InlineWatch(HangWatch):
+    """Watchdog thread that checks the heartbeat of the actors that run in this process."""
+
+    def __init__(self, setup: messages.ActorGroupSetup):
+        calls = EnvCalls() if setup.envs is None else setup.envs.calls
+        super().__init__(setup.spec.name, setup.config.actor.env_step_timeout_s, calls, REMEDY)
+
+    @contextlib.contextmanager
+    def watch(self, heartbeat: Heartbeat) -> Iterator[None]:
+        """Does what the base class does, in a file that a step in single mode passes anyway."""
+        heartbeat.beat()
+        self.calls.beat, self.heartbeat = heartbeat.beat, heartbeat
+        try:
+            yield
+        except Hung as hung:
+            raise StalledError(str(hung)) from None
+        finally:
+            self.heartbeat = None
+
+
+class SingleActor(ActorGroup):
+    """The only actor of a run in single mode, in the learner's process."""
+
+    def __init__(self, setup: messages.ActorGroupSetup):
+        """Builds the actor; without environments in `setup` it makes its own."""
+        config, incarnation = setup.config, setup.incarnation(0)
+        with contextlib.ExitStack() as stack:
+            self.ring = transport(setup.spec, config.actor, index=0, incarnation=incarnation)
+            stack.callback(self.ring.close)
+            self._hangs = InlineWatch(setup)
+            stack.callback(self._hangs.close)
+            with started("actor 0 of 1"), self._hangs.watch(self.ring):
+                ring_fd, weights_fd = copies(self.ring.fd, setup.weights_fd)
+                for fd in (ring_fd, weights_fd):
+                    stack.callback(os.close, fd)
+                own = setup.of_actor(0, incarnation, ring_fd)._replace(
+                    weights_fd=weights_fd,
+                    envs=setup.envs,
+                    progress=Progress(setup.progress).of(0),
+                    calls=self._hangs.calls,
+                )
+                self._worker = ActorWorker(own)
+            stack.pop_all()
+
+    @property
+    def actor(self) -> Actor:
+        return self._worker.actor
+
+    @property
+    def rings(self) -> list[Ring]:
+        """The ring buffer into which the actor writes its env steps for replay, in a list."""
+        return [self.ring]
+
+    def warnings(self) -> Iterator[str]:
+        """Yields nothing: the actor's errors are raised instead."""
+        return iter(())
+
+    def collect(
+        self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
+    ) -> Iterator[list[messages.ActorReport]]:
+        (epsilon,) = epsilons
+        while True:
+            with self._hangs.watch(self.ring):
+                report = self._worker.play(env_steps, episodes, epsilon)
+            yield [report]
+            if not report.left:
+                return
+            episodes = report.left
+
+    def save(self) -> ActorGroupState:
+        with self._hangs.watch(self.ring):
+            return ActorGroupState([self._worker.setup.incarnation], [self._worker.save()])
+
+    def restore(self, state: ActorGroupState) -> None:
+        refuse_other_actors(state, 1)
+        with self._hangs.watch(self.ring):
+            self.actor.restore(state.actors[0].numbers, state.actors[0].arrays)
+
+    def cut(self) -> None:
+        with self._hangs.watch(self.ring):
+            self.actor.cut()
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.ring.close)
+            stack.callback(self._hangs.close)
+            with self._hangs.watch(self.ring):
+                self._worker.close()

@@ -13,15 +13,14 @@ from rookery.algorithms.masking import allowed, masked
 from rookery.algorithms.policy_distributions import ActionEvaluation, distribution_for
 from rookery.config.algorithms import ActorCriticConfig, RolloutConfig
 from rookery.config.schema import EnvConfig, NetConfig
-from rookery.networks.critics import share_normalization
+from rookery.networks.critics import for_critics, share_normalization
 from rookery.networks.forward import FastForward
 from rookery.networks.mlp import Perceptron, build
+from rookery.schedule import Decay, Schedule
 from rookery.types import ADVANTAGE, AHEAD, RETURN, EnvSpec, Extra, Floats, Obs, TensorBatch
 
 LOG_PROB = "log_prob"  # extra column: log-probability of the action under the acting policy
-FIRST_SCALE = (
-    0.01  # of the policy's last layer, for high initial entropy (Andrychowicz et al. 2021)
-)
+FIRST_SCALE = 0.01  # of the policy's last layer: a high initial entropy (Andrychowicz et al. 2021)
 TINY = 1e-8
 
 
@@ -38,9 +37,11 @@ class ActorCritic(Algorithm):
     def __init__(self, config: ActorCriticConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         self.config, self.spec = config, spec
         self.policy = distribution_for(spec.action)
-        widths = (self.policy.width + 1,) if config.shared_net else (self.policy.width, 1)
+        parts = [(net, self.policy.width), (for_critics(net), 1)]
+        if config.shared_net:
+            parts = [(net, self.policy.width + 1)]
         self.nets = nn.ModuleList(
-            build(net, spec, width, normalize=env.normalize_obs) for width in widths
+            build(settings, spec, width, normalize=env.normalize_obs) for settings, width in parts
         )
         if not config.shared_net:
             share_normalization(self.nets[0], self.nets[1])
@@ -100,6 +101,23 @@ class ActorCritic(Algorithm):
         value = self._forwards[1](obs)[:, 0] if value is None else value
         return Acted(action, value, value, extras)
 
+    def scheduled(self, first: float, last: float | None) -> float:
+        """Returns a setting that goes from `first` to `last` with the run; constant if None."""
+        return first if last is None else Schedule(first, last, Decay.LINEAR).at(self.progress)
+
+    def combined(
+        self, policy: Tensor, value: Tensor, entropy: Tensor, metrics: Mapping[str, Tensor]
+    ) -> Loss:
+        """Returns policy loss + vf_coef x value loss - ent_coef x entropy, with metrics to log.
+
+        The metrics are named as in Stable-Baselines3.
+        """
+        ent_coef = self.scheduled(self.config.ent_coef, self.config.ent_coef_end)
+        loss = policy + self.config.vf_coef * value - ent_coef * entropy
+        parts = {"policy_gradient_loss": policy, "value_loss": value, "entropy_loss": -entropy}
+        logged = {name: part.detach() for name, part in parts.items()}
+        return Loss("net", loss, None, {**logged, **metrics})
+
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         out = self.nets[0](obs)[:, : self.policy.width]
         return masked(out, allowed(obs, self.spec)), None
@@ -117,8 +135,15 @@ class OnPolicy(ActorCritic):
         if self.config.normalize_advantage and len(advantage) > 1:
             advantage = (advantage - advantage.mean()) / (advantage.std() + TINY)
         policy_loss, metrics = self.surrogate(evaluated.log_prob, batch.extras[LOG_PROB], advantage)
-        value_loss = F.mse_loss(value, batch.extras[RETURN])
-        yield combined_loss(self.config, policy_loss, value_loss, evaluated.entropy.mean(), metrics)
+        value_loss = self.value_loss(value, batch.extras[RETURN], batch.extras[ADVANTAGE])
+        yield self.combined(policy_loss, value_loss, evaluated.entropy.mean(), metrics)
+
+    def value_loss(self, value: Tensor, returns: Tensor, advantage: Tensor) -> Tensor:
+        """Returns the loss of the state values [B] (batch), a scalar.
+
+        `returns` minus `advantage` are the values [B] before the rollout was learned from.
+        """
+        return F.mse_loss(value, returns)
 
     def surrogate(
         self, log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor
@@ -129,23 +154,6 @@ class OnPolicy(ActorCritic):
         present policy, `old_log_prob` those under the policy that took the actions.
         """
         raise NotImplementedError
-
-
-def combined_loss(
-    config: ActorCriticConfig,
-    policy: Tensor,
-    value: Tensor,
-    entropy: Tensor,
-    metrics: Mapping[str, Tensor],
-) -> Loss:
-    """Returns policy loss + vf_coef x value loss - ent_coef x entropy, with metrics to log.
-
-    The metrics are named as in Stable-Baselines3.
-    """
-    loss = policy + config.vf_coef * value - config.ent_coef * entropy
-    parts = {"policy_gradient_loss": policy, "value_loss": value, "entropy_loss": -entropy}
-    logged = {name: part.detach() for name, part in parts.items()}
-    return Loss("net", loss, None, {**logged, **metrics})
 
 
 @torch.no_grad()

@@ -76,6 +76,10 @@ class Algorithm:
     batches_actors: bool = False  # one `act` call may serve several actors (see `exploration`)
     evaluate_stochastic: bool = False  # evaluations sample actions instead of acting greedily
     compares_policies: bool = False  # losses compare the policy with the one that acted
+    progress: float = (
+        0.0  # finished fraction of the run, for scheduled settings; the learner sets it
+    )
+    capturable: bool = False  # losses and target updates may be replayed as a CUDA graph
 
     def __init__(self, config: AlgoConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec): ...
 
@@ -90,11 +94,26 @@ class Algorithm:
         """
         raise NotImplementedError
 
+    def ends_rollout(self, metrics: Mapping[str, Tensor | float]) -> bool:
+        """Returns whether the rest of the present rollout should not be learned from.
+
+        `metrics` are those of the last gradient step. For on-policy algorithms only.
+        """
+        return False
+
     def update_targets(self, step: int) -> None:
         """Updates target networks, if any; the learner calls it after each gradient step.
 
         Step 0, before the first gradient step, copies the initial weights into the target networks.
         """
+
+    def phase(self, step: int) -> int:
+        """Returns a number that tells gradient steps with different computations apart.
+
+        Examples are steps that update the policy or copy the target network, which others do not.
+        If the algorithm is `capturable`, one CUDA graph can replay all steps of a phase.
+        """
+        return 0
 
     def act(
         self,

@@ -20,6 +20,7 @@ class Ddpg(Continuous):
     """DDPG: a deterministic policy with Gaussian exploration noise, and one critic."""
 
     num_critics = 1
+    capturable = True
 
     def __init__(self, config: DdpgConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         super().__init__(config, net, env, spec, each=1, critics=self.num_critics)
@@ -59,6 +60,9 @@ class Ddpg(Continuous):
     def update_targets(self, step: int) -> None:
         if self.updates_policy(step):
             self.target.update(step, tau=self.config.target_tau)
+
+    def phase(self, step: int) -> int:
+        return int(self.updates_policy(step))
 
     def select_action(self, out: Floats, rng: np.random.Generator, *, noise: bool) -> Floats:
         action: Floats = np.tanh(out)

@@ -26,6 +26,31 @@ from rookery.networks.target_network import TargetNetwork
 from rookery.types import MASK, Array, EnvSpec, Floats, Obs, TensorBatch
 
 
+class QLearning(Algorithm):
+    """Base class of algorithms that train one Q-network, with a target network.
+
+    A subclass calls `set_network` in its constructor.
+    """
+
+    def set_network(self, online: nn.Module, *, tau: float | None, period: int) -> None:
+        """Sets the Q-network, which also acts, and makes its target network.
+
+        `tau` and `period` say how the target network is updated, as in `TargetNetwork.update`.
+        """
+        self.acting, self.target = online, TargetNetwork(online)
+        self._tau, self._period = tau, period
+        self.networks = nn.ModuleDict({"online": online, "target": self.target.network})
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"q": list(self.networks["online"].parameters())}
+
+    def update_targets(self, step: int) -> None:
+        self.target.update(step, tau=self._tau, period=self._period)
+
+    def phase(self, step: int) -> int:
+        return int(self.target.is_copied(step, tau=self._tau, period=self._period))
+
+
 class QNetwork(nn.Module):
     """Q-network: maps B observations to the values of A actions, optionally with dueling heads.
 
@@ -63,23 +88,20 @@ class QNetwork(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
-class Dqn(Algorithm):
+class Dqn(QLearning):
     """DQN with n-step returns; double, dueling, noisy and distributional DQN are options."""
+
+    capturable = True
 
     def __init__(self, config: DqnConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         require_actions(spec.action.discrete, "dqn", "Discrete actions", spec, "use sac or ppo")
         self.config, self.spec = config, spec
         self.online = QNetwork(config, net, env, spec)
         self.values = self.online.values
-        self.target = TargetNetwork(self.online)
-        self.networks = nn.ModuleDict({"online": self.online, "target": self.target.network})
-        self.acting: nn.Module = self.online
+        self.set_network(self.online, tau=config.target_tau, period=config.target_period)
         self.batches_actors = not config.noisy  # one call has one noise for all of its rows
         self._forward = FastForward(self.online.body)
         self._by_advantage = config.dueling and not self.values.distributional
-
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {"q": list(self.online.parameters())}
 
     def losses(self, batch: TensorBatch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         if self.config.noisy:
@@ -164,9 +186,6 @@ class Dqn(Algorithm):
         unchanged.
         """
         return masked(q, allowed(obs, self.spec)) if self.spec.masked else q
-
-    def update_targets(self, step: int) -> None:
-        self.target.update(step, tau=self.config.target_tau, period=self.config.target_period)
 
     def act(
         self,

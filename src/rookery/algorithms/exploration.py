@@ -216,9 +216,8 @@ def explore_agents(
         explores = (np.arange(agents) + np.arange(worlds)[:, None]) % min(every, agents) == 0
         chance = rng.random(action.shape)
         random = explores & (chance < epsilon)
-        action[random] = (
-            chance[random] / epsilon * choices
-        )  # uniform, since `chance` is below epsilon
+        share = chance[random] / epsilon  # uniform, since `chance` is below epsilon
+        action[random] = share * choices
     return action
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rookery.algorithms.actor_critic import LOG_PROB, ActorCritic, combined_loss
+from rookery.algorithms.actor_critic import LOG_PROB, ActorCritic
 from rookery.algorithms.algorithm import Loss
 from rookery.algorithms.policy_distributions import ActionEvaluation
 from rookery.config.algorithms import ImpalaConfig
@@ -42,8 +42,7 @@ class Impala(ActorCritic):
             c_clip=self.config.c_clip,
         )
         error = (traced.value_target - value[:, :-1]) * mask
-        loss = combined_loss(
-            self.config,
+        loss = self.combined(
             policy=-(traced.advantage * evaluated.log_prob * mask).sum() / steps,
             value=error.square().sum() / steps,
             entropy=(evaluated.entropy * mask).sum() / steps,

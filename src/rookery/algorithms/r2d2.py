@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rookery.algorithms.algorithm import Acted, Algorithm, Loss, require_actions
+from rookery.algorithms.algorithm import Acted, Loss, require_actions
+from rookery.algorithms.dqn import QLearning
 from rookery.algorithms.exploration import explore_discrete
 from rookery.algorithms.masking import allowed, masked
 from rookery.config.algorithms import R2d2Config
@@ -26,7 +27,6 @@ from rookery.config.schema import EnvConfig, NetConfig, Recurrent
 from rookery.networks.forward import tensors
 from rookery.networks.mlp import build
 from rookery.networks.recurrent import RecurrentCore
-from rookery.networks.target_network import TargetNetwork
 from rookery.types import Array, EnvSpec, Extra, Floats, Obs, TensorBatch
 
 SLOPE = 1e-3  # linear part of the rescaling; it keeps the inverse Lipschitz continuous
@@ -69,7 +69,7 @@ class RecurrentQ(nn.Module):
         return value + advantage - advantage.mean(-1, keepdim=True)
 
 
-class R2d2(Algorithm):
+class R2d2(QLearning):
     """R2D2: recurrent Q-learning from sequences of steps, each within one episode."""
 
     batches_actors = True
@@ -80,17 +80,12 @@ class R2d2(Algorithm):
         )
         self.config, self.spec = config, spec
         self.online = RecurrentQ(config, net, env, spec)
-        self.target = TargetNetwork(self.online)
-        self.acting: nn.Module = self.online
-        self.networks = nn.ModuleDict({"online": self.online, "target": self.target.network})
+        self.set_network(self.online, tau=config.target_tau, period=config.target_period)
         self.memory = self.online.core.memory
         self.extras = (
             Extra(MEMORY, (self.memory,), each=False, own=True),  # before the step
             Extra(FRESH, each=False),  # 1 where an episode begins
         )
-
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {"q": list(self.online.parameters())}
 
     def losses(self, batch: TensorBatch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         q = self._unroll(self.online, batch)  # [B, T + 1, A]
@@ -159,9 +154,6 @@ class R2d2(Algorithm):
         """
         mean = error.sum(1) / loss_mask.sum(1).clamp(min=1.0)
         return self.config.eta * error.amax(1) + (1.0 - self.config.eta) * mean
-
-    def update_targets(self, step: int) -> None:
-        self.target.update(step, tau=self.config.target_tau, period=self.config.target_period)
 
     def act(
         self,

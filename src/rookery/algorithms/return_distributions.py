@@ -159,7 +159,8 @@ class QuantileValues(MeanValues):
         return reward[:, None] + discount[:, None] * next_value
 
     def loss(self, prediction: Tensor, target: Tensor, tau: Tensor | None) -> RowLosses:
-        tau = midpoints(prediction.shape[1]).to(prediction.device) if tau is None else tau
+        if tau is None:
+            tau = midpoints(prediction.shape[1], prediction.device)
         td_error = target.mean(1) - prediction.detach().mean(1)
         return RowLosses(quantile_huber_loss(prediction, target, tau), td_error)
 

@@ -40,9 +40,11 @@ class Temperature(nn.Module):
 
     log: Tensor
 
-    def __init__(self, config: SacConfig, target: float):
+    def __init__(self, config: SacConfig, usual_target: float):
+        """`usual_target` is the target entropy if `algo.target_entropy` is not set."""
         super().__init__()
-        self.target, self.learned = target, config.temperature is None
+        self.target = usual_target if config.target_entropy is None else config.target_entropy
+        self.learned = config.temperature is None
         first = config.initial_temperature if self.learned else config.temperature
         log = torch.tensor(math.log(first) if first else -math.inf)
         if self.learned:
@@ -66,6 +68,8 @@ class Temperature(nn.Module):
 class Sac(Continuous):
     """SAC for continuous actions: a tanh-squashed Gaussian policy."""
 
+    capturable = True
+
     def __init__(
         self,
         config: SacConfig,
@@ -78,10 +82,7 @@ class Sac(Continuous):
         super().__init__(config, net, env, spec, each=2, critics=config.critics, outputs=outputs)
         self.config = config
         self.target = TargetNetwork(self.critic)
-        target_entropy = config.target_entropy
-        if target_entropy is None:
-            target_entropy = -float(self.width)
-        self.temperature = Temperature(config, target_entropy)
+        self.temperature = Temperature(config, usual_target=-float(self.width))
         self.networks = nn.ModuleDict(
             {"acting": self.acting, "target": self.target.network, "temperature": self.temperature}
         )
@@ -146,6 +147,7 @@ class DiscreteSac(Algorithm):
     """SAC for discrete actions: exact expectations over all actions instead of samples."""
 
     batches_actors = True
+    capturable = True
 
     def __init__(self, config: SacConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         self.config, self.spec = config, spec
@@ -157,10 +159,7 @@ class DiscreteSac(Algorithm):
         for critic in self.critic:
             share_normalizers(self.policy, critic)
         self.target = TargetNetwork(self.critic)
-        target_entropy = config.target_entropy
-        if target_entropy is None:
-            target_entropy = ENTROPY_SHARE * math.log(choices)
-        self.temperature = Temperature(config, target_entropy)
+        self.temperature = Temperature(config, usual_target=ENTROPY_SHARE * math.log(choices))
         self.acting: nn.Module = nn.ModuleDict({"policy": self.policy, "critic": self.critic})
         self.networks = nn.ModuleDict(
             {"acting": self.acting, "target": self.target.network, "temperature": self.temperature}
@@ -170,10 +169,8 @@ class DiscreteSac(Algorithm):
     update_targets = Sac.update_targets
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        own = {"critic": self.critic, "actor": self.policy}
-        return {
-            name: list(net.parameters()) for name, net in own.items()
-        } | self.temperature.group()
+        own = {"critic": list(self.critic.parameters()), "actor": list(self.policy.parameters())}
+        return own | self.temperature.group()
 
     def losses(self, batch: TensorBatch, *, step: int, rng: torch.Generator) -> Iterator[Loss]:
         alpha = self.temperature()

@@ -1,5 +1,6 @@
-"""Python API: `rookery.train`, `load`, `events` and `train_dqn`.
+"""Python API: `rookery.train`, `load`, `events`, `train_dqn`, and a class for each algorithm.
 
-Modules: `runs` (train, events, load), `train_dqn` and its agent `dqn_agent`, `rollout_worker`
+Modules: `runs` (train, events, load), `agent` (an algorithm with its settings in an environment),
+`algorithm_agents` (`SAC`, `PPO`, ...), `train_dqn` and its agent `dqn_agent`, `rollout_worker`
 (plays whole episodes with a policy), `trajectories` (episodes as arrays).
 """

@@ -11,22 +11,19 @@ A saved agent holds all networks, the optimizer and the settings: named arrays, 
 header of a safetensors file. The replay buffer is not saved. Pickle is not used.
 """
 
-import contextlib
-import json
-import os
+import math
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as save_arrays
 
 from rookery.actors.actor import transport
 from rookery.actors.policy import NONE, InferencePolicy, Recipe, checked, recipe
 from rookery.api.trajectories import Trajectory, as_trajectory, rows_of
-from rookery.checkpoints.checkpoint import scratch_name, write_synced
+from rookery.checkpoints.checkpoint import write_synced
+from rookery.config.checks import Count
 from rookery.config.load import as_dict, load
 from rookery.config.schema import Config, Engine, Pick
 from rookery.envs.spaces import SpaceCodec
@@ -35,18 +32,20 @@ from rookery.envs.turn_based.opponents import Opponents
 from rookery.envs.turn_based.tables import OPPONENT, PLAYED
 from rookery.errors import CheckpointError, ConfigError
 from rookery.event import Episode
+from rookery.export.bundle import FORMAT, contents, described
+from rookery.files import replacing
+from rookery.learner.learner import Learner
 from rookery.learner.weight_store import WeightStore
 from rookery.networks.named_arrays import load_arrays
 from rookery.replay.buffer import LocalReplay
 from rookery.replay.ring import Ring
 from rookery.training.build import Parts, build_parts
 from rookery.training.steps import count, insert, learn
-from rookery.types import Array
+from rookery.types import Array, EnvSpec
 from rookery.version import __version__
 
-FORMAT = 1
 SUFFIX = ".safetensors"
-HEADER = "rookery"  # entry in the safetensors header
+AGAIN = "give a file that DqnAgent.save wrote"
 NO_INCARNATION = -1  # restart number of env steps that no actor process wrote
 RATE = "selfplay/win_rate_"
 NO_ACTORS: dict[str, Any] = {  # settings of an agent without actors and opponents
@@ -71,7 +70,77 @@ class SavedAgent(NamedTuple):
     arrays: dict[str, Array]
 
 
-class DqnAgent:
+class LearnerAgent:
+    """An agent with its learner in this process: it acts with the learner's newest weights."""
+
+    def __init__(self, made_from: Recipe, spec: EnvSpec, codec: SpaceCodec, learner: Learner):
+        self.recipe, self.spec, self.codec, self.learner = made_from, spec, codec, learner
+        self._acting = InferencePolicy(made_from, spec, codec)
+        self._stale = True  # the learner's weights are newer than those that act
+
+    @property
+    def config(self) -> Config:
+        """The settings of a run like this agent."""
+        return self.recipe.config
+
+    @property
+    def learner_steps(self) -> int:
+        """How often the parameters were stepped."""
+        return self.learner.learner_steps
+
+    def get_weights(self) -> dict[str, Array]:
+        """Returns copies of the weights that act, by the names that an `InferencePolicy` has."""
+        return {name: array.copy() for name, array in self.learner.weights().items()}
+
+    def policy(self) -> InferencePolicy:
+        """Returns a policy with a copy of the weights, for use elsewhere."""
+        policy = InferencePolicy(self.recipe, self.spec, self.codec)
+        policy.set_weights(self.learner.weights())
+        return policy
+
+    def _action(self, obs: Any, epsilon: float, noise: bool = False) -> Any:
+        if self._stale:
+            self._acting.set_weights(self.learner.weights())
+            self._stale = False
+        return self._acting.act(obs, epsilon, noise)
+
+    @checked
+    def save(self, path: str | Path) -> Path:
+        """Saves networks, optimizer and settings to a file, and returns the file's path.
+
+        A path without an extension gets `.safetensors`; missing folders are made. Replay is not
+        saved.
+        """
+        return write(path, self.config, self.learner)
+
+    @checked
+    def load(self, path: str | Path) -> None:
+        """Replaces networks and optimizer state by those in a saved agent's file.
+
+        Raises `CheckpointError` if the saved agent has another algorithm, other network sizes or
+        another optimizer.
+        """
+        saved = read(path)
+        ours, theirs = self.config, saved.config
+        if ours.algo.name != theirs.algo.name:
+            raise CheckpointError(
+                f"{path} holds an agent of {theirs.algo.name}, this one is of {ours.algo.name}; "
+                "make an agent of the algorithm that was saved"
+            )
+        if ours.learner.optimizer is not theirs.learner.optimizer:
+            raise CheckpointError(
+                f"{path} was saved with the optimizer {theirs.learner.optimizer}, this agent has "
+                f"{ours.learner.optimizer}; make an agent with the optimizer that was saved"
+            )
+        self.restore(saved.numbers, saved.arrays)
+
+    def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Continues from the state of another agent's learner."""
+        self.learner.restore(numbers, arrays)
+        self._stale = True
+
+
+class DqnAgent(LearnerAgent):
     """DQN agent that acts, learns from episodes given as trajectories, and saves to a file."""
 
     def __init__(
@@ -81,17 +150,16 @@ class DqnAgent:
 
         To make an untrained agent use `DqnAgent.new`.
         """
-        self.recipe, self.codec = made_from, codec
+        super().__init__(made_from, parts.spec, codec, parts.learner)
         self.returns = returns or []  # of all episodes, in training order
         self.win_rates = _win_rates(parts.opponents)  # in training, by kind of opponent
         parts.opponents = None
         self._parts = parts
-        self._acting = InferencePolicy(made_from, parts.spec, codec)
-        self._stale = True  # the learner's weights are newer than the acting ones
         self._episodes = 0  # added as trajectories
         config = parts.config.actor
         self._ring = transport(parts.spec, config, index=0, incarnation=NO_INCARNATION)
-        replay = _replay_of(parts)
+        replay = parts.replay
+        assert isinstance(replay, LocalReplay), "`refuse_other_replay` refuses any other kind"
         replay.transports = [self._ring]
         weakref.finalize(self, _release, replay, parts.weight_store, self._ring)
 
@@ -119,31 +187,20 @@ class DqnAgent:
         was a Python object without a name.
         """
         saved = read(path)
-        agent = cls.new(saved.config.env.id if env is None else env, settings=_sections(saved))
-        agent._restore(saved)
+        settings = {key: value for key, value in as_dict(saved.config).items() if key != "name"}
+        agent = cls.new(saved.config.env.id if env is None else env, settings=settings)
+        agent.restore(saved.numbers, saved.arrays)
         return agent
-
-    @property
-    def config(self) -> Config:
-        return self._parts.config
-
-    @property
-    def learner_steps(self) -> int:
-        return self._parts.learner.learner_steps
 
     @property
     def weights_sha256(self) -> str:
         """SHA-256 checksum of the online network's weights."""
-        return self._parts.learner.weights_sha256()
-
-    def get_weights(self) -> dict[str, Array]:
-        """Returns a copy of the online network's weights, by parameter name."""
-        return {name: array.copy() for name, array in self._parts.learner.weights().items()}
+        return self.learner.weights_sha256()
 
     @checked
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Copies weights, by parameter name, into the online and the target network."""
-        algorithm = self._parts.learner.algorithm
+        algorithm = self.learner.algorithm
         load_arrays(algorithm.acting, weights)
         algorithm.update_targets(0)
         self._stale = True
@@ -151,20 +208,11 @@ class DqnAgent:
     @checked
     def act(self, obs: Any, epsilon: float = 0.0) -> Any:
         """Returns the greedy action for an observation, or a random one (probability `epsilon`)."""
-        if self._stale:
-            self._acting.set_weights(self._parts.learner.weights())
-            self._stale = False
-        return self._acting.act(obs, epsilon)
+        return self._action(obs, epsilon)
 
     def reset(self) -> None:
         """Clears the frame stack. Call it before the first observation of an episode."""
         self._acting.reset()
-
-    def policy(self) -> InferencePolicy:
-        """Returns a policy with a copy of the agent's weights, for use in another process."""
-        policy = InferencePolicy(self.recipe, self._parts.spec, self.codec)
-        policy.set_weights(self._parts.learner.weights())
-        return policy
 
     @checked
     def add_trajectory_to_buffer(self, trajectory: Trajectory | Mapping[str, Any]) -> None:
@@ -175,9 +223,9 @@ class DqnAgent:
         """
         given = as_trajectory(trajectory)
         self._refuse_what_actors_add()
-        rows = rows_of(given, self._parts.spec, self.codec, self.config.env)
+        rows = rows_of(given, self.spec, self.codec, self.config.env)
         common = {"env": 0, "episode": self._episodes, "version": self._parts.weight_store.version}
-        if PLAYED in self._parts.spec.extras:
+        if PLAYED in self.spec.extras:
             common[OPPONENT] = Who.RANDOM  # a trajectory does not name its opponent
         for first in range(0, given.env_steps + 1, self._ring.capacity):
             piece = {name: a[first : first + self._ring.capacity] for name, a in rows.items()}
@@ -189,60 +237,31 @@ class DqnAgent:
         count(self._parts, given.env_steps, ended, epsilon=0.0, version=0)
 
     def _refuse_what_actors_add(self) -> None:
-        if extras := [extra.name for extra in self._parts.spec.extras if extra != PLAYED]:
+        if extras := [extra.name for extra in self.spec.extras if extra != PLAYED]:
             raise ConfigError(
                 f"trajectories have no {', '.join(extras)}, which algo.name "
                 f"{self.config.algo.name} needs; use dqn here, or rookery.train"
             )
 
     @checked
-    def learn(self, learner_steps: int = 1) -> float:
+    def learn(self, learner_steps: Count = 1) -> float:
         """Takes gradient steps on batches from the replay buffer, and returns their mean loss.
 
         Steps with a loss or gradient that is not finite are skipped; if all are, returns NaN.
         """
-        if learner_steps < 1:
-            raise ConfigError(
-                f"learner_steps must be at least 1, got {learner_steps}; leave it out"
-            )
         learned = [learn(self._parts).result.metrics for _ in range(learner_steps)]
         self._stale = True
+        self.learner.count_skipped()
         losses = [float(metrics["loss"]) for metrics in learned if metrics]  # waits for the device
-        return float(np.mean(losses)) if losses else float("nan")
+        finite = [loss for loss in losses if math.isfinite(loss)]
+        return float(np.mean(finite)) if finite else float("nan")
 
-    @checked
-    def save(self, path: str | Path) -> Path:
-        """Saves the agent, without its replay buffer, to a file, and returns the file's path.
 
-        A path without an extension gets `.safetensors`; missing folders are made.
-        """
-        numbers, arrays = self._parts.learner.state()
-        header = {
-            "format": FORMAT,
-            "rookery": __version__,
-            "config": as_dict(self.config),
-            "learner": numbers,
-        }
-        return write(path, header, arrays)
-
-    @checked
-    def load(self, path: str | Path) -> None:
-        """Replaces this agent's networks and optimizer state by those in a saved agent's file.
-
-        Raises `CheckpointError` if the saved agent has other network sizes or another optimizer.
-        """
-        saved = read(path)
-        ours, theirs = self.config.learner.optimizer, saved.config.learner.optimizer
-        if ours is not theirs:
-            raise CheckpointError(
-                f"{path} was saved with the optimizer {theirs}, this agent has {ours}; "
-                "use DqnAgent.open(path)"
-            )
-        self._restore(saved)
-
-    def _restore(self, saved: SavedAgent) -> None:
-        self._parts.learner.restore(saved.numbers, saved.arrays)
-        self._stale = True
+def refuse_arguments(settings: Mapping[str, Any], arguments: Mapping[str, str]) -> None:
+    """Raises ConfigError for settings that are arguments of their own: setting → argument."""
+    for key in settings:
+        if key in arguments:
+            raise ConfigError(f"settings has {key!r}; use the argument {arguments[key]} instead")
 
 
 def refuse_other_replay(config: Config) -> None:
@@ -263,23 +282,9 @@ def refuse_other_replay(config: Config) -> None:
         )
 
 
-def _replay_of(parts: Parts) -> LocalReplay:
-    """Returns the replay buffer of a training; `refuse_other_replay` refuses any other kind."""
-    if isinstance(parts.replay, LocalReplay):
-        return parts.replay
-    raise ConfigError(
-        f"an agent has one replay buffer in this process, got {type(parts.replay).__name__}; build "
-        "the parts from settings without shards, hindsight and Ray"
-    )
-
-
 def _win_rates(opponents: Opponents | None) -> dict[str, float]:
     found = {} if opponents is None else opponents.stats()
     return {pick.value: found[RATE + pick] for pick in Pick if RATE + pick in found}
-
-
-def _sections(saved: SavedAgent) -> dict[str, Any]:
-    return {key: value for key, value in as_dict(saved.config).items() if key != "name"}
 
 
 def _release(pool: LocalReplay, weight_store: WeightStore, ring: Ring) -> None:
@@ -287,25 +292,26 @@ def _release(pool: LocalReplay, weight_store: WeightStore, ring: Ring) -> None:
         part.close()
 
 
-def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Path:
-    """Writes the JSON header and the arrays of an agent to a safetensors file; returns its path.
+def write(path: str | Path, config: Config, learner: Learner) -> Path:
+    """Writes the settings and the learner of an agent to a safetensors file; returns its path.
 
     The file is written atomically. A path without an extension gets `.safetensors`. If writing
     fails, raises `CheckpointError`.
     """
+    numbers, arrays = learner.state()
+    about = {
+        "format": FORMAT,
+        "rookery": __version__,
+        "config": as_dict(config),
+        "learner": numbers,
+    }
     target = _named(path)
-    scratch = scratch_name(target)
     try:
-        text = json.dumps(header)
-        raw = save_arrays(
-            {k: np.require(a, requirements="C") for k, a in arrays.items()}, {HEADER: text}
-        )
+        raw = described(about, arrays)
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_synced(scratch, raw)
-        os.replace(scratch, target)
+        with replacing(target) as scratch:
+            write_synced(scratch, raw)
     except (OSError, TypeError) as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
         raise CheckpointError(
             f"{target} could not be written: {error}; choose a writable path, and settings that "
             "JSON can hold"
@@ -316,21 +322,12 @@ def write(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Arra
 def read(path: str | Path) -> SavedAgent:
     """Reads the file of a saved `DqnAgent`; raises `CheckpointError` for any other file."""
     file = _named(path)
+    about, arrays = contents(file, "an agent", AGAIN)
     try:
-        with safe_open(file, framework="numpy") as opened:
-            header = json.loads((opened.metadata() or {})[HEADER])
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        if header["format"] != FORMAT:
-            raise CheckpointError(
-                f"{file} has format {header['format']}, written by Rookery {header['rookery']}; "
-                f"Rookery {__version__} reads format {FORMAT}: use the release that wrote it"
-            )
-        return SavedAgent(load(changes=header["config"]), dict(header["learner"]), arrays)
-    # RecursionError: a deeply nested header
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        return SavedAgent(load(changes=about["config"]), dict(about["learner"]), arrays)
+    except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{file} cannot be read as an agent ({type(error).__name__}: {error}); "
-            "give a file that DqnAgent.save wrote"
+            f"{file} cannot be read as an agent ({type(error).__name__}: {error}); {AGAIN}"
         ) from error
 
 

@@ -5,18 +5,19 @@
 Episodes are played in this process, by the `Actor` class of training runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rookery.actors.actor import Actor
-from rookery.actors.policy import COLUMNS, InferencePolicy, checked
+from rookery.actors.policy import InferencePolicy, checked
 from rookery.api.trajectories import Trajectory, trajectories_in
+from rookery.config.checks import Count, Fraction
 from rookery.config.schema import ActorConfig
 from rookery.envs.make import make
-from rookery.errors import ConfigError
+from rookery.replay.ring import Ring
 from rookery.types import Array
 
 
@@ -24,8 +25,8 @@ from rookery.types import Array
 def rollout_worker(
     policy: InferencePolicy | Mapping[str, Any],
     env: Any = None,
-    episodes: int = 1,
-    epsilon: float = 0.0,
+    episodes: Count = 1,
+    epsilon: Fraction = 0.0,
     seed: int = 0,
 ) -> list[Trajectory]:
     """Plays whole episodes with a policy and returns their trajectories.
@@ -35,11 +36,6 @@ def rollout_worker(
     of several players the opponents play at random, and the policy's seat (first player, second
     player ...) changes with every game. Invalid arguments raise `ConfigError`.
     """
-    if episodes < 1 or not 0.0 <= epsilon <= 1.0:
-        raise ConfigError(
-            f"got episodes={episodes} and epsilon={epsilon}; give at least 1 episode and an "
-            "epsilon from 0 to 1"
-        )
     if not isinstance(policy, InferencePolicy):
         policy = InferencePolicy.of(policy, env or "CartPole-v1")
     config, factory = policy.recipe
@@ -57,15 +53,22 @@ def rollout_worker(
 
 
 def _played(actor: Actor, episodes: int, epsilon: float) -> dict[str, Array]:
-    """Plays `episodes` episodes with an actor; returns all their env steps as arrays.
-
-    The arrays are by name of the value: observations, `action`, `reward`, `end` of the episode.
-    """
-    pieces, ring, ended = list[dict[str, Array]](), actor.ring, 0
+    """Plays `episodes` episodes with an actor; returns their env steps as arrays by column."""
+    pieces, ended = list[dict[str, Array]](), 0
     while ended < episodes:
         ended += len(actor.collect_episodes(episodes - ended, epsilon).ended)
-        slots = ring.slots(ring.consumed, ring.committed - ring.consumed)
-        names = [name for name in ring.columns if name in COLUMNS or name.startswith("obs")]
-        pieces.append({name: ring.columns[name][slots].copy() for name in names})
-        ring.consume(ring.committed)
+        pieces.append(taken(actor.ring))
+    return joined(pieces)
+
+
+def taken(ring: Ring) -> dict[str, Array]:
+    """Takes all rows (env steps) out of the ring buffer of an actor."""
+    slots = ring.slots(ring.consumed, ring.committed - ring.consumed)
+    rows = {name: column[slots].copy() for name, column in ring.columns.items()}
+    ring.consume(ring.committed)
+    return rows
+
+
+def joined(pieces: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Puts arrays of steps one after another."""
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

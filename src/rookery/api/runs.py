@@ -25,7 +25,7 @@ from rookery.envs.lookup import name_of
 from rookery.envs.make import make
 from rookery.errors import ConfigError
 from rookery.evaluation.backend import Callback, RunRequest
-from rookery.event import Event, Reason, Stopped
+from rookery.event import Event, Stopped
 from rookery.export import bundle as bundles
 from rookery.export.bundle import PolicyBundle, policy_of
 from rookery.report.trackers import jsonl
@@ -69,9 +69,7 @@ def train(
     `resume`, the folder of a stopped run, `source` is left out. Invalid arguments raise
     `ConfigError`; Ctrl+C saves a checkpoint and raises KeyboardInterrupt.
     """
-    config = _config(
-        source, env=env, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume
-    )
+    config = _config(source, env, seed, overrides, run_dir, resume)
     if config.backend is BackendName.SB3:
         raise ConfigError(
             "rookery.train returns a policy of Rookery, and backend sb3 trains one of SB3; use "
@@ -95,11 +93,8 @@ def _train(config: Config, request: RunRequest) -> dict[str, Any]:
     with session(config, request) as run:
         for event in run.events():
             if isinstance(event, Stopped):
-                answer = conclude(run, event)
-    if run.interrupts.reason is Reason.INTERRUPTED:
-        raise KeyboardInterrupt
-    if run.interrupts.reason is Reason.TERMINATED:
-        raise SystemExit(run.interrupts.exit_code)
+                answer = conclude(run.run_dir, event)
+    run.interrupts.leave()
     return answer
 
 
@@ -119,16 +114,14 @@ def events(
 
     Closing the iterator early ends the run without saving it. Arguments are as in `rookery.train`.
     """
-    config = _config(
-        source, env=env, seed=seed, overrides=overrides, run_dir=run_dir, resume=resume
-    )
+    config = _config(source, env, seed, overrides, run_dir, resume)
     request = RunRequest(
         resume=Path(resume) if resume else None, exact=exact, factory=env, callbacks=callbacks
     )
     with session(config, request) as run:
         for event in run.events():
             if isinstance(event, Stopped):
-                conclude(run, event)
+                conclude(run.run_dir, event)
             yield event
 
 
@@ -160,7 +153,6 @@ def _load_bundle(path: Path, checkpoint: str | int, env: Any) -> Policy:
 
 def _config(
     source: Source | None,
-    *,
     env: Any,
     seed: int | None,
     overrides: Sequence[str],

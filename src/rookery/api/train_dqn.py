@@ -21,14 +21,15 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rookery import plugins
 from rookery.actors.policy import NONE, Recipe, checked, recipe
 from rookery.algorithms import Algorithm
-from rookery.api.dqn_agent import DqnAgent, refuse_other_replay
+from rookery.api.dqn_agent import DqnAgent, refuse_arguments, refuse_other_replay
+from rookery.config.checks import AT_LEAST_0, Limit, PositiveFraction, PositiveOr0
 from rookery.config.schema import Config
 from rookery.envs.lookup import name_of
 from rookery.envs.make import check
@@ -37,7 +38,7 @@ from rookery.envs.turn_based.tables import Tables
 from rookery.errors import ConfigError, EnvError, StalledError
 from rookery.event import Ask, Learned
 from rookery.runtime import machine
-from rookery.runtime.hang_watch import watched_calls
+from rookery.runtime.watchdog import watched_calls
 from rookery.schedule import Decay, Schedule
 from rookery.training.build import Parts, build_parts
 from rookery.training.resources import (
@@ -90,6 +91,9 @@ OPPONENTS: dict[str, Any] = {  # defaults for games
 
 # "adaptive": as many as the rate limiter allows; None: one per episode.
 Steps: TypeAlias = int | Literal["adaptive"] | None
+Number = Annotated[
+    float, Limit("must be a number", {"minimum": -math.inf}, "give None for no limit")
+]
 
 
 class Cycle(NamedTuple):
@@ -150,10 +154,10 @@ def train_dqn(
     warmup: int | None = None,
     epsilon: float = 1.0,
     epsilon_end: float = 0.05,
-    epsilon_decay: float | None = None,
+    epsilon_decay: PositiveFraction | None = None,
     engine: str = "processes",
-    target: float | None = None,
-    max_seconds: float | None = None,
+    target: Number | None = None,
+    max_seconds: PositiveOr0 | None = None,
     callback: Callable[[Cycle], Any] | None = None,
     weights: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] = NONE,
@@ -167,43 +171,18 @@ def train_dqn(
     ended it, the result depends only on the arguments, including `seed` and `num_workers`. Ctrl+C
     ends all workers and raises KeyboardInterrupt. docs/train-dqn.md explains every parameter.
     """
+    if isinstance(learning_steps_per_batch, int):
+        AT_LEAST_0.check("learning_steps_per_batch", learning_steps_per_batch)
     arguments = {**locals()}  # a copy, since a debugger refreshes locals()
     workers = max(1, machine.cores() - 2) if num_workers is None else num_workers
     arguments |= {
         "num_workers": workers,
-        "seed": _fresh_seed() if seed is None else seed,
+        "seed": int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
         "warmup": batch_size if warmup is None else warmup,
         "prioritized": "prioritized" if prioritized else "uniform",
     }
-    plan = CyclePlan(
-        steps=learning_steps_per_batch,
-        decay=epsilon_decay,
-        target=target,
-        max_seconds=max_seconds,
-        callback=callback,
-    )
-    _check_plan(plan)
+    plan = CyclePlan(learning_steps_per_batch, epsilon_decay, target, max_seconds, callback)
     return _train(*_recipe(env, arguments, settings), plan, weights)
-
-
-def _check_plan(plan: CyclePlan) -> None:
-    for name, value in (("max_seconds", plan.max_seconds), ("target", plan.target)):
-        if value is not None and math.isnan(value):
-            raise ConfigError(f"{name} must be a number, got nan; give None for no limit")
-    if plan.max_seconds is not None and plan.max_seconds < 0:
-        raise ConfigError(
-            f"max_seconds must be at least 0, got {plan.max_seconds}; give None for no limit"
-        )
-    odd = isinstance(plan.steps, int) and plan.steps < 0
-    if odd or (plan.decay is not None and not 0 < plan.decay <= 1):
-        raise ConfigError(
-            f"got learning_steps_per_batch={plan.steps} and epsilon_decay={plan.decay}; give at "
-            'least 0 or "adaptive", and a decay above 0 and at most 1'
-        )
-
-
-def _fresh_seed() -> int:
-    return int(np.random.SeedSequence().generate_state(1)[0])
 
 
 def _recipe(
@@ -214,9 +193,8 @@ def _recipe(
     For a game with several players it adds settings of opponents. Also returns the codec that
     converts observations and actions between the environment's form and that of replay.
     """
+    refuse_arguments(settings, ARGUMENTS)
     for key in settings:
-        if key in ARGUMENTS:
-            raise ConfigError(f"settings has {key!r}; use the argument {ARGUMENTS[key]} instead")
         if key in FIXED or "." not in key:
             raise ConfigError(
                 f"settings has {key!r}; any dotted setting is allowed except {', '.join(FIXED)}, "

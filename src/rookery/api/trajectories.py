@@ -115,19 +115,12 @@ def _trajectory(rows: Mapping[str, Array], spec: EnvSpec, codec: SpaceCodec) -> 
     ended[:, -1] = rows["end"][-1] == End.TERMINATED, rows["end"][-1] == End.TRUNCATED
     leaves = {leaf.name: rows[obs_column(leaf.name)] for leaf in spec.obs}
     obs = codec.decode(spec.pack({name: leaf[:-1] for name, leaf in leaves.items()}))
-    final = codec.decode(spec.pack({name: leaf[-1:] for name, leaf in leaves.items()}))
+    final = codec.decode_one(spec.pack({name: leaf[-1:] for name, leaf in leaves.items()}))
     return Trajectory(
         obs=obs,
         action=codec.decode_action(rows["action"][:-1]),
         reward=rows["reward"][:-1],
         terminated=ended[0],
         truncated=ended[1],
-        final_obs=_only(final),
+        final_obs=final,
     )
-
-
-def _only(batch: Any) -> Any:
-    """Returns the single observation of a batch of size 1."""
-    if isinstance(batch, dict):
-        return {name: _only(part) for name, part in batch.items()}
-    return batch[0]

@@ -19,7 +19,6 @@ import json
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from rookery.errors import CheckpointError
-from rookery.files import sync_folder
+from rookery.files import scratch_name, sync_folder
 from rookery.replay.saved_rows import kept_apart, lost_rows
 from rookery.types import Array
 from rookery.version import __version__
@@ -43,8 +42,7 @@ MANIFEST, STATE, ARRAYS, WEIGHTS = (
     "weights.safetensors",
 )
 MOST_MANIFEST_BYTES = 16 << 20
-KEYS = ("env_steps", "version", "exact", "final", "about", "files", "segments")
-TEMPORARY = ".tmp-"
+COPIED = ("env_steps", "version", "exact", "final", "about")  # from `Content` into the manifest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FOLDER = re.compile(r"ckpt-(\d{12})(?:-(\d+))?")
@@ -185,11 +183,7 @@ def _fill(scratch: Path, content: Content) -> None:
     manifest = {
         "format": FORMAT,
         "rookery": __version__,
-        "env_steps": content.env_steps,
-        "version": content.version,
-        "exact": content.exact,
-        "final": content.final,
-        "about": content.about,
+        **{key: getattr(content, key) for key in COPIED},
         "files": files,
         "segments": [[s.path.name, s.first, s.last, s.shard] for s in content.segments],
     }
@@ -218,18 +212,8 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 def verify(folder: Path) -> VerifiedCheckpoint:
     """Checks sizes and checksums of all files of a checkpoint; returns it if they are correct.
 
-    Otherwise raises CheckpointError with the reason.
-    """
-    found = verify_all_but_rows(folder)
-    for reason in found.damaged.values():
-        raise CheckpointError(reason)
-    return found
-
-
-def verify_all_but_rows(folder: Path) -> VerifiedCheckpoint:
-    """Checks a checkpoint like `verify`, but accepts it if only files of replay rows are damaged.
-
-    They are in its `damaged`. Rows are stored env steps.
+    Otherwise raises CheckpointError with the reason. Damaged files of replay rows (stored env
+    steps) are accepted: they are in its `damaged`.
     """
     try:
         manifest = _manifest(folder)
@@ -241,28 +225,22 @@ def verify_all_but_rows(folder: Path) -> VerifiedCheckpoint:
         differing = present ^ set(listed)
         if not differing <= rows & set(listed):
             raise CheckpointError(f"its files differ from its manifest: {sorted(differing)}")
-        damaged = _damaged(folder, {name: listed[name] for name in listed if name in rows})
-        for name in listed.keys() - rows:
-            _verify_file(folder / name, listed[name])
+        damaged = {}
+        for name, digest in listed.items():
+            try:
+                _verify_file(folder / name, digest)
+            except (CheckpointError, OSError) as error:
+                if name not in rows:
+                    raise
+                # a disk that cannot read one file may read the others
+                unread = f"{name} cannot be read: " if isinstance(error, OSError) else ""
+                damaged[name] = f"{unread}{error}"
     # RecursionError: a manifest of ten thousand brackets
     except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"it cannot be read as a checkpoint ({type(error).__name__}: {error})"
         ) from error
     return VerifiedCheckpoint(folder, manifest, damaged)
-
-
-def _damaged(folder: Path, files: Mapping[str, Digest]) -> dict[str, str]:
-    """Returns the names of damaged or missing files, and what is wrong with each."""
-    damaged = {}
-    for name, digest in files.items():
-        try:
-            _verify_file(folder / name, digest)
-        except CheckpointError as error:
-            damaged[name] = str(error)
-        except OSError as error:  # a disk that cannot read one file may read the others
-            damaged[name] = f"{name} cannot be read: {error}"
-    return damaged
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -282,7 +260,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     names = [*manifest["files"], *(name for name, *_ in manifest["segments"])]
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         raise CheckpointError(f"its manifest names files outside of it: {names}")
-    if missing := [key for key in KEYS if key not in manifest]:
+    if missing := [key for key in COPIED if key not in manifest]:
         raise CheckpointError(f"its manifest lacks {missing}")
     return manifest
 
@@ -308,13 +286,17 @@ def _refuse_special(path: Path) -> None:
 
 def folders(parent: Path) -> list[Path]:
     """Returns the checkpoint folders in `parent`, newest first."""
+    return [path for _, _, path in _numbered(parent)]
+
+
+def _numbered(parent: Path) -> list[tuple[int, int, Path]]:
+    """Returns env steps, appended number and folder of each checkpoint, newest first."""
     found = [
-        (match, path)
+        (int(match[1]), int(match[2] or 0), path)
         for path in (parent.iterdir() if parent.is_dir() else ())
         if (match := _FOLDER.fullmatch(path.name))
     ]
-    found.sort(key=lambda f: (int(f[0][1]), int(f[0][2] or 0)), reverse=True)
-    return [path for _, path in found]
+    return sorted(found, reverse=True)
 
 
 def newest(parent: Path, *, exact: bool = False, resumable: bool = True) -> CheckpointSearch:
@@ -330,7 +312,7 @@ def newest(parent: Path, *, exact: bool = False, resumable: bool = True) -> Chec
     partial: list[VerifiedCheckpoint] = []
     for folder in folders(parent):
         try:
-            found = verify_all_but_rows(folder)
+            found = verify(folder)
         except CheckpointError as error:
             broken.append(f"{folder.name} skipped: {error}")
             continue
@@ -363,9 +345,8 @@ def prune(parent: Path, keep: int) -> None:
 
 def remove_beyond(parent: Path, env_steps: int) -> None:
     """Deletes all checkpoints in the folder `parent` with more than `env_steps` env steps."""
-    for folder in folders(parent):
-        match = _FOLDER.fullmatch(folder.name)
-        if match and int(match[1]) > env_steps:
+    for at, _, folder in _numbered(parent):
+        if at > env_steps:
             remove(folder)
 
 
@@ -402,21 +383,12 @@ def _load_arrays(path: Path) -> dict[str, Array]:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
-def scratch_name(path: Path) -> Path:
-    """Returns a unique temporary path in the same folder as `path`.
-
-    `rookery clean` recognises such names, and deletes files that killed runs left under them.
-    """
-    return path.with_name(f"{path.name}{TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}")
-
-
 def _free_name(parent: Path, name: str) -> Path:
     """Returns `parent / name`, or if that checkpoint exists, the path with a number appended.
 
     It may exist, since a resumed run can save again at the same env step.
     """
-    matches = [m for path in folders(parent) if (m := _FOLDER.fullmatch(path.name))]
-    taken = [int(match[2] or 0) for match in matches if f"ckpt-{match[1]}" == name]
+    taken = [number for at, number, _ in _numbered(parent) if name_of(at) == name]
     return parent / (f"{name}-{max(taken) + 1}" if taken else name)
 
 

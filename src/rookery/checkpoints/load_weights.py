@@ -8,10 +8,7 @@ from rookery.checkpoints.checkpoint import VerifiedCheckpoint
 from rookery.checkpoints.saver import BEST, CHECKPOINTS
 from rookery.config.load import RUN_FILE, load_run
 from rookery.config.schema import Config
-from rookery.errors import (
-    CheckpointError,
-    ConfigError,
-)
+from rookery.errors import CheckpointError, ConfigError
 from rookery.terminal.output import notice
 from rookery.types import Weights
 
@@ -37,9 +34,9 @@ def refuse_foreign(config: Config, run_dir: Path) -> None:
 
     The message says how to open the model with that library.
     """
-    backend = plugins.names("backends").get(config.backend)
-    if backend is not None:
-        raise ConfigError(plugins.load(backend).how_to_open(config, run_dir))
+    row = plugins.backends().get(config.backend)
+    if row is not None:
+        raise ConfigError(plugins.load(row.backend).how_to_open(config, run_dir))
 
 
 def pick_checkpoint(run_dir: Path, which: str) -> VerifiedCheckpoint:
@@ -77,4 +74,4 @@ def _numbered(run_dir: Path, which: str) -> VerifiedCheckpoint:
             f"{run_dir} has no checkpoint {which!r}; it has best, last and "
             + (", ".join(map(str, sorted(numbered))) or "no numbered ones")
         )
-    return checkpoint.verify_all_but_rows(numbered[int(which)])
+    return checkpoint.verify(numbered[int(which)])

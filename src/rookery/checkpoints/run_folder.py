@@ -1,27 +1,29 @@
-"""The folder of a run: creates it, locks it, writes settings, description and result."""
+"""The folder of a run: creates it, locks it, writes settings, description and result.
+
+Also finds and deletes files that killed runs left behind, but none that are in use (`sweep`).
+"""
 
 import contextlib
 import fcntl
 import json
 import os
 import platform
-import shutil
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
-from rookery.checkpoints.checkpoint import scratch_name
+from rookery import plugins
 from rookery.checkpoints.saver import CHECKPOINTS
 from rookery.config.load import RUN_FILE, dump
 from rookery.config.schema import Config
 from rookery.errors import CheckpointError, ConfigError
-from rookery.files import advice_on
+from rookery.files import TEMPORARY, advice_on, delete, replacing
 
 LOCK, ABOUT, RESULT = "lock", "run.json", "result.json"
 RUNS = Path("runs")
@@ -29,60 +31,54 @@ LOCK_TIMEOUT_S = 0.5
 VERSIONED = ("rookery", "torch", "numpy", "numba", "gymnasium", "safetensors")
 
 
-class Lock:
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
     """Context manager that locks a run folder against a second run.
 
-    The kernel releases the lock when the process dies.
+    The kernel releases the lock when the process dies. Raises ConfigError if another process holds
+    it.
     """
+    with contextlib.ExitStack() as stack:
+        with _writing(run_dir):
+            file = stack.enter_context(open(run_dir / LOCK, "a+"))
+            if not _acquired(file):
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                raise ConfigError(
+                    f"{run_dir} is in use by {holder}; wait for it, stop it, "
+                    "or choose another --run-dir"
+                )
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+        yield
 
-    def __init__(self, run_dir: Path):
-        self._path = run_dir / LOCK
-        self._file: TextIO | None = None
 
-    def __enter__(self) -> "Lock":
+def _acquired(file: TextIO) -> bool:
+    """Tries to acquire a lock for half a second; returns whether it succeeded.
+
+    One try is not enough: `rookery clean` also acquires locks, for a moment.
+    """
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
         try:
-            self._file = open(self._path, "a+")
-            if not self._take(self._file):
-                self._refuse(self._file)
-            self._file.truncate(0)
-            self._file.write(f"pid {os.getpid()} on {socket.gethostname()}")
-            self._file.flush()
-        except OSError as error:
-            raise _unwritable(self._path.parent, error) from error
-        return self
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(0.01)
 
-    def _take(self, file: TextIO) -> bool:
-        """Tries to acquire the lock for half a second; returns whether it succeeded.
 
-        One try is not enough: `rookery clean` also acquires locks, for a moment.
-        """
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    return False
-            time.sleep(0.01)
-
-    def _refuse(self, file: TextIO) -> NoReturn:
-        file.seek(0)
-        holder = file.read().strip() or "another process"
-        file.close()
+@contextlib.contextmanager
+def _writing(run_dir: Path) -> Iterator[None]:
+    """Context manager that raises ConfigError where the run folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
         raise ConfigError(
-            f"{self._path.parent} is in use by {holder}; wait for it, stop it, "
-            "or choose another --run-dir"
-        )
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
+            f"the run folder {run_dir} cannot be written: {error}; choose another --run-dir"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ class NewFolder:
         with contextlib.suppress(OSError):
             for path in self.run_dir.iterdir():
                 if path.name not in self.before:
-                    _delete(path)
+                    delete(path)
         for folder in self.made:
             with contextlib.suppress(OSError):  # another process has put a file there
                 folder.rmdir()
@@ -109,28 +105,20 @@ class NewFolder:
 
 def make(config: Config) -> NewFolder:
     """Creates the folder of a new run: `run.run_dir`, or a new one in runs/."""
-    run_dir = Path(config.run.run_dir) if config.run.run_dir is not None else None
-    try:
-        if run_dir is None:
+    if config.run.run_dir is None:
+        with _writing(RUNS):
             return _fresh(config)
+    run_dir = Path(config.run.run_dir)
+    with _writing(run_dir):
         missing = _missing(run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
         before = frozenset() if missing else frozenset(path.name for path in run_dir.iterdir())
         return NewFolder(run_dir, missing, before)
-    except OSError as error:
-        raise _unwritable(run_dir or RUNS, error) from error
 
 
 def _missing(folder: Path) -> list[Path]:
     """Returns the folder and its parents, as far as they do not exist; the deepest is first."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def refuse_taken(run_dir: Path) -> None:
@@ -148,19 +136,15 @@ def describe(run_dir: Path, config: Config) -> None:
     The caller must hold the folder's lock. Raises ConfigError if the folder already has a run.
     """
     refuse_taken(run_dir)
-    try:
+    with _writing(run_dir):
         (run_dir / ABOUT).write_text(json.dumps(_about(config), indent=1))
-        write_config(run_dir, config)
-    except OSError as error:
-        raise _unwritable(run_dir, error) from error
+    write_config(run_dir, config)
 
 
 def write_config(run_dir: Path, config: Config) -> None:
     """Writes the run's settings to its folder, atomically."""
-    try:
-        _replace(run_dir / RUN_FILE, dump(config))
-    except OSError as error:
-        raise _unwritable(run_dir, error) from error
+    with _writing(run_dir), replacing(run_dir / RUN_FILE) as scratch:
+        scratch.write_text(dump(config))
 
 
 def forget(run_dir: Path) -> None:
@@ -180,7 +164,8 @@ def result_of(run_dir: Path) -> dict[str, Any] | None:
 def write_result(run_dir: Path, answer: dict[str, Any]) -> None:
     """Writes the run's result to its folder, which marks the run as finished."""
     try:
-        _replace(run_dir / RESULT, json.dumps(answer, indent=1))
+        with replacing(run_dir / RESULT) as scratch:
+            scratch.write_text(json.dumps(answer, indent=1))
     except OSError as error:
         resume = f", then `rookery train --resume {run_dir}` writes it"
         raise CheckpointError(
@@ -189,28 +174,9 @@ def write_result(run_dir: Path, answer: dict[str, Any]) -> None:
         ) from error
 
 
-def _replace(path: Path, text: str) -> None:
-    scratch = scratch_name(path)
-    try:
-        scratch.write_text(text)
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _unwritable(run_dir: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"the run folder {run_dir} cannot be written: {error}; choose another --run-dir"
-    )
-
-
 def _fresh(config: Config) -> NewFolder:
-    words = [
-        config.name,
-        config.report.tag,
-        f"seed{config.run.seed}",
-        time.strftime("%Y%m%d-%H%M%S"),
-    ]
+    began = time.strftime("%Y%m%d-%H%M%S")
+    words = (config.name, config.report.tag, f"seed{config.run.seed}", began)
     name, number = "-".join(word for word in words if word), 1
     while True:
         path = RUNS / (name if number == 1 else f"{name}_{number}")
@@ -229,10 +195,21 @@ def _about(config: Config) -> dict[str, Any]:
         "tag": config.report.tag,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
+        "commit": _commit(),
         "python": platform.python_version(),
         "machine": platform.platform(),
         "versions": {name: _version(name) for name in VERSIONED},
     }
+
+
+def _commit() -> str | None:
+    """Returns the git commit of the working directory; None outside of a repository."""
+    command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):  # no git here
+        return None
+    return found.stdout.strip() or None
 
 
 def _version(name: str) -> str:
@@ -240,3 +217,72 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+# Files that killed runs left behind.
+
+
+class StaleFile(NamedTuple):
+    """A file or folder left behind by a killed process, and the reason to delete it."""
+
+    path: str
+    bytes: int
+    why: str
+
+
+class Cleanup(Protocol):
+    """Interface of a plugin that deletes files left behind by its killed processes."""
+
+    def stale(self, pools: Sequence[Path]) -> Iterator[StaleFile]:
+        """Yields the plugin's leftover files that no live process uses; deletes nothing.
+
+        `pools` are folders of shared replay buffers that the user has named. Raises ConfigError for
+        a folder that is not one.
+        """
+
+    def clear(self, pools: Sequence[Path]) -> None:
+        """Deletes files that killed runs have left, after checking again that each is unused."""
+
+
+def sweep(runs: Path, dry_run: bool, pools: Sequence[Path] = ()) -> list[StaleFile]:
+    """Deletes plugins' leftover files, and half-written files of ended runs in folder `runs`.
+
+    `pools` are folders of shared replay buffers to clean besides those in the default place.
+    Returns the deleted files; with `dry_run` it only returns the files it would delete.
+    """
+    cleanups: list[Cleanup] = [plugins.load(name) for name in plugins.each("cleanup")]
+    scratch, left = [*_scratch(runs)], [item for one in cleanups for item in one.stale(pools)]
+    if not dry_run:
+        for cleanup in cleanups:
+            cleanup.clear(pools)
+        for item in scratch:
+            delete(Path(item.path))
+    return [*left, *scratch]
+
+
+def remove_unfinished(run_dir: Path) -> None:
+    """Deletes half-written files in a run's folder, which the caller must have locked."""
+    for path in sorted(run_dir.rglob(f"*{TEMPORARY}*")):
+        delete(path)
+
+
+def _scratch(runs: Path) -> Iterator[StaleFile]:
+    for path in sorted(runs.rglob(f"*{TEMPORARY}*")) if runs.is_dir() else ():
+        run_dir = next((p for p in path.parents if (p / LOCK).exists()), None)
+        if run_dir is not None and not _in_use(run_dir):
+            yield StaleFile(str(path), _size(path), "half-written by a run that has ended")
+
+
+def _in_use(run_dir: Path) -> bool:
+    with open(run_dir / LOCK) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())

@@ -6,7 +6,6 @@ or broken disk causes a warning and never stops a run; older checkpoints stay. F
 not answer training waits, with warnings, and fails with CheckpointError after five minutes.
 """
 
-import os
 import queue
 import threading
 import time
@@ -22,6 +21,7 @@ from rookery.checkpoints import checkpoint
 from rookery.checkpoints.checkpoint import Content, Digest, Segment
 from rookery.config.load import RUN_FILE
 from rookery.errors import CheckpointError
+from rookery.files import delete, replacing
 from rookery.terminal.output import notice
 from rookery.types import Array
 
@@ -84,15 +84,14 @@ class Saver:
         """
         folder = self._folder(SEGMENTS)
         for old in folder.iterdir():
-            old.unlink()
-        self._segments = [self._adopted(folder, segment) for segment in segments]
+            delete(old)
+        self._segments = []
         self.saved_rows.clear()
         for segment in segments:
+            path = folder / segment.path.name
+            checkpoint.link_or_copy(segment.path, path)
+            self._segments.append(replace(segment, path=path))
             self.saved_rows[segment.shard] = max(self.saved_rows[segment.shard], segment.last)
-
-    def _adopted(self, folder: Path, segment: Segment) -> Segment:
-        checkpoint.link_or_copy(segment.path, folder / segment.path.name)
-        return replace(segment, path=folder / segment.path.name)
 
     def rows(self, first: int, columns: Mapping[str, Array], shard: int = 0) -> None:
         """Queues new replay rows (stored env steps) for writing; does nothing if there are none.
@@ -112,7 +111,7 @@ class Saver:
         inserted there get the numbers of the lost rows.
         """
         self.saved_rows[shard] = row
-        self._put(lambda: self._forget(shard, row))
+        self._put(lambda: self._discard(lambda s: s.shard == shard and s.last > row))
 
     def save(
         self, content: Content, *, oldest: Sequence[int], done: Callable[[Path], None]
@@ -250,19 +249,14 @@ class Saver:
         self._writing = path = (
             folder / f"rows-{piece.shard}-{piece.first:012d}-{piece.last:012d}.safetensors"
         )
-        scratch = checkpoint.scratch_name(path)  # a checkpoint may link the final name
-        try:
+        with replacing(path) as scratch:  # a checkpoint may link the final name
             checkpoint.write_synced(scratch, raw)
-            os.replace(scratch, path)
-        except OSError:
-            scratch.unlink(missing_ok=True)
-            raise
         return Segment(path, piece.first, piece.last, Digest.of(raw), piece.shard)
 
     def _write_checkpoint(
         self, content: Content, oldest: Sequence[int], done: Callable[[Path], None]
     ) -> None:
-        self._drop(oldest)
+        self._discard(lambda segment: segment.last <= oldest[segment.shard])
         if self._unwritten:
             self._write_segments(self._unwritten.pop())
         parent = self._folder(CHECKPOINTS)
@@ -277,19 +271,10 @@ class Saver:
         if self._unwritten_best is not None:
             self._write_best(self._unwritten_best)
 
-    def _forget(self, shard: int, row: int) -> None:
-        self._unwritten = [p for p in self._unwritten if p.shard != shard or p.last <= row]
-        for segment in [s for s in self._segments if s.shard == shard and s.last > row]:
-            segment.path.unlink(missing_ok=True)
-            self._segments.remove(segment)
-
-    def _drop(self, oldest: Sequence[int]) -> None:
-        """Deletes segment files whose rows (stored env steps) have all left replay.
-
-        `oldest` is the number of the oldest row in each shard (part) of replay.
-        """
-        self._unwritten = [p for p in self._unwritten if p.last > oldest[p.shard]]
-        for segment in [s for s in self._segments if s.last <= oldest[s.shard]]:
+    def _discard(self, gone: Callable[[Segment | UnsavedRows], bool]) -> None:
+        """Deletes the segments, written or not, for which `gone` returns True."""
+        self._unwritten = [piece for piece in self._unwritten if not gone(piece)]
+        for segment in [segment for segment in self._segments if gone(segment)]:
             segment.path.unlink(missing_ok=True)
             self._segments.remove(segment)
 

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runs",
-        type=arguments.path,
+        type=arguments.existing_folder,
         default=Path("runs"),
         metavar="DIR",
         help="folder that contains the folders of training runs (default runs)",
@@ -38,15 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with abrupt_exit.abrupt():
-        from rookery.checkpoints.stale_files import sweep
+        from rookery.checkpoints.run_folder import sweep
 
     removed = sweep(args.runs, dry_run=args.dry_run, pools=args.pools)
-    if args.json:
-        output.say_json({"dry_run": args.dry_run, "removed": [item._asdict() for item in removed]})
-        return 0
     done = "would remove" if args.dry_run else "removed"
     total = output.size(sum(item.bytes for item in removed))
-    for item in removed:
-        output.say(f"{done} {item.path} ({output.size(item.bytes)}): {item.why}")
-    output.say(f"{done} {len(removed)} things, {total}" if removed else "nothing to clean")
+    lines = [f"{done} {item.path} ({output.size(item.bytes)}): {item.why}" for item in removed]
+    lines.append(f"{done} {len(removed)} things, {total}" if removed else "nothing to clean")
+    answer = {"dry_run": args.dry_run, "removed": [item._asdict() for item in removed]}
+    output.answer(args, answer, lines)
     return 0

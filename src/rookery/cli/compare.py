@@ -13,9 +13,8 @@ from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
 
 if TYPE_CHECKING:
+    from rookery.report.charts.page import Table
     from rookery.report.statistics.comparison import Comparison, Question
-    from rookery.report.statistics.comparison_tables import Section
-    from rookery.report.statistics.run_records import Metric
 
 FEWEST, MOST = 100, 100_000  # bootstrap samples
 EXAMPLES = """\
@@ -31,14 +30,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
-    parser.add_argument(
-        "run",
-        nargs="+",
-        type=arguments.path,
-        metavar="RUN",
-        help="folders of training runs, or their parents",
-    )
+    arguments.add_runs(parser)
     parser.add_argument(
         "--tag",
         action="append",
@@ -49,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline",
         metavar="TAG",
-        help="tag of the group that the other groups are compared with (default: the first group)",
+        help="tag of the group that the other groups are compared with (default: the group called "
+        "baseline, otherwise the first group)",
     )
     parser.add_argument(
         "--threshold",
@@ -60,27 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="score for which to report how many env steps each run took to reach it; ENV=SCORE "
         "sets it for one environment (default: the target score of each run, eval.target)",
     )
-    parser.add_argument(
-        "--metric",
-        default="eval/mean_reward",
-        metavar="NAME",
-        help="score to compare: eval/mean_reward (evaluation episodes) or rollout/ep_rew_mean "
-        "(training episodes) (default eval/mean_reward)",
+    about = (
+        "score to compare: eval/mean_reward (evaluation episodes) or rollout/ep_rew_mean (training "
+        "episodes)"
     )
-    parser.add_argument(
-        "--reps",
-        type=arguments.count,
-        default=2_000,
-        metavar="N",
-        help="number of bootstrap samples for the confidence intervals (default 2000)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=arguments.whole,
-        default=0,
-        metavar="S",
-        help="seed of the bootstrap samples (default 0)",
-    )
+    arguments.add_value(parser, "--metric", "NAME", str, about, "eval/mean_reward")
+    about = "number of bootstrap samples for the confidence intervals"
+    arguments.add_value(parser, "--reps", "N", arguments.count, about, 2_000)
+    arguments.add_seed(parser, "seed of the bootstrap samples")
     parser.add_argument(
         "--html",
         type=arguments.path,
@@ -115,9 +95,9 @@ def run(args: argparse.Namespace) -> int:
     found = comparison.compare(loaded.runs, question)
     found = found._replace(notes=[*loaded.unread, *found.notes])
     if args.html is not None:
-        from rookery.report.charts.comparison_page import sheet
+        from rookery.report.charts.comparison_page import comparison_page
 
-        output.write(args.html, "--html", [sheet(found, question)])
+        output.write(args.html, "--html", [comparison_page(found, question).html()])
     if args.json:
         settings = {"reps": question.reps, "seed": question.seed, "level": LEVEL}
         html = {"html": args.html and str(args.html)}
@@ -128,16 +108,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _question(args: argparse.Namespace) -> "Question":
+    from rookery.config.checks import one_of
     from rookery.report.statistics.comparison import Question
+    from rookery.report.statistics.run_records import Metric
 
     if not FEWEST <= args.reps <= MOST:
         raise ConfigError(
             f"--reps must be from {FEWEST} to {MOST:,}, got {args.reps}; leave it out for 2000"
         )
-    if args.seed < 0:
-        raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
+    one_of(*Metric).check("--metric", args.metric)
     return Question(
-        metric=_metric(args.metric),
+        metric=Metric(args.metric),
         thresholds=dict(args.threshold),
         reps=args.reps,
         seed=args.seed,
@@ -146,43 +127,30 @@ def _question(args: argparse.Namespace) -> "Question":
     )
 
 
-def _metric(given: str) -> "Metric":
-    from rookery.config.parse import nearest
-    from rookery.report.statistics.run_records import Metric
-
-    allowed = [str(name) for name in Metric]
-    if given not in allowed:
-        near = nearest(given, allowed) or allowed[0]
-        raise ConfigError(
-            f"--metric must be one of {', '.join(allowed)}, got {given!r}; did you mean {near!r}?"
-        )
-    return Metric(given)
-
-
 def _show(found: "Comparison", html: Path | None) -> None:
-    from rookery.report.statistics.comparison_tables import sections
+    from rookery.report.statistics.comparison_tables import tables
 
-    for section in sections(found):
-        _table(section)
+    for table in tables(found):
+        _print(table)
     notes = [f"  {note}" for note in found.notes]
     output.say(*(["before you believe it:", *notes] if notes else []))
     if html is not None:
         output.say(f"  wrote {html}")
 
 
-def _table(section: "Section") -> None:
+def _print(table: "Table") -> None:
     """Prints a table of the comparison, with borders on a terminal, as plain text elsewhere."""
     if not sys.stdout.isatty():
-        output.say(section.title, *output.table(section.rows), "")
+        output.say(table.title, *output.table(table.rows), "")
         return
+    from rich import table as rich_table
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    head, *rows = section.rows
-    table = Table(title=Text(section.title), title_justify="left")
+    head, *rows = table.rows
+    drawn = rich_table.Table(title=Text(table.title), title_justify="left")
     for cell in head:
-        table.add_column(Text(cell))
+        drawn.add_column(Text(cell))
     for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+        drawn.add_row(*map(Text, row))
+    Console().print(drawn)

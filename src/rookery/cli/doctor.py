@@ -57,14 +57,14 @@ def run(args: argparse.Namespace) -> int:
         findings = [*_software(), *_processors(), *_room(), *_files(), *_graphics(gpus), *_extras()]
     cores, presets = machine.cores(), scenarios(machine.cores(), len(gpus or []))
     actors, batch = recommended(cores, bool(gpus))
-    if args.json:
-        advice = {"actors": actors, "batch": batch, "scenarios": presets}
-        findings_json = [asdict(finding) for finding in findings]
-        output.say_json({"findings": findings_json, "recommended": advice})
-        return 0
-    output.say(*output.table(map(_row, findings), indent=""))
-    output.say(f"recommended: actors {actors}, replay.batch_size {batch}; for example, best first:")
-    output.say(*(f"  {command}" for command in presets.values()))
+    advice = {"actors": actors, "batch": batch, "scenarios": presets}
+    lines = [
+        *output.table(map(_row, findings), indent=""),
+        f"recommended: actors {actors}, replay.batch_size {batch}; for example, best first:",
+        *(f"  {command}" for command in presets.values()),
+    ]
+    found = {"findings": [asdict(finding) for finding in findings], "recommended": advice}
+    output.answer(args, found, lines)
     return 0
 
 
@@ -127,30 +127,22 @@ def _processors() -> Iterator[Finding]:
 
 
 def _room() -> Iterator[Finding]:
-    folder = machine.ring_folder()
-    yield enough(
-        "memory",
-        machine.memory(),
-        least=2 * GB,
-        hint="lower replay.capacity, or --set replay.storage=disk",
-    )
-    yield enough(
-        str(folder),
-        machine.space(folder),
-        least=GB // 4,
-        hint="docker run --shm-size=2g, or --set replay.storage=disk",
-    )
-    yield enough(
-        "disk here",
-        machine.space(Path.cwd()),
-        least=2 * GB,
-        hint="rookery clean, or --run-dir on another disk",
-    )
+    from rookery.replay.shared_arrays import default_directory  # imports numpy
+
+    folder = default_directory()
+    hint = "lower replay.capacity, or --set replay.storage=disk"
+    yield enough("memory", machine.memory(), least=2 * GB, hint=hint)
+    hint = "docker run --shm-size=2g, or --set replay.storage=disk"
+    yield enough(str(folder), machine.space(folder), least=GB // 4, hint=hint)
+    hint = "rookery clean, or --run-dir on another disk"
+    yield enough("disk here", machine.space(Path.cwd()), least=2 * GB, hint=hint)
 
 
 def _files() -> Iterator[Finding]:
     yield descriptors(*machine.descriptors())
-    folder = machine.ring_folder()
+    from rookery.replay.shared_arrays import default_directory  # imports numpy
+
+    folder = default_directory()
     works = machine.unnamed_files(folder)
     value = f"work in {folder}" if works else f"do not work in {folder}"
     hint = "" if works else "the kernel cannot clear up after a crash; rookery clean does"

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
 
 EXAMPLES = """\
@@ -15,34 +14,20 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     arguments.add_run(parser)
-    parser.add_argument(
-        "--episodes",
-        type=arguments.count,
-        default=100,
-        metavar="N",
-        help="number of evaluation episodes (default 100)",
-    )
+    about = "number of evaluation episodes"
+    arguments.add_value(parser, "--episodes", "N", arguments.count, about, 100)
     arguments.add_checkpoint(parser)
     parser.add_argument(
         "--stochastic",
         action="store_true",
         help="explore as at the end of training, instead of greedy actions (default: greedy)",
     )
-    parser.add_argument(
-        "--seed",
-        type=arguments.whole,
-        default=0,
-        metavar="S",
-        help="seed of the episodes (default 0)",
-    )
+    arguments.add_seed(parser, "seed of the episodes")
     arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.seed < 0:
-        raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
     arguments.require_run(args.run)
     with abrupt_exit.abrupt():
         from rookery.evaluation.evaluate_run import evaluate_run
@@ -54,10 +39,7 @@ def run(args: argparse.Namespace) -> int:
         deterministic=not args.stochastic,
         seed=args.seed,
     )
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*summary(answer))
+    output.answer(args, answer, summary(answer))
     return 0
 
 

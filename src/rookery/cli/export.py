@@ -18,14 +18,9 @@ FORMATS = ("safetensors", "onnx")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     arguments.add_run(parser)
-    parser.add_argument(
-        "--out", metavar="FILE", help="policy file to write (default RUN/policy.safetensors)"
-    )
-    parser.add_argument(
-        "--format", choices=FORMATS, help="format of the file (default: by the extension of --out)"
-    )
+    about = "policy file to write (default RUN/policy.safetensors)"
+    arguments.add_out(parser, about, FORMATS)
     arguments.add_checkpoint(parser)
     arguments.add_json(parser)
 
@@ -37,10 +32,7 @@ def run(args: argparse.Namespace) -> int:
         from rookery.export.export_policy import export
 
     answer = export(Path(args.run), out, format=format, checkpoint=args.checkpoint)
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*summary(answer))
+    output.answer(args, answer, summary(answer))
     return 0
 
 

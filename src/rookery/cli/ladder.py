@@ -9,78 +9,57 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
 
 EXAMPLES = """\
 examples:
   rookery ladder runs/a
-  rookery ladder runs/a --games 200 --snapshots 20 --out ladder.svg --json
+  rookery ladder runs/a --games 200 --snapshots 20 --out ladder.html --json
 """
-FORMATS = ("svg",)
+FORMATS = ("html",)
 BASELINES = ("random", "scripted")  # players against which every player's points are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     arguments.add_run(parser)
-    parser.add_argument(
-        "--games",
-        type=even,
-        default=100,
-        metavar="N",
-        help="number of games of each pair of players, an even number; each of the two is the "
-        "first player in half of them (default 100)",
+    about = (
+        "number of games of each pair of players, an even number; each of the two is the first "
+        "player in half of them"
     )
-    parser.add_argument(
-        "--snapshots",
-        type=arguments.count,
-        default=12,
-        metavar="N",
-        help="maximum number of weight snapshots to rate, evenly spaced over the training and "
-        "including the newest (default 12)",
+    arguments.add_value(parser, "--games", "N", even, about, 100)
+    about = (
+        "maximum number of weight snapshots to rate, evenly spaced over the training and including "
+        "the newest"
     )
-    parser.add_argument(
-        "--seed",
-        type=arguments.whole,
-        default=0,
-        metavar="S",
-        help="seed of all random numbers in the games (default 0)",
-    )
+    arguments.add_value(parser, "--snapshots", "N", arguments.count, about, 12)
+    arguments.add_seed(parser, "seed of all random numbers in the games")
     parser.add_argument(
         "--out",
-        metavar="FILE.svg",
-        help="SVG chart of ratings and pay-off matrix to write (default: none)",
+        metavar="FILE.html",
+        help="HTML page with charts of ratings and pay-off matrix to write (default: none)",
     )
     arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.seed < 0:
-        raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
     out = None
     if args.out:
         out, _ = arguments.target(Path("ladder"), args.out, None, FORMATS)
     arguments.require_run(args.run)
     with abrupt_exit.abrupt():
         from rookery.selfplay import snapshot_ladder
-        from rookery.selfplay.ladder_chart import write
-        from rookery.terminal import output_path
+        from rookery.selfplay.ladder_chart import ladder_page
 
     if out is not None:
-        output_path.prepare(out, "a picture")
+        output.prepare(out, "a page of charts")
     found = snapshot_ladder.climb(
         Path(args.run), games=args.games, seed=args.seed, snapshots=args.snapshots
     )
     answer = found.answer()
     if out is not None:
-        with output_path.reported(out):
-            write(out, found.chart())
+        output.write(out, "--out", [ladder_page(found.chart()).html()])
         answer["file"] = str(out)
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*summary(answer))
+    output.answer(args, answer, summary(answer))
     return 0
 
 

@@ -10,41 +10,48 @@ from rookery.terminal import arguments, output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--settings",
         action="store_true",
         help="list every setting that --set can change (default: list scenarios and algorithms)",
+    )
+    what.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON Schema of scenario files, with which editors complete and check them "
+        "(default: list scenarios and algorithms)",
     )
     arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.settings:
-        _settings(as_json=args.json)
+    if args.schema:
+        from rookery.config.describe import json_schema
+
+        output.say(json.dumps(json_schema(), indent=None if args.json else 2))
+    elif args.settings:
+        from rookery.config.describe import settings
+
+        found = settings()
+        rows = [(s.key, s.type, json.dumps(s.default), f"# {s.comment}") for s in found]
+        answer = {"settings": [setting._asdict() for setting in found]}
+        output.answer(args, answer, output.table(rows, indent=""))
     else:
-        _names(as_json=args.json)
+        _names(args)
     return 0
 
 
-def _names(*, as_json: bool) -> None:
+def _names(args: argparse.Namespace) -> None:
     from rookery.config.algorithms import known
-    from rookery.config.load import scenarios
+    from rookery.config.load import load, scenarios
 
-    about = {name: scenario.about for name, scenario in scenarios().items()}
+    about = {name: load(name).about for name in scenarios()}
     algorithms = {name: entry.about for name, entry in known().items()}
-    if as_json:
-        output.say_json({"scenarios": about, "algorithms": algorithms})
-        return
-    output.say("scenarios (rookery train NAME):", *output.table(about.items()))
-    output.say("algorithms (--set algo=NAME):", *output.table(algorithms.items()))
-
-
-def _settings(*, as_json: bool) -> None:
-    from rookery.config.describe import settings
-
-    found = settings()
-    if as_json:
-        output.say_json({"settings": [setting._asdict() for setting in found]})
-        return
-    rows = [(s.key, s.type, json.dumps(s.default), f"# {s.comment}") for s in found]
-    output.say(*output.table(rows, indent=""))
+    lines = [
+        "scenarios (rookery train NAME):",
+        *output.table(about.items()),
+        "algorithms (--set algo=NAME):",
+        *output.table(algorithms.items()),
+    ]
+    output.answer(args, {"scenarios": about, "algorithms": algorithms}, lines)

@@ -16,15 +16,18 @@ from rookery.plugins import Verb
 VERBS: dict[str, Verb] = {
     "train": Verb("rookery.cli.train", "train an agent, or resume a stopped run"),
     "share": Verb("rookery.cli.share", "train several runs that share their replay buffers"),
-    "serve": Verb("rookery.cli.serve", "start a parameter server for federated learning"),
-    "join": Verb("rookery.cli.join", "train as a client of a parameter server"),
+    "serve": Verb("rookery.cli.server.serve", "start a parameter server for federated learning"),
+    "join": Verb("rookery.cli.server.join", "train as a client of a parameter server"),
     "evaluate": Verb(
         "rookery.cli.evaluate", "play episodes with a trained agent and report the return"
     ),
+    "runs": Verb("rookery.cli.runs", "list runs: what was trained, and its scores"),
+    "show": Verb("rookery.cli.show", "show one run: results, machine, faults, settings"),
     "record": Verb("rookery.cli.record", "record episodes of a trained agent as GIF or video"),
     "export": Verb(
         "rookery.cli.export", "write a trained agent's policy to one file, and check it"
     ),
+    "report": Verb("rookery.cli.report", "write a report of runs: results, curves, settings"),
     "timeline": Verb("rookery.cli.timeline", "draw a chart of the work of a run's processes"),
     "compare": Verb("rookery.cli.compare", "compare groups of runs, with confidence intervals"),
     "ladder": Verb("rookery.cli.ladder", "rate the weight snapshots of a self-play run by Elo"),
@@ -33,6 +36,10 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb("rookery.cli.doctor", "check this machine: versions, CPUs, memory, GPUs"),
     "clean": Verb("rookery.cli.clean", "remove files that crashed or killed runs have left"),
 }
+START = """\
+  rookery train cartpole                     train DQN on CartPole until it is solved
+  rookery train --algo ppo --env Acrobot-v1  another algorithm, another environment
+  rookery runs                               list what was trained, and its scores"""
 INTERRUPTED = 130  # 128 + SIGINT, the shells' convention
 
 
@@ -52,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _answer(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:
         code = _complain("interrupted", INTERRUPTED)
+        # Python ends itself with SIGINT if Ctrl+C came in code that was compiled from a text, as
+        # dataclasses compile theirs; it forgets that when it runs another text.
+        exec("")
     if argv is None:
         from rookery.terminal import (  # an interrupt may have come before the first one
             abrupt_exit,
@@ -85,6 +95,8 @@ def _answer(argv: list[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
+    if argv[:1] == ["help"]:  # help VERB is VERB --help
+        argv = [*argv[1:2], "--help"]
     verb = argv[0] if argv else ""
     found = VERBS.get(verb) or plugins.verbs().get(verb)
     if found is None:
@@ -93,6 +105,7 @@ def _dispatch(argv: list[str]) -> int:
 
     module: Any = plugins.load_module(found.module)
     parser = Parser(prog=f"rookery {verb}", description=module.__doc__)
+    parser.epilog = getattr(module, "EXAMPLES", None)
     module.add_arguments(parser)
     args = parse(parser, argv[1:])
     if os.getcwd() not in sys.path:  # so that `module:Class` finds the user's own files first
@@ -118,38 +131,30 @@ def _without_verb(given: str) -> int:
     if given == "--version":
         say(f"rookery {__version__}")
         return 0
-    if given in ("-h", "--help"):
+    if given in ("", "help", "-h", "--help"):
         say(_help())
         return 0
-    raise _no_verb(given)
+    from rookery.config.checks import nearest
 
-
-def _all_verbs() -> dict[str, Verb]:
-    return VERBS | plugins.verbs()
-
-
-def _no_verb(given: str) -> ConfigError:
-    from rookery.config.parse import nearest
-
-    verbs = list(_all_verbs())
-    allowed = f"allowed: {', '.join(verbs)}; `rookery --help` explains them"
-    if not given:
-        return ConfigError(f"no verb was given; {allowed}")
+    verbs = list(VERBS | plugins.verbs())
     near = nearest(given, verbs)
     hint = f"did you mean {near!r}? " if near else ""
-    return ConfigError(f"{given!r} is not a verb of rookery; {hint}{allowed}")
+    raise ConfigError(
+        f"{given!r} is not a verb of rookery; {hint}allowed: {', '.join(verbs)}; "
+        "`rookery --help` explains them"
+    )
 
 
 def _help() -> str:
-    known = _all_verbs()
+    known = VERBS | plugins.verbs()
     width = max(map(len, known))
     verbs = "\n".join(f"  {name:{width}}  {verb.about}" for name, verb in known.items())
     return (
         "usage: rookery VERB ...\n\n"
         "Reinforcement learning with many actors and one learner.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "`rookery VERB --help` explains a verb; `rookery --version` prints the version.\n"
-        "Start here: rookery train cartpole"
+        f"to start with:\n{START}\n\n"
+        "`rookery help VERB` explains a verb; `rookery --version` prints the version."
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ class PlayerLeft(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     arguments.add_run(parser)
     parser.add_argument(
         "--seat",
@@ -41,32 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="random",
         help="your player in the game: first, second, or random in each game (default random)",
     )
-    parser.add_argument(
-        "--against",
-        type=opponent,
-        default="best",
-        metavar="WHO",
-        help="opponent: best or latest (checkpoints of the run), vN (the run's weight snapshot of "
-        "version N), random, or scripted (the game's rule-based player) (default best)",
+    about = (
+        "opponent: best or latest (checkpoints of the run), vN (the run's weight snapshot of "
+        "version N), random, or scripted (the game's rule-based player)"
     )
-    parser.add_argument(
-        "--seed",
-        type=arguments.whole,
-        default=0,
-        metavar="S",
-        help="seed of all random numbers of the games (default 0)",
-    )
+    arguments.add_value(parser, "--against", "WHO", opponent, about, "best")
+    arguments.add_seed(parser, "seed of all random numbers of the games")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.seed < 0:
-        raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
     arguments.require_run(args.run)
     with abrupt_exit.abrupt():
         from rookery.selfplay.human_play import open_table
 
     game = open_table(Path(args.run), against=args.against, seed=args.seed)
-    output.say(f"{game.name} against {args.against}; `help` explains, `quit` ends")
+    output.say(f"{game.games.name} against {args.against}; `help` explains, `quit` ends")
     ended: list[str] = []
     try:
         code = _games(game, args.against, SEATS[args.seat], ended)
@@ -100,7 +87,7 @@ def _game(game: "HumanGame", who: str) -> None:
     while not game.over:
         action = _choice(game) if game.due else None
         for seat, answer in game.ply(action).items():
-            name = who if game.seats == 2 else f"{who} ({NUMBERS[seat]})"
+            name = who if game.games.seats == 2 else f"{who} ({NUMBERS[seat]})"
             _say(f"{name} plays {answer}")
 
 

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
 
 EXAMPLES = """\
@@ -18,49 +17,23 @@ SLOWEST, FASTEST = 0.1, 1_000.0  # frames per second
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     arguments.add_run(parser)
-    parser.add_argument(
-        "--out", metavar="FILE", help="video file to write (default RUN/episode.gif)"
-    )
-    parser.add_argument(
-        "--format", choices=FORMATS, help="format of the file (default: by the extension of --out)"
-    )
-    parser.add_argument(
-        "--episodes",
-        type=arguments.count,
-        default=1,
-        metavar="N",
-        help="number of episodes to record (default 1)",
-    )
+    arguments.add_out(parser, "video file to write (default RUN/episode.gif)", FORMATS)
+    about = "number of episodes to record"
+    arguments.add_value(parser, "--episodes", "N", arguments.count, about, 1)
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "--seed",
-        type=arguments.whole,
-        default=0,
-        metavar="S",
-        help="seed S of the first episode; the others have S + 1, ... (default 0)",
+    arguments.add_seed(parser, "seed S of the first episode; the others have S + 1, ...")
+    about = "frames per second of the video (default: the environment's own)"
+    arguments.add_value(parser, "--fps", "F", arguments.between(SLOWEST, FASTEST), about)
+    about = (
+        "maximum number of env steps per episode; longer episodes are cut, since all frames are "
+        "held in memory"
     )
-    parser.add_argument(
-        "--fps",
-        type=arguments.between(SLOWEST, FASTEST),
-        metavar="F",
-        help="frames per second of the video (default: the environment's own)",
-    )
-    parser.add_argument(
-        "--max-steps",
-        type=arguments.count,
-        default=1_000,
-        metavar="N",
-        help="maximum number of env steps per episode; longer episodes are cut, since all frames "
-        "are held in memory (default 1000)",
-    )
+    arguments.add_value(parser, "--max-steps", "N", arguments.count, about, 1_000)
     arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.seed < 0:
-        raise ConfigError(f"--seed must be at least 0, got {args.seed}; leave it out for 0")
     out, format = target(args.run, args.out, args.format)
     arguments.require_run(args.run)
     need_no_screen()
@@ -77,10 +50,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         fps=args.fps,
     )
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*summary(answer))
+    output.answer(args, answer, summary(answer))
     return 0
 
 

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any
 from rookery.cli import train
 from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
+from rookery.terminal.arguments import Short
 
 if TYPE_CHECKING:
     from rookery.config import Config
     from rookery.report.console.runs_table import Board
     from rookery.sharing.launcher import Job, LaunchedRun, RunLauncher
 
+    Planned = tuple[Job, Config]
+
 EXAMPLES = """\
 examples:
-  rookery share --scenario sac --n-parallel 4
-  rookery share --scenarios sac td3 --strategy weighted --cross-sample-ratio 0.3
-  rookery share --scenario sac --gpus 0 1 0 1 --wandb
-  rookery share --scenario sac --strategy local_only --extra-args --tag baseline_local
+  rookery share --scenario sb3-sac --n-parallel 4
+  rookery share --scenarios sb3-sac sb3-td3 --strategy weighted --cross-sample-ratio 0.3
+  rookery share --scenario sb3-sac --gpus 0 1 0 1 --wandb
+  rookery share --scenario sb3-sac --strategy local_only --extra-args --tag baseline_local
   rookery share --scenarios league league league-exploiter --cross-sample-ratio 0
 
 Each run is a `rookery train` with its own folder; its output is in the folder's log.txt. The
@@ -45,13 +48,24 @@ PER_RUN = {  # flags that --extra-args cannot pass to all runs, and what to use 
     "--device": "--gpus",
     "--json": "--json in front of --extra-args",
 }
+SHARING: dict[str, Short] = {
+    "--strategy": Short(
+        "sharing.strategy",
+        "WORD",
+        about="replay buffers from which the shared part of a batch is sampled: self_heavy (those "
+        "of the other runs, equally), uniform (all, the run's own included), weighted (all, by "
+        "size), newest (the newest fifth of each) or local_only (no sharing)",
+    ),
+    "--cross-sample-ratio": Short("sharing.cross_sample_ratio", "R", float),
+    "--buffer-size": Short("replay.capacity", "ROWS", arguments.count),
+}
 SHORT = 500  # episodes below which sharing hardly helps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     _add_runs(parser.add_argument_group("runs to start"))
-    _add_sharing(parser.add_argument_group("sharing of replay buffers"))
+    sharing = parser.add_argument_group("sharing of replay buffers")
+    arguments.add_settings(sharing, SHARING)
     _add_output(parser.add_argument_group("where results go"))
     arguments.accept_underscores(parser)
 
@@ -71,20 +85,12 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="scenarios (named training configurations) or YAML files to train in parallel; this "
         "or --scenario is required",
     )
-    group.add_argument(
-        "--n-parallel",
-        type=arguments.count,
-        metavar="N",
-        help="number of runs of each scenario, with different seeds (default 4, or 1 with "
-        "--scenarios)",
+    about = (
+        "number of runs of each scenario, with different seeds (default 4, or 1 with --scenarios)"
     )
-    group.add_argument(
-        "--base-seed",
-        type=arguments.whole,
-        default=42,
-        metavar="S",
-        help="seed S of the first run; the others have S + 1, S + 2, ... (default 42)",
-    )
+    arguments.add_value(group, "--n-parallel", "N", arguments.count, about)
+    about = "seed S of the first run; the others have S + 1, S + 2, ..."
+    arguments.add_value(group, "--base-seed", "S", arguments.seed, about, 42)
     group.add_argument(
         "--gpus",
         nargs="+",
@@ -93,57 +99,24 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="numbers of the GPUs for the runs' learners, assigned round-robin "
         "(default: the scenario's device)",
     )
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="setting to change in all runs, such as learner.lr=0.001; repeatable (default: none)",
-    )
-
-
-def _add_sharing(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--strategy",
-        metavar="WORD",
-        help="replay buffers from which the shared part of a batch is sampled: self_heavy (those "
-        "of the other runs, equally), uniform (all, the run's own included), weighted (all, by "
-        "size), newest (the newest fifth of each) or local_only (no sharing) (default self_heavy)",
-    )
-    group.add_argument(
-        "--cross-sample-ratio",
-        type=float,
-        metavar="R",
-        help="fraction of each batch, 0 to 1, that is sampled from shared replay buffers by "
-        "--strategy (default 0.2)",
-    )
-    group.add_argument(
-        "--buffer-size",
-        type=arguments.count,
-        metavar="ROWS",
-        help="capacity of each run's replay buffer, in transitions (default: the scenario's)",
-    )
+    arguments.add_overrides(group)
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--run-dir",
-        type=arguments.folder,
-        metavar="DIR",
-        help="parent of all run folders (default runs/share-<time>)",
-    )
+    about = "parent of all run folders (default runs/share-<time>)"
+    arguments.add_value(group, "--run-dir", "DIR", arguments.path, about)
     either = group.add_mutually_exclusive_group()
     either.add_argument(
         "--wandb",
         action="store_true",
         default=None,  # keeps the scenario's setting
+        dest="report.wandb",
         help="log metrics of all runs to Weights & Biases (default: the scenario's)",
     )
     either.add_argument(
         "--no-wandb",
         action="store_false",
-        dest="wandb",
+        dest="report.wandb",
         help="do not log metrics to Weights & Biases (default: the scenario's)",
     )
     arguments.add_json(group)
@@ -162,31 +135,31 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with abrupt_exit.abrupt():
+        from rookery.sb3.backend import require_sb3
         from rookery.sharing.registry import shared_directory
 
     pool = shared_directory() / f"pool-{secrets.token_hex(4)}"
-    jobs, configs = plan(args, Path(args.run_dir) if args.run_dir else _fresh(), pool)
-    _refuse_missing_sb3(configs)
+    planned = plan(args, args.run_dir or _fresh(), pool)
+    if any(config.backend == "sb3" for _, config in planned):
+        require_sb3()
     _refuse_missing_gpus(args.gpus or ())
-    for warning in warnings(jobs, configs):
-        _complain(warning)
-    return _run(args, jobs, configs, pool)
+    for warning in warnings(planned):
+        output.notice(warning)
+    return _run(args, planned, pool)
 
 
-def plan(args: argparse.Namespace, parent: Path, pool: Path) -> "tuple[list[Job], list[Config]]":
+def plan(args: argparse.Namespace, parent: Path, pool: Path) -> "list[Planned]":
     """Checks the arguments of `rookery share`; returns the runs to start and their settings.
 
     `parent` is the parent of the run folders. Through the folder `pool` the runs share replay.
     """
     _refuse_contradictions(args)
-    jobs, configs = [], []
-    for index, scenario in enumerate(_scenarios(args)):
-        job, config = _job(args, index, scenario, parent, pool)
-        jobs.append(job)
-        configs.append(config)
-    _refuse_several_environments(jobs, configs)
-    _refuse_other_networks(jobs, configs)
-    return jobs, configs
+    planned = [
+        _job(args, index, scenario, parent, pool) for index, scenario in enumerate(_scenarios(args))
+    ]
+    _refuse_several_environments(planned)
+    _refuse_other_networks(planned)
+    return planned
 
 
 def _scenarios(args: argparse.Namespace) -> list[str]:
@@ -197,7 +170,7 @@ def _scenarios(args: argparse.Namespace) -> list[str]:
 
 def _job(
     args: argparse.Namespace, index: int, scenario: str, parent: Path, pool: Path
-) -> "tuple[Job, Config]":
+) -> "Planned":
     from rookery.sharing.launcher import Job
 
     seed = args.base_seed + index
@@ -222,20 +195,12 @@ def _words(args: argparse.Namespace, gpu: int | None) -> list[str]:
 
     `gpu` is the number of the GPU of the run's learner, or None for the scenario's device.
     """
-    words = [word for override in args.overrides for word in ("--set", override)]
-    settings = {
-        "sharing.strategy": args.strategy,
-        "sharing.cross_sample_ratio": args.cross_sample_ratio,
-        "replay.capacity": args.buffer_size,
-        "learner.device": None if gpu is None else f"cuda:{gpu}",
-        "report.wandb": None if args.wandb is None else str(args.wandb).lower(),
-    }
-    return words + [
-        word
-        for key, value in settings.items()
-        if value is not None
-        for word in ("--set", f"{key}={value}")
-    ]
+    from rookery.config.refusals import word
+
+    device = {} if gpu is None else {"learner.device": f"cuda:{gpu}"}
+    settings = arguments.given_settings(args) | device
+    changes = [*args.overrides, *(f"{key}={word(value)}" for key, value in settings.items())]
+    return [part for change in changes for part in ("--set", change)]
 
 
 def _config(words: Sequence[str]) -> "Config":
@@ -258,10 +223,9 @@ def can_share(config: "Config") -> bool:
     return "sharing.pool" not in config.algo.takes
 
 
-def _baseline(job: "Job", config: "Config", sharing: "Sequence[Config]") -> str:
-    """Returns the warning that a run shares nothing, which names its task if it is another one."""
-    name = config.sb3.algorithm if config.backend == "sb3" else config.algo.name
-    others = sorted({other.env.id for other in sharing} - {config.env.id})
+def _baseline(job: "Job", config: "Config", tasks: set[str]) -> str:
+    """Returns the warning that a run shares nothing; `tasks` are those of the runs that share."""
+    others = sorted(tasks - {config.env.id})
     task = (
         f"; its task is {config.env.id}, and that of the others {', '.join(others)}, so their "
         "scores cannot be compared"
@@ -271,29 +235,30 @@ def _baseline(job: "Job", config: "Config", sharing: "Sequence[Config]") -> str:
     on_policy = config.backend == "sb3" or config.algo.on_policy
     kind = "is on-policy" if on_policy else "needs rows of its own policy"
     return (
-        f"{job.name}: {name} {kind} and cannot learn from other runs' rows; it runs as a "
-        f"baseline and shares nothing{task}"
+        f"{job.name}: {config.algorithm} {kind} and cannot learn from other runs' rows; it runs as "
+        f"a baseline and shares nothing{task}"
     )
 
 
-def warnings(jobs: "Sequence[Job]", configs: "Sequence[Config]") -> Iterator[str]:
+def warnings(planned: "Sequence[Planned]") -> Iterator[str]:
     """Yields warnings as text: runs that cannot share replay, too few CPUs, too few episodes."""
     from rookery.runtime import machine
 
-    neighbours = [config for job, config in zip(jobs, configs, strict=True) if job.shares]
-    for job, config in zip(jobs, configs, strict=True):
+    sharing = [job.name for job, _ in planned if job.shares]
+    tasks = {config.env.id for job, config in planned if job.shares}
+    for job, config in planned:
         if not can_share(config):
-            yield _baseline(job, config, neighbours)
-    sharing = [job for job in jobs if job.shares]
+            yield _baseline(job, config, tasks)
     if len(sharing) == 1:
-        yield f"{sharing[0].name} is the only run that shares, so it has no run to learn from"
+        yield f"{sharing[0]} is the only run that shares, so it has no run to learn from"
     cores = machine.cores()
-    if len(jobs) > cores:
+    if len(planned) > cores:
         yield (
-            f"{len(jobs)} runs share {cores} CPUs and will take turns; lower --n-parallel to "
+            f"{len(planned)} runs share {cores} CPUs and will take turns; lower --n-parallel to "
             f"{cores} or less, or count env steps instead of seconds"
         )
-    if sharing and (most := max(map(_most_episodes, configs))) < SHORT:
+    most = max(_most_episodes(config) for _, config in planned)
+    if sharing and most < SHORT:
         yield _too_short(most)
 
 
@@ -309,16 +274,18 @@ def _too_short(most: int) -> str:
     )
 
 
-def _run(args: argparse.Namespace, jobs: "list[Job]", configs: "list[Config]", pool: Path) -> int:
-    from rookery.report.console.open_console import is_terminal
+def _run(args: argparse.Namespace, planned: "list[Planned]", pool: Path) -> int:
+    from rookery.report.console.plain_lines import is_terminal
     from rookery.report.console.runs_table import Board
     from rookery.runtime.signals import Interrupts
     from rookery.sharing.launcher import RunLauncher
 
-    with Interrupts() as interrupts, _pooled(jobs, configs, pool), RunLauncher(jobs) as launcher:
+    jobs = [job for job, _ in planned]
+    with Interrupts() as interrupts, _pooled(planned, pool), RunLauncher(jobs) as launcher:
         interrupts.begin()
         stream = None if args.quiet else sys.stdout
-        with Board(launcher.standings, stream, terminal=is_terminal(sys.stdout)) as board:
+        board = Board(launcher.standings, stream, terminal=is_terminal(sys.stdout))
+        with contextlib.closing(board):
             while launcher.busy and not interrupts.reason:
                 time.sleep(POLL_S)
                 _report(launcher, board)
@@ -330,20 +297,21 @@ def _run(args: argparse.Namespace, jobs: "list[Job]", configs: "list[Config]", p
 
 
 @contextlib.contextmanager
-def _pooled(jobs: "list[Job]", configs: "list[Config]", pool: Path) -> Iterator[None]:
+def _pooled(planned: "list[Planned]", pool: Path) -> Iterator[None]:
     """Context in which the pool exists, the folder through which runs share replay buffers.
 
     The pool is removed at the end. It is not made if no run shares replay and none plays in a
     league (self-play against the other runs).
     """
-    if not any(job.shares for job in jobs):
+    if not any(job.shares for job, _ in planned):
         yield
         return
     import shutil
 
     from rookery.sharing.registry import create_distributed_registry
 
-    registry = create_distributed_registry(max(c.replay.capacity for c in configs), path=pool)
+    capacity = max(config.replay.capacity for _, config in planned)
+    registry = create_distributed_registry(capacity, path=pool)
     try:
         yield
     finally:
@@ -369,7 +337,7 @@ def _conclude(args: argparse.Namespace, launcher: "RunLauncher") -> None:
     entries = [entry(run) for run in launcher.runs]
     most = max((one.get("episodes", SHORT) for one in entries if one["shares"]), default=SHORT)
     if most < SHORT:
-        _complain(_too_short(most))
+        output.notice(_too_short(most))
     if args.json:
         output.say_json({"runs": entries})
     elif any(run.exit_code == 0 for run in launcher.runs):
@@ -408,8 +376,6 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--n-parallel gives {runs} runs, at most {arguments.MAX_SEEDS} are allowed; lower it"
         )
-    if args.base_seed < 0:
-        raise ConfigError(f"--base-seed must be at least 0, got {args.base_seed}; try 42")
     for word in args.extra_args:
         flag = word.partition("=")[0]
         if flag in PER_RUN:
@@ -425,8 +391,8 @@ def _refuse_taken(run_dir: Path) -> None:
         raise ConfigError(f"{run_dir} already holds a run; choose another --run-dir")
 
 
-def _refuse_several_environments(jobs: "list[Job]", configs: "list[Config]") -> None:
-    played = {c.env.id: j.scenario for j, c in zip(jobs, configs, strict=True) if j.shares}
+def _refuse_several_environments(planned: "list[Planned]") -> None:
+    played = {config.env.id: job.scenario for job, config in planned if job.shares}
     if len(played) > 1:
         raise ConfigError(
             "runs that share need the same environment, got "
@@ -435,12 +401,12 @@ def _refuse_several_environments(jobs: "list[Job]", configs: "list[Config]") -> 
         )
 
 
-def _refuse_other_networks(jobs: "list[Job]", configs: "list[Config]") -> None:
+def _refuse_other_networks(planned: "list[Planned]") -> None:
     """Raises `ConfigError` if the runs of a league have different algorithms or networks.
 
     The runs of a league play against each other, for which they load each other's weights.
     """
-    league = [(j, c) for j, c in zip(jobs, configs, strict=True) if c.selfplay.league]
+    league = [(job, config) for job, config in planned if config.selfplay.league]
     for job, config in league:
         first, given = league[0][1], (config.algo.name, config.net)
         if given != (first.algo.name, first.net):
@@ -450,14 +416,6 @@ def _refuse_other_networks(jobs: "list[Job]", configs: "list[Config]") -> None:
                 f"{league[0][0].scenario} has {first.algo.name} and {list(first.net.hidden)}, or "
                 "another setting of net differs; give all of them the same with --set"
             )
-
-
-def _refuse_missing_sb3(configs: "Sequence[Config]") -> None:
-    """Raises `ConfigError` if a run needs Stable-Baselines3 and it is not installed."""
-    from rookery.sb3.backend import require_sb3
-
-    if any(config.backend == "sb3" for config in configs):
-        require_sb3()
 
 
 def _refuse_missing_gpus(gpus: Sequence[int]) -> None:
@@ -473,7 +431,3 @@ def _refuse_missing_gpus(gpus: Sequence[int]) -> None:
                 f"--gpus has {gpu}, but this machine has {present} CUDA devices; "
                 + (f"use 0 to {present - 1}" if present else "leave --gpus out")
             )
-
-
-def _complain(message: str) -> None:
-    print(f"rookery: {message}", file=sys.stderr, flush=True)

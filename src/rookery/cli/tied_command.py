@@ -1,6 +1,6 @@
 """Runs a subcommand of `rookery` that ends when its parent process ends.
 
-    python -m rookery.cli.tied_command train sac ...
+    python -m rookery.cli.tied_command train cartpole ...
 
 The standard input of this process is a pipe that only the parent process holds open. When the
 parent ends in any way, the pipe closes and the subcommand ends as after SIGTERM: a training run

@@ -16,31 +16,20 @@ every recorded activity; the file does not leave your machine.
 
 examples:
   rookery timeline runs/a
-  rookery timeline runs/a --from 12 --to 14.5 --flow flow.svg
+  rookery timeline runs/a --from 12 --to 14.5 --flow flow.html
 """
+FILES = {  # flags of the files to write
+    "--out": "HTML chart to write (default RUN/timeline.html)",
+    "--trace": "trace file to write, for the viewer Perfetto (default RUN/trace.json)",
+    "--flow": "HTML page to write, with only the processes and the data rates between them "
+    "(default: none)",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     arguments.add_run(parser)
-    parser.add_argument(
-        "--out",
-        type=arguments.path,
-        metavar="FILE",
-        help="HTML chart to write (default RUN/timeline.html)",
-    )
-    parser.add_argument(
-        "--trace",
-        type=arguments.path,
-        metavar="FILE",
-        help="trace file to write, for the viewer Perfetto (default RUN/trace.json)",
-    )
-    parser.add_argument(
-        "--flow",
-        type=arguments.path,
-        metavar="FILE",
-        help="SVG diagram to write, of processes and the data rates between them (default: none)",
-    )
+    for flag, about in FILES.items():
+        arguments.add_value(parser, flag, "FILE", arguments.path, about)
     parser.add_argument(
         "--from",
         dest="began",
@@ -75,27 +64,26 @@ def run(args: argparse.Namespace) -> int:
         "seconds": round(history.seconds, 6),
         **_draw(args, folder, history),
     }
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*summary(answer, history))
+    output.answer(args, answer, summary(answer, history))
     return 0
 
 
 def _draw(args: argparse.Namespace, folder: Path, history: "History") -> dict[str, str | None]:
     from rookery.report.charts import perfetto
-    from rookery.report.charts.data_flow import flow
-    from rookery.report.charts.timeline_page import page
+    from rookery.report.charts.flow_chart import flow_chart
+    from rookery.report.charts.page import Page
+    from rookery.report.charts.timeline_page import timeline_page
 
     name = folder.resolve().name
     window = _window(args, history)
     whole = (0.0, history.seconds)
     chosen = args.began is not None or args.ended is not None
     html, trace = args.out or folder / "timeline.html", args.trace or folder / "trace.json"
-    output.write(html, "--out", [page(name, history, *window)])
+    output.write(html, "--out", [timeline_page(name, history, *window).html()])
     output.write(trace, "--trace", perfetto.lines(history, *(window if chosen else whole)))
     if args.flow is not None:
-        output.write(args.flow, "--flow", [flow(name, history)])
+        flow = Page(f"{name}: data flow", [flow_chart(history)])
+        output.write(args.flow, "--flow", [flow.html()])
     return {"html": str(html), "trace": str(trace), "flow": args.flow and str(args.flow)}
 
 
@@ -125,7 +113,7 @@ def summary(answer: dict[str, Any], history: "History") -> list[str]:
     files = [answer[key] for key in ("html", "trace", "flow") if answer[key]]
     return [
         f"{len(history.lanes)} processes over {history.seconds:.1f} s, "
-        f"{bottleneck(history.shares, 1.0).sentence}",
+        f"{bottleneck(history.shares).sentence}",
         *(f"  wrote {path}" for path in files),
     ]
 

@@ -11,49 +11,93 @@ from typing import TYPE_CHECKING, Any
 
 from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
+from rookery.terminal.arguments import Short, amounts, count, folder, whole, words
 
 if TYPE_CHECKING:
     from rookery.config import Config
 
-SETTINGS: dict[str, str] = {  # flag → the setting it is short for
-    "mode": "run.mode",
-    "engine": "run.engine",
-    "address": "cluster.address",
-    "learner_resources": "cluster.learner_resources",
-    "shards": "replay.shards",
-    "actors": "actor.num",
-    "envs_per_actor": "actor.envs",
-    "actor_devices": "actor.devices",
-    "inference": "actor.inference",
-    "seed": "run.seed",
-    "env_steps": "run.env_steps",
-    "episodes": "run.episodes",
-    "minutes": "run.minutes",
-    "target": "eval.target",
-    "env": "env.id",
-    "device": "learner.device",
-    "learners": "learner.replicas",
-    "run_dir": "run.run_dir",
-    "tag": "report.tag",
-    "wandb": "report.wandb",
+WHAT: dict[str, Short] = {
+    "--algo": Short("algo.name", "NAME"),
+    "--env": Short(
+        "env.id",
+        "ID",
+        about="environment: Gymnasium id, module:Id (imports the module first) or module:Class",
+    ),
+    "--mode": Short(
+        "run.mode",
+        "MODE",
+        about="training loop: single (one process plays and learns), sync (actors and learner "
+        "take turns), async (actors and learner run in parallel), device (environments, replay "
+        "buffer and learner on one device, usually a GPU)",
+    ),
+    "--actors": Short("actor.num", "N", count),
+    "--envs-per-actor": Short("actor.envs", "E", count),
+    "--engine": Short(
+        "run.engine",
+        "ENGINE",
+        about="where the actors run: inline (in the learner's process), processes (one process per "
+        "actor), ray (on the hosts of a Ray cluster), or auto (inline in single and device mode, "
+        "otherwise processes)",
+    ),
+    "--address": Short(
+        "cluster.address", "HOST:PORT", str, "address of a Ray cluster, or auto to find it"
+    ),
+    "--learner-resources": Short(
+        "cluster.learner_resources",
+        "GPU=1,...",
+        amounts,
+        "Ray resources that a host of the cluster must have to run the learner there",
+    ),
+    "--shards": Short("replay.shards", "N", count, "parts into which the replay buffer is split"),
+    "--actor-devices": Short(
+        "actor.devices",
+        "CUDA:0,CUDA:1",
+        words,
+        "GPUs on which actors take turns to compute actions",
+    ),
+    "--inference": Short(
+        "actor.inference",
+        "WHERE",
+        about="where the network computes actions: local (in each actor process) or central (in "
+        "one inference server process for all actors)",
+    ),
+    "--device": Short("learner.device", "DEVICE"),
+    "--learners": Short("learner.replicas", "N", count),
 }
-FIXED = (
-    "env",
-    "mode",
-    "actors",
-    "envs_per_actor",
-    "seed",
-    "seeds",
-    "run_dir",
-    "tag",
-    "init_from",
-)  # not with --resume
-
+SEED = {"--seed": Short("run.seed", "N", whole)}
+STOPS: dict[str, Short] = {
+    "--env-steps": Short("run.env_steps", "N", count),
+    "--episodes": Short("run.episodes", "N", count),
+    "--minutes": Short("run.minutes", "X", float),
+    "--target": Short("eval.target", "S", float),
+}
+RESULTS: dict[str, Short] = {
+    "--run-dir": Short("run.run_dir", "DIR", folder, "run folder; of --seeds, the parent of all"),
+    "--tag": Short(
+        "report.tag",
+        "WORD",
+        about="word in the run folder's name and in experiment trackers, by which `rookery "
+        "compare` groups runs",
+    ),
+}
+FIXED = {  # flags that --resume does not take, and where their values are
+    "--algo": "algo.name",
+    "--env": "env.id",
+    "--mode": "run.mode",
+    "--actors": "actor.num",
+    "--envs-per-actor": "actor.envs",
+    "--seed": "run.seed",
+    "--seeds": "seeds",
+    "--run-dir": "run.run_dir",
+    "--tag": "report.tag",
+    "--init-from": "init_from",
+}
 EXAMPLES = """\
 examples:
   rookery train cartpole
   rookery train my.yaml --set replay.capacity=200000 --seed 3 --run-dir runs/a
   rookery train --env Acrobot-v1 --target -100 --minutes 10
+  rookery train --env Pendulum-v1 --algo sac
   rookery train cartpole --seeds 0-4 --json
   rookery train cartpole --mode async --actors 4
   rookery train --resume runs/a              after Ctrl+C, kill -9 or a reboot
@@ -76,7 +120,6 @@ VERDICTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
     parser.add_argument(
         "source",
         nargs="?",
@@ -85,147 +128,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with settings; with --resume, the run folder (default: none; --env is then required)",
     )
     _add_settings(parser.add_argument_group("what to train"))
-    _add_stops(parser.add_argument_group("when to stop, whichever comes first"))
+    stops = parser.add_argument_group("when to stop, whichever comes first")
+    arguments.add_settings(stops, STOPS)
     _add_resume(parser.add_argument_group("where to begin"))
     _add_output(parser.add_argument_group("where results go"))
 
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="setting to change, such as replay.batch_size=64; `rookery list --settings` shows "
-        "all; repeatable (default: none)",
-    )
-    group.add_argument(
-        "--env",
-        metavar="ID",
-        help="environment: Gymnasium id, module:Id (imports the module first) or module:Class "
-        "(default: the scenario's)",
-    )
-    group.add_argument(
-        "--mode",
-        metavar="MODE",
-        help="training loop: single (one process plays and learns), sync (actors and learner take "
-        "turns), async (actors and learner run in parallel), device (environments, replay buffer "
-        "and learner on one device, usually a GPU) (default: the scenario's)",
-    )
-    _add_actors(group)
-    _add_learner(group)
+    arguments.add_overrides(group)
+    arguments.add_settings(group, WHAT)
     either = group.add_mutually_exclusive_group()
+    arguments.add_settings(either, SEED)
+    about = "seeds of several runs, trained one after another, such as 0-4 or 0,2,5"
     either.add_argument(
-        "--seed",
-        type=arguments.whole,
-        metavar="N",
-        help="seed of all random numbers of the run (default: the scenario's)",
-    )
-    either.add_argument(
-        "--seeds",
-        type=arguments.seeds,
-        metavar="N-M",
-        help="seeds of several runs, trained one after another, such as 0-4 or 0,2,5 "
-        "(default: one run)",
-    )
-
-
-def _add_actors(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--actors",
-        type=arguments.whole,
-        metavar="N",
-        help="number of actors, which play environments, in sync and async mode "
-        "(default: the scenario's)",
-    )
-    group.add_argument(
-        "--envs-per-actor",
-        type=arguments.whole,
-        metavar="E",
-        help="number of environments that each actor steps as a vector (default: the scenario's)",
-    )
-    group.add_argument(
-        "--engine",
-        metavar="ENGINE",
-        help="where the actors run: inline (in the learner's process), processes (one process per "
-        "actor), ray (on the hosts of a Ray cluster), or auto (inline in single and device mode, "
-        "otherwise processes) (default: the scenario's, usually auto)",
-    )
-    group.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="address of the Ray cluster for --engine ray, or auto to find a running one "
-        "(default: start Ray on this host)",
-    )
-    group.add_argument(
-        "--learner-resources",
-        type=arguments.amounts,
-        metavar="GPU=1,...",
-        help="Ray resources that a host of the cluster must have to run the learner there, such as "
-        "GPU=1 (default: the learner runs on this host)",
-    )
-    group.add_argument(
-        "--shards",
-        type=arguments.whole,
-        metavar="N",
-        help="number of shards, parts into which the replay buffer is split (default 1; with "
-        "--engine ray one per host)",
-    )
-    group.add_argument(
-        "--actor-devices",
-        type=arguments.words,
-        metavar="CUDA:0,CUDA:1",
-        help="GPUs on which the actors compute actions, assigned round-robin (default: the CPU)",
-    )
-    group.add_argument(
-        "--inference",
-        metavar="WHERE",
-        help="where the network computes actions: local (in each actor process) or central (in one "
-        "inference server process for all actors) (default local)",
-    )
-
-
-def _add_learner(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--device",
-        metavar="DEVICE",
-        help="device of the learner: cpu, cuda:N, or auto (a GPU if there is one) (default auto)",
-    )
-    group.add_argument(
-        "--learners",
-        type=arguments.whole,
-        metavar="N",
-        help="number of data-parallel learners, which split each batch; one GPU each (default 1)",
-    )
-
-
-def _add_stops(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--env-steps",
-        type=arguments.whole,
-        metavar="N",
-        help="stop after this many env steps, summed over all environments "
-        "(default: the scenario's)",
-    )
-    group.add_argument(
-        "--episodes",
-        type=arguments.whole,
-        metavar="N",
-        help="stop after this many finished episodes (default: no limit)",
-    )
-    group.add_argument(
-        "--minutes",
-        type=float,
-        metavar="X",
-        help="stop after this many minutes of training (default: no limit)",
-    )
-    group.add_argument(
-        "--target",
-        type=float,
-        metavar="S",
-        help="stop when the mean return of an evaluation reaches this target score "
-        "(default: the scenario's)",
+        "--seeds", type=arguments.seeds, metavar="N-M", help=f"{about} (default: one run)"
     )
 
 
@@ -250,22 +166,12 @@ def _add_resume(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--run-dir",
-        type=arguments.folder,
-        metavar="DIR",
-        help="run folder; with --seeds, the parent of the run folders (default: new, in runs/)",
-    )
-    group.add_argument(
-        "--tag",
-        metavar="WORD",
-        help="word in the run folder's name and in experiment trackers, by which `rookery compare` "
-        "groups runs (default: none)",
-    )
+    arguments.add_settings(group, RESULTS)
     group.add_argument(
         "--wandb",
         action="store_true",
         default=None,  # keeps the scenario's setting
+        dest="report.wandb",
         help="log metrics to Weights & Biases (default: the scenario's)",
     )
     group.add_argument(
@@ -314,11 +220,7 @@ def plan(args: argparse.Namespace) -> list["Config"]:
     from rookery.config.load import load, load_run
 
     _refuse_contradictions(args)
-    changes = {
-        key: getattr(args, flag)
-        for flag, key in SETTINGS.items()
-        if getattr(args, flag) is not None
-    }
+    changes = arguments.given_settings(args)
     if args.resume:
         return [load_run(args.source, overrides=args.overrides, changes=changes)]
     return [
@@ -349,9 +251,9 @@ def summary(answer: dict[str, Any], config: "Config") -> list[str]:
 def _variants(args: argparse.Namespace) -> list[dict[str, Any]]:
     if not args.seeds:
         return [{}]
-    folder = args.run_dir
+    parent = getattr(args, "run.run_dir")
     return [
-        {"run.seed": seed} | ({"run.run_dir": str(Path(folder) / f"seed-{seed}")} if folder else {})
+        {"run.seed": seed} | ({"run.run_dir": str(Path(parent) / f"seed-{seed}")} if parent else {})
         for seed in args.seeds
     ]
 
@@ -365,7 +267,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise ConfigError("--exact needs --resume; write rookery train --resume --exact RUN")
     if args.resume:
         _refuse_with_resume(args)
-    elif args.source is None and args.env is None and not args.print_config:
+    elif args.source is None and getattr(args, "env.id") is None and not args.print_config:
         raise ConfigError(
             "nothing to train was named; give a scenario (`rookery list` shows them), "
             "the path of a .yaml file, --env ID, or --resume RUN"
@@ -384,9 +286,8 @@ def _refuse_shared_rendezvous(configs: list["Config"]) -> None:
 def _refuse_with_resume(args: argparse.Namespace) -> None:
     if args.source is None:
         raise ConfigError("--resume needs the run folder; write rookery train --resume RUN")
-    for name in FIXED:
+    for flag, name in FIXED.items():
         if getattr(args, name) is not None:
-            flag = "--" + name.replace("_", "-")
             raise ConfigError(
                 f"{flag} cannot change with --resume; leave {flag} out, or start a new run with "
                 f"--init-from {args.source}"

@@ -11,41 +11,29 @@ since then are counted as lost. Late answers of the old worker are ignored.
 """
 
 import contextlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from rookery.actors.actor_group import ActorGroupState, epsilons_of, refuse_other_actors
-from rookery.actors.env_progress import Progress
-from rookery.actors.messages import ActorReport, ActorState
-from rookery.cluster.host_handle import HostHandle, shifted
-from rookery.cluster.messages import (
-    CutHostEpisodes,
-    HostAnswer,
-    HostOrder,
-    HostReport,
-    HostSetup,
-    PlayOnHost,
-    PoolIdentity,
-    PublishWeights,
-    RestoreActors,
-    RestoreShard,
-    SaveActors,
-    SaveShard,
-    SetTerms,
-    StartFreePlay,
+from rookery.actors.actor_group import (
+    ActorGroupState,
+    SupervisedActors,
+    epsilons_of,
+    refuse_other_actors,
 )
+from rookery.actors.messages import ActorReport, ActorState, CutEpisodes, PlayFreely, SaveActor
+from rookery.cluster import messages
+from rookery.cluster.host_handle import HostHandle, shifted
 from rookery.cluster.peers import peers_builder
-from rookery.config.schema import Config, Mode
+from rookery.config.schema import Config
 from rookery.engines.engine import CloseRole
 from rookery.engines.ray import Cluster, RayNode
 from rookery.engines.rpc import RemoteHandle, SharedObject
-from rookery.envs.make import Factory
 from rookery.errors import ConfigError, LostError
 from rookery.replay.ring import row_bytes, schema_of
-from rookery.runtime.supervision import LossTally, Supervision
 from rookery.types import Array, EnvSpec
 
 WAIT_S = 0.05  # between two polls of all hosts while the learner waits for an answer
@@ -62,7 +50,7 @@ ROOM_S = 15.0  # for Ray to find CPUs for a host worker; slow on a host that has
 CLOSE_S = 3.0  # for all hosts to close their environments
 
 
-HostProcess: TypeAlias = RemoteHandle[HostOrder, HostAnswer]
+HostProcess: TypeAlias = RemoteHandle[messages.HostOrder, messages.HostAnswer]
 
 
 def embark(config: Config, spec: EnvSpec, weights: Mapping[str, Array]) -> tuple[Cluster, Config]:
@@ -86,7 +74,7 @@ def embark(config: Config, spec: EnvSpec, weights: Mapping[str, Array]) -> tuple
     return cluster, replace(config, actor=replace(config.actor, num=each * nodes))
 
 
-class ClusterActors:
+class ClusterActors(SupervisedActors):
     """All actors of a run on a Ray cluster, as the learner controls them.
 
     It starts, messages and restarts the host workers: processes on the cluster's hosts, each of
@@ -95,38 +83,30 @@ class ClusterActors:
 
     def __init__(
         self,
-        config: Config,
-        spec: EnvSpec,
+        setup: messages.HostSetup,
         *,
         cluster: Cluster,
-        weights: Mapping[str, Array],
-        version: int,
-        factory: Factory | None = None,
         incarnations: Sequence[int] = (),
-        identity: PoolIdentity | None = None,
         progress: Iterable[Sequence[object]] = (),
-        recall: Callable[[int], RestoreShard | None] | None = None,
+        recall: Callable[[int], messages.RestoreShard | None] | None = None,
     ):
         """Starts the host workers: processes on the cluster's hosts, one per replay shard.
 
+        `setup` holds what is the same for all of them; its weights are copied.
         `recall(i)` returns replay shard i (part i of the replay buffer) as the newest checkpoint
         holds it, None if there is none. It is called to restore the shard of a lost host worker.
         """
-        self.config, self.spec, self.cluster = config, spec, cluster
-        self._factory, self._identity = factory, identity
-        self._weights, self._version = _copied(weights), version
-        self._shared: SharedObject | None = None  # the weights of that version, in Ray's store
-        self.progress = Progress(progress)  # in async
-        self.restarts = self.lost_rows = self.acknowledged_rows = 0
+        super().__init__(progress)
+        self.config, self.spec, self.cluster = setup.config, setup.spec, cluster
+        self._shared: SharedObject | None = None  # the newest weights, in Ray's store
+        self.lost_rows = self.acknowledged_rows = 0
         self.recall = recall or (lambda place: None)
-        self._warnings: list[str] = []
-        self.tally = LossTally()  # of actors
-        first = epsilons_of(config.randomness.first, config)
+        first = epsilons_of(self.config.randomness.first, self.config)
         self._allowed: tuple[bool, list[float]] = (True, first)
         self._self_driven = False
         self._room: int | None = None  # rows that the limiter takes; None: as many as there are
         self._looked = 0.0
-        self._tags = 0
+        self._tags = itertools.count()
         self._reports: list[ActorReport] = []
         self.handles: list[HostHandle] = []
         nodes = usable(cluster)
@@ -135,9 +115,11 @@ class ClusterActors:
                 "the Ray cluster has no host with CPUs; start one with "
                 "`ray start --address=HOST:PORT --num-cpus=N`"
             )
-        self.shards = config.replay.shards or min(len(nodes), config.actor.num)
-        for place in range(self.shards):
-            self._add(tuple(range(place, config.actor.num, self.shards)), incarnations)
+        num = self.config.actor.num
+        shards = self.config.replay.shards or min(len(nodes), num)
+        self._setup = setup._replace(shards=shards, weights=_copied(setup.weights))
+        for place in range(shards):
+            self._add(tuple(range(place, num, shards)), incarnations)
         for handle in self.handles:
             self._place(handle, nodes)
 
@@ -150,21 +132,11 @@ class ClusterActors:
                 place=len(self.handles),
                 actors=actors,
                 incarnations=tuple(incarnations[i] if i < known else 0 for i in actors),
-                tag=self._next_tag(),
+                tag=next(self._tags),
+                config=self.config,
                 wait=self.wait_a_little,
-                absent_s=self.config.cluster.absent_s,
-                patient=self.config.run.mode is not Mode.ASYNC,
-                watch=Supervision(
-                    f"host worker {len(self.handles)}",
-                    max_restarts=self.config.actor.max_restarts,
-                    remedy="see to that host",
-                ),
             )
         )
-
-    def _next_tag(self) -> int:
-        self._tags += 1
-        return self._tags - 1
 
     def _place(self, handle: HostHandle, nodes: Sequence[RayNode]) -> None:
         """Starts a host worker on the host among `nodes` that has the fewest host workers.
@@ -185,20 +157,13 @@ class ClusterActors:
         If it replaces a lost worker, it gets that worker's replay shard from the newest checkpoint,
         and the control message that the learner still waits for.
         """
-        setup = HostSetup(
-            config=self.config,
-            spec=self.spec,
-            factory=self._factory,
+        setup = self._setup._replace(
+            place=handle.place,
             actors=handle.actors,
             incarnations=handle.incarnations,
-            shards=self.shards,
-            version=self._version,
-            weights=self._weights,
-            place=handle.place,
-            identity=self._identity,
             progress=tuple(self.progress.share(handle.actors)),
         )
-        handle.version, handle.placement.placed_at = self._version, time.monotonic()
+        handle.version, handle.placement.placed_at = setup.version, time.monotonic()
         handle.watch.started()
         handle.host = self.cluster.start(
             "rookery.cluster.host_worker:HostWorker",
@@ -211,9 +176,9 @@ class ClusterActors:
         if handle.recalled is not None:
             handle.send(handle.recalled)
         if self._self_driven:
-            handle.send(StartFreePlay())
-        if handle.order is not None:
-            handle.send(handle.order)
+            handle.send(PlayFreely())
+        if handle.asked is not None and handle.asked.answer is None:
+            handle.resend(handle.asked)
 
     def _share(self, handle: HostHandle, node: RayNode, nodes: int) -> float:
         """Returns how many CPUs Ray is to reserve for a host worker.
@@ -225,14 +190,6 @@ class ClusterActors:
         placed = [other.placement for other in self.handles if other.host is not None]
         left = node.resources["CPU"] - sum(p.cpus for p in placed if p.node == node.id)
         return max(0.0, min(float(len(handle.actors)), node.resources["CPU"] / crowd, left))
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """Ids of the processes whose resource use is logged: none, since all are on other hosts."""
-        return {}
-
-    def asynchronous(self) -> "ClusterActors":
-        return self
 
     @property
     def count(self) -> int:
@@ -257,13 +214,8 @@ class ClusterActors:
             "cluster/restarts": float(self.restarts),
             "cluster/acknowledged_rows": float(self.acknowledged_rows),
             "cluster/lost_rows": float(self.lost_rows),
-            **{f"faults/{kind}": float(count) for kind, count in self.tally.counts.items()},
+            **super().metrics(),
         }
-
-    def warnings(self) -> Iterator[str]:
-        """Yields the warnings since the last call, such as about lost hosts and failed actors."""
-        while self._warnings:
-            yield self._warnings.pop(0)
 
     @property
     def complete(self) -> bool:
@@ -291,47 +243,45 @@ class ClusterActors:
     def _played(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None
     ) -> list[ActorReport]:
-        orders = {b.place: PlayOnHost(env_steps, episodes, _of(b, epsilons)) for b in self.handles}
-        answers = self.ask(orders).values()
-        return [r for answer in answers if isinstance(answer, HostReport) for r in answer.reports]
+        orders = [messages.PlayOnHost(env_steps, episodes, _of(b, epsilons)) for b in self.handles]
+        reports = [own for own in self.ask(orders) if isinstance(own, messages.HostReport)]
+        return [actor for report in reports for actor in report.reports]
 
     def save(self) -> ActorGroupState:
         """Returns the state of the actors of all hosts, for a checkpoint."""
-        saved = self.ask({handle.place: SaveActors() for handle in self.handles})
         states: dict[int, ActorState] = {}
-        for handle in self.handles:
-            answer = saved[handle.place]
-            assert isinstance(answer, ActorGroupState), "the answer to SaveActors"
+        answers = self.ask([SaveActor() for _ in self.handles])
+        for handle, answer in zip(self.handles, answers, strict=True):
+            assert isinstance(answer, ActorGroupState), "the answer to SaveActor"
             states |= zip(handle.actors, answer.actors, strict=True)
         return ActorGroupState(self.incarnations, [states[number] for number in sorted(states)])
 
     def restore(self, state: ActorGroupState) -> None:
         """Restores the actors of all hosts from the state that `save` returned."""
         refuse_other_actors(state, len(self.incarnations))
-        self.ask(
-            {
-                handle.place: RestoreActors(tuple(state.actors[n] for n in handle.actors))
-                for handle in self.handles
-            }
-        )
+        states = [tuple(state.actors[n] for n in handle.actors) for handle in self.handles]
+        self.ask([messages.RestoreActors(own) for own in states])
 
     def cut(self) -> None:
         """Truncates the episodes in progress of all actors."""
-        self.ask({handle.place: CutHostEpisodes() for handle in self.handles})
+        self.ask([CutEpisodes() for _ in self.handles])
 
-    def ask(self, orders: Mapping[int, HostOrder]) -> dict[int, HostAnswer]:
+    def ask(self, orders: Sequence[messages.HostOrder | None]) -> list[messages.HostAnswer]:
         """Sends control messages to host workers, waits for all answers, and returns them.
 
-        Messages and answers are dicts by the number of the host worker. A host worker that is lost
-        meanwhile is restarted and gets its message again.
+        Message i is for host worker i; None is not sent and has no answer. A host worker that is
+        lost meanwhile is restarted and gets its message again.
         """
-        asked = [self.handles[place] for place in orders]
-        for handle in asked:
-            handle.order, handle.reply = orders[handle.place], None
-            handle.send(orders[handle.place])
-        while any(handle.order is not None for handle in asked):
+        sent = []
+        for handle, order in zip(self.handles, orders, strict=False):  # others have joined later
+            if order is not None:
+                handle.asked = handle.send(order)
+                sent.append(handle.asked)
+        while any(own.answer is None for own in sent):
             self.wait_a_little()
-        return {handle.place: handle.reply for handle in asked if handle.reply is not None}
+        for handle in self.handles:
+            handle.asked = None  # an order to restore a shard is large
+        return [own.answer for own in sent if own.answer is not None]
 
     def settle(self) -> None:
         """Waits until all host workers have answered all control messages."""
@@ -344,7 +294,7 @@ class ClusterActors:
         """Makes every actor play continuously from now on (async mode)."""
         self._self_driven = True
         for handle in self.handles:
-            handle.send(StartFreePlay())
+            handle.send(PlayFreely())
 
     def allow(self, go: bool, epsilons: Sequence[float], room: int | None = None) -> None:
         """Lets all actors play if `go`, otherwise pauses them; sets their epsilons.
@@ -370,7 +320,7 @@ class ClusterActors:
             due = pacing.full or now - pacing.sent_at >= every_s
             if due and not pacing.open and handle.host is not None:
                 pacing.open, pacing.sent_at = True, now
-                handle.send(SetTerms(go, _of(handle, epsilons), self._allowance(handle)))
+                handle.send(messages.SetTerms(go, _of(handle, epsilons), self._allowance(handle)))
 
     def _allowance(self, handle: HostHandle) -> int:
         """Returns how many env steps a host's actors may play until the learner's next message.
@@ -430,10 +380,6 @@ class ClusterActors:
         reports, self._reports = self._reports, []
         return reports
 
-    def successors(self) -> ActorGroupState:
-        following = [incarnation + 1 for incarnation in self.incarnations]
-        return ActorGroupState(following, progress=self.progress.state())
-
     # In both.
 
     def spread(self, version: int, weights: Mapping[str, Array]) -> None:
@@ -441,17 +387,19 @@ class ClusterActors:
 
         In async mode a host that is still loading earlier weights gets the newest once it is done.
         """
-        self._version, self._weights, self._shared = version, _copied(weights), None
+        self._setup = self._setup._replace(version=version, weights=_copied(weights))
+        self._shared = None
         self._catch_up()
 
     def _catch_up(self) -> None:
+        newest = self._setup.version
         for handle in self.handles:
-            behind = handle.host is not None and handle.version < self._version
-            if behind and not (self._self_driven and handle.pulling):
+            behind = handle.host is not None and handle.version < newest
+            if behind and not (self._self_driven and handle.owes_any(messages.PublishWeights)):
                 if self._shared is None:
-                    self._shared = self.cluster.share(self._weights)
-                handle.version = self._version
-                handle.send(PublishWeights(self._version), self._shared)
+                    self._shared = self.cluster.share(self._setup.weights)
+                handle.version = newest
+                handle.send(messages.PublishWeights(newest), self._shared)
 
     def wait_a_little(self, most_s: float = WAIT_S) -> None:
         """Waits up to `most_s` for messages from hosts, and processes them."""
@@ -474,7 +422,7 @@ class ClusterActors:
             self._catch_up()
         self._fill()
 
-    def _read(self, handle: HostHandle, report: HostReport) -> None:
+    def _read(self, handle: HostHandle, report: messages.HostReport) -> None:
         self.acknowledged_rows += report.inserted.count
         if self._self_driven:
             behind_s = time.monotonic() - report.clock
@@ -493,7 +441,7 @@ class ClusterActors:
 
     def _share_cpus(self, handle: HostHandle, host: HostProcess) -> None:
         """Restarts a host worker without reserved CPUs, so that Ray can start it on a busy host."""
-        handle.empty(self._next_tag())
+        handle.empty(next(self._tags))
         host.stop(0.0)
         cpus, handle.placement.cpus = handle.placement.cpus, 0.0
         self._warnings.append(
@@ -525,7 +473,7 @@ class ClusterActors:
         failure, where, extent = handle.watch.failure, handle.where, handle.acknowledged
         placement = handle.placement
         placement.avoid = placement.node if host.alive else None  # its host may be cut off
-        handle.empty(self._next_tag())
+        handle.empty(next(self._tags))
         host.stop(0.0)
         if failure is not None and failure.final and not handle.watch.proven:
             raise ConfigError(failure.summary)
@@ -534,8 +482,10 @@ class ClusterActors:
         placement.empty_since = time.monotonic()
         handle.recalled = self.recall(handle.place)
         kept = handle.recalled.committed if handle.recalled is not None else 0
-        if isinstance(handle.order, SaveShard):  # the checkpoint files end there now
-            handle.order = SaveShard(min(handle.order.saved, kept))
+        asked = handle.asked
+        if asked is not None and isinstance(asked.order, messages.SaveShard):
+            # the checkpoint files end there now
+            asked.order = messages.SaveShard(min(asked.order.saved, kept))
         lost = max(0, extent.committed - max(extent.oldest, kept))
         if self.config.algo.on_policy:
             lost = 0  # rows of rollouts are copied to the learner
@@ -560,9 +510,11 @@ class ClusterActors:
         if self.cluster.silence_s > 0:
             nodes = []  # nothing can be started without a head
         for handle in empty:
-            handle.watch.restarts.next_try = now + NODES_S
+            handle.watch.next_try = now + NODES_S
             if nodes:
-                self._replace(handle, nodes)
+                handle.incarnations = tuple(own + 1 for own in handle.incarnations)
+                self._place(handle, nodes)
+                self.restarts += 1
         taken = {b.placement.node for b in self.handles if b.host is not None}
         for node in nodes if grows else ():
             if node.id not in taken:
@@ -588,11 +540,6 @@ class ClusterActors:
                 "then `rookery train --resume` resumes from the last checkpoint"
             )
 
-    def _replace(self, handle: HostHandle, nodes: Sequence[RayNode]) -> None:
-        handle.incarnations = tuple(incarnation + 1 for incarnation in handle.incarnations)
-        self._place(handle, nodes)
-        self.restarts += 1
-
     def _welcome(self, node: RayNode) -> None:
         first = max(number for handle in self.handles for number in handle.actors) + 1
         more = self.config.cluster.actors_per_node or 1
@@ -606,25 +553,19 @@ class ClusterActors:
         Host workers get 3 s to close their environments, and are killed then.
         """
         deadline = time.monotonic() + CLOSE_S
-        there = [(handle, handle.host) for handle in self.handles if handle.host is not None]
+        there = [(handle.host, handle.up) for handle in self.handles if handle.host is not None]
         with contextlib.ExitStack() as stack:
-            stack.callback(self._tidy)
+            if self._setup.identity is not None:  # files that killed host workers left in the pool
+                stack.callback(peers_builder(self.config).clear, self.config)
             stack.callback(self.cluster.close)
-            for handle, host in there:
-                stack.callback(self._stop, host, deadline if handle.up else 0.0)
-                if handle.up:
+            for host, up in there:  # one that is still starting has nothing to close
+                stack.callback(_stop, host, deadline if up else 0.0)
+                if up:
                     host.send(CloseRole())  # all at once: no host waits for another
 
-    def _tidy(self) -> None:
-        """Deletes the files of shared replay that killed host workers left in `sharing.pool`.
 
-        Does nothing if the run does not share its replay with other runs.
-        """
-        if self._identity is not None:
-            peers_builder(self.config).clear(self.config)
-
-    def _stop(self, host: HostProcess, deadline: float) -> None:
-        host.stop(max(0.0, deadline - time.monotonic()))
+def _stop(host: HostProcess, deadline: float) -> None:
+    host.stop(max(0.0, deadline - time.monotonic()))
 
 
 def usable(cluster: Cluster) -> list[RayNode]:

@@ -6,58 +6,38 @@ answered for `cluster.absent_s` counts as absent: the learner does not sample fr
 batches without its rows (stored env steps), until it answers again. In sync mode the learner waits
 for every host instead.
 
-A `HostHandle` holds: the host that the worker was started on (`Placement`), the sampling requests
-to its replay shard (`ShardRequests`), the copy of the shard's unsaved rows that was requested
-(`ShardCopy`), the env steps its actors may play in async mode (`Pacing`), and its failures
-(`Supervision`).
+A `HostHandle` holds: the host that the worker was started on (`Placement`), the control messages
+that it has not answered (`SentOrder`), the env steps its actors may play in async mode (`Pacing`),
+and its failures (`Supervision`).
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rookery.actors.messages import ActorReport
-from rookery.cluster.messages import (
-    AdoptRows,
-    AskPeers,
-    CopyRows,
-    CutHostEpisodes,
-    HostAnswer,
-    HostDone,
-    HostOrder,
-    HostReport,
-    LookUpRows,
-    PeersAnswer,
-    PlayOnHost,
-    PublishWeights,
-    RestoreActors,
-    RestoreShard,
-    RowsFound,
-    SaveActors,
-    SaveShard,
-    SetTerms,
-    ShardStatus,
-    UpdatePriorities,
-)
-from rookery.engines.engine import RoleFailed
+from rookery.actors.messages import ActorReport, CutEpisodes, SaveActor
+from rookery.cluster import messages
+from rookery.config.schema import Config, Mode
 from rookery.engines.rpc import RemoteHandle, SharedObject
+from rookery.errors import RoleFailed
 from rookery.event import Traced
 from rookery.replay.buffer import FoundRows
 from rookery.replay.replay import Inserted, Observed
 from rookery.replay.saved_rows import RowBlock, RowRange
+from rookery.replay.shards import ShardRequest
 from rookery.runtime.supervision import Supervision
-from rookery.types import Array, Floats, Rows
+from rookery.types import Array, Rows
 
-EMPTY = ShardStatus(0.0, RowRange(0, 0), 0.0, 0)
+EMPTY = messages.ShardStatus(0.0, RowRange(0, 0), 0.0, 0)
 SLOW = (  # orders that may take any time
-    PlayOnHost,
-    CutHostEpisodes,
-    SaveActors,
-    SaveShard,
-    CopyRows,
-    RestoreShard,
-    AdoptRows,
-    RestoreActors,
+    messages.PlayOnHost,
+    CutEpisodes,
+    SaveActor,
+    messages.SaveShard,
+    messages.CopyRows,
+    messages.RestoreShard,
+    messages.AdoptRows,
+    messages.RestoreActors,
 )
 
 
@@ -65,7 +45,7 @@ SLOW = (  # orders that may take any time
 class Placement:
     """Where a host worker was started: the host, and the CPUs that Ray reserves for the worker."""
 
-    node: str | None = None
+    node: str = ""  # id; none before the first start
     cpus: float = 0.0  # that Ray counts for it
     avoid: str | None = None  # the host on which the last worker fell silent
     placed_at: float = 0.0
@@ -96,7 +76,7 @@ class Pacing:
         before, self._made = self._made, made
         return 0 if before is None else max(0, made - before)
 
-    def answered(self, terms: SetTerms, steps: int) -> None:
+    def answered(self, terms: messages.SetTerms, steps: int) -> None:
         """Records that the host has answered the `SetTerms` message `terms`.
 
         `steps` are the env steps in its answer: those played since its previous report.
@@ -106,55 +86,12 @@ class Pacing:
         self._allowance = terms.allowance - steps
 
 
-class ShardRequests:
-    """The learner's sampling requests to one host's replay shard, and the answers received.
+@dataclass(eq=False)
+class SentOrder:
+    """A control message to a host worker, and its answer once that has arrived."""
 
-    A replay shard is the part of the run's replay buffer that one host holds.
-    """
-
-    def __init__(self) -> None:
-        self.unsent: list[tuple[Floats, float]] = []
-        self.asked = 0  # requests so far
-        self.open: deque[int] = deque()  # without an answer, in order
-        self.answers: dict[int, FoundRows] = {}
-        self.waived: set[int] = set()  # whose answers are not needed any more
-
-    def ask(self, places: Floats, spread: float) -> int:
-        """Queues a request to sample rows at random positions; returns the request's number.
-
-        The positions `places` are in [0, spread). `spread` is the number of rows (stored env steps)
-        in the host's replay shard, or the sum of their priorities.
-        """
-        self.unsent.append((places, spread))
-        self.asked += 1
-        self.open.append(self.asked)
-        return self.asked
-
-    def take(self, found: RowsFound) -> None:
-        """Stores the sampled rows that the host returned, in the order of the requests."""
-        for rows in found.answers:
-            number = self.open.popleft()
-            if number in self.waived:
-                self.waived.discard(number)
-            else:
-                self.answers[number] = rows
-
-    def clear(self) -> None:
-        """Drops all sampling requests and answers, since the host worker was lost.
-
-        New requests get the following numbers.
-        """
-        self.unsent = []
-        for waited in (self.open, self.waived, self.answers):
-            waited.clear()
-
-
-@dataclass
-class ShardCopy:
-    """The learner's request in async mode for copies of a replay shard's unsaved rows."""
-
-    order: CopyRows | None = None  # None: nothing is requested
-    block: RowBlock | None = None  # the answer, once it has arrived
+    order: messages.HostOrder
+    answer: messages.HostAnswer | None = None
 
 
 @dataclass
@@ -169,27 +106,30 @@ class HostHandle:
     actors: tuple[int, ...]
     incarnations: tuple[int, ...]  # of the actors
     tag: int
+    config: Config
     wait: Callable[[], None]  # waits until a message may have arrived
-    absent_s: float
-    patient: bool  # whether the learner waits for this host until it is lost
-    watch: Supervision
-    host: RemoteHandle[HostOrder, HostAnswer] | None = None
+    watch: Supervision = field(init=False)
+    host: RemoteHandle[messages.HostOrder, messages.HostAnswer] | None = None
     up: bool = False  # whether the present worker has answered
     placement: Placement = field(default_factory=Placement)
     pacing: Pacing = field(default_factory=Pacing)
-    requests: ShardRequests = field(default_factory=ShardRequests)
-    copy: ShardCopy = field(default_factory=ShardCopy)
-    status: ShardStatus = EMPTY
+    status: messages.ShardStatus = EMPTY
     acknowledged: RowRange = EMPTY.extent  # rows that the learner knows of
-    order: HostOrder | None = None  # whose answer the learner waits for
-    reply: HostAnswer | None = None  # to it
+    asked: SentOrder | None = None  # the last one whose answer the learner waited for
+    copy: SentOrder | None = None  # of rows, in async mode; None: nothing is requested
     version: int = 0  # of the weights sent last
-    recalled: RestoreShard | None = None  # saved part of the shard, for the next worker
-    unread: list[HostReport] = field(default_factory=list)  # for actor reports and warnings
-    arrived: list[HostReport] = field(default_factory=list)  # not inserted yet
-    inserted: list[HostReport] = field(default_factory=list)  # by the last `insert`
+    recalled: messages.RestoreShard | None = None  # saved part of the shard, for the next worker
+    unread: list[messages.HostReport] = field(default_factory=list)  # reports, warnings
+    arrived: list[messages.HostReport] = field(default_factory=list)  # not inserted yet
+    inserted: list[messages.HostReport] = field(default_factory=list)  # by the last `insert`
     of_peers: list[object] = field(default_factory=list)  # answers, not taken yet
-    _expected: deque[HostOrder] = field(default_factory=deque)  # orders, oldest first
+    _requests: list[ShardRequest] = field(default_factory=list)  # for rows, not sent yet
+    _asked_rows: deque[ShardRequest] = field(default_factory=deque)  # not answered yet
+    _expected: deque[SentOrder] = field(default_factory=deque)  # not answered yet
+
+    def __post_init__(self) -> None:
+        most = self.config.actor.max_restarts
+        self.watch = Supervision(self.where, max_restarts=most, remedy="see to that host")
 
     # As a shard of replay.
 
@@ -200,7 +140,8 @@ class HostHandle:
     @property
     def absent(self) -> bool:
         """Whether the host worker is lost, still starting, or silent for `cluster.absent_s`."""
-        return self.host is None or not self.up or self.host.silence_s > self.absent_s
+        limit_s = self.config.cluster.absent_s
+        return self.host is None or not self.up or self.host.silence_s > limit_s
 
     @property
     def _passed_over(self) -> bool:
@@ -210,7 +151,8 @@ class HostHandle:
         or a new one that has not answered yet; otherwise the learner waits until the worker
         answers.
         """
-        return (self.host is None or not self.up) if self.patient else self.absent
+        is_async = self.config.run.mode is Mode.ASYNC
+        return self.absent if is_async else self.host is None or not self.up
 
     def insert(self) -> Inserted:
         """Returns how many rows the host worker has inserted into replay since the last call.
@@ -230,40 +172,37 @@ class HostHandle:
         """
         return [report.observed for report in self.inserted if report.observed is not None]
 
-    def ask(self, places: Floats, spread: float) -> int:
-        return self.requests.ask(places, spread)
+    def ask(self, request: ShardRequest) -> None:
+        self._requests.append(request)
 
     def post(self) -> None:
-        """Sends all queued sampling requests to the host worker in one control message."""
-        if self.requests.unsent:
-            self.send(LookUpRows(tuple(self.requests.unsent)))
-            self.requests.unsent = []
+        """Sends all new requests for rows to the host worker in one control message."""
+        if self._requests:
+            questions = tuple((request.places, request.spread) for request in self._requests)
+            self.send(messages.LookUpRows(questions))
+            self._asked_rows += self._requests
+            self._requests = []
 
-    def answer(self, question: int) -> FoundRows | None:
-        """Waits for the answer to a sampling request; None if the host is absent or was lost."""
+    def answer(self, request: ShardRequest) -> FoundRows | None:
+        """Waits for the requested rows; None if the host is absent, or was lost meanwhile."""
         self.post()
-        requests = self.requests
-        while question not in requests.answers:
-            if self._passed_over or question not in requests.open:
-                requests.waived.add(question)
-                return None
+        while request.tag == self.tag and request.found is None and not self._passed_over:
             self.wait()
-        return requests.answers.pop(question)
+        return request.found if request.tag == self.tag else None
 
     def update_priorities(self, rows: Rows, td_error: Array) -> None:
         if not self._passed_over:
-            self.send(UpdatePriorities(rows, td_error))
+            self.send(messages.UpdatePriorities(rows, td_error))
 
-    def request_copy(self, order: CopyRows) -> None:
+    def request_copy(self, order: messages.CopyRows) -> None:
         """Requests copies of rows, unless the host is absent or a copy is requested already."""
-        if self.copy.order is None and not self._passed_over:
-            self.copy.order = order
-            self.send(order)
+        if self.copy is None and not self._passed_over:
+            self.copy = self.send(order)
 
     @property
     def copying(self) -> bool:
         """Whether a requested copy of rows has not arrived, and the host is not absent."""
-        return self.copy.order is not None and self.copy.block is None and not self._passed_over
+        return self.copy is not None and self.copy.answer is None and not self._passed_over
 
     def take_copy(self, saved: int) -> RowBlock | None:
         """Returns the requested copies of the rows from number `saved` on.
@@ -271,18 +210,25 @@ class HostHandle:
         Returns None if they have not arrived, or if they were requested from another number on:
         a checkpoint has saved a part of them meanwhile.
         """
-        order, block = self.copy.order, self.copy.block
-        if order is None or block is None:
+        copy = self.copy
+        if copy is None or not isinstance(copy.answer, RowBlock):
             return None
-        self.copy = ShardCopy()
-        return block if order.saved == saved else None
+        self.copy = None
+        same = isinstance(copy.order, messages.CopyRows) and copy.order.saved == saved
+        return copy.answer if same else None
 
     # As a worker on another host.
 
-    def send(self, order: HostOrder, shared: SharedObject | None = None) -> None:
+    def send(self, order: messages.HostOrder, shared: SharedObject | None = None) -> SentOrder:
+        """Sends a control message; does nothing where there is no host worker."""
+        sent = SentOrder(order)
+        self.resend(sent, shared)
+        return sent
+
+    def resend(self, sent: SentOrder, shared: SharedObject | None = None) -> None:
         if self.host is not None:
-            self._expected.append(order)
-            self.host.send(order, shared)
+            self._expected.append(sent)
+            self.host.send(sent.order, shared)
 
     @property
     def where(self) -> str:
@@ -294,9 +240,9 @@ class HostHandle:
         """Whether the host has not answered all control messages yet."""
         return bool(self._expected)
 
-    @property
-    def pulling(self) -> bool:
-        return any(isinstance(order, PublishWeights) for order in self._expected)
+    def owes_any(self, *kinds: type[messages.HostOrder]) -> bool:
+        """Whether the host has not answered all control messages of these kinds yet."""
+        return any(isinstance(sent.order, kinds) for sent in self._expected)
 
     @property
     def lending(self) -> int | None:
@@ -304,7 +250,8 @@ class HostHandle:
 
         None if the host worker has answered all such requests (`AskPeers`).
         """
-        asked = [order.rows for order in self._expected if isinstance(order, AskPeers)]
+        orders = [sent.order for sent in self._expected]
+        asked = [order.rows for order in orders if isinstance(order, messages.AskPeers)]
         return sum(asked) if asked else None
 
     @property
@@ -314,7 +261,7 @@ class HostHandle:
         A copy of rows between two checkpoints is not: its size is limited.
         """
         return any(
-            isinstance(order, SLOW) and order is not self.copy.order for order in self._expected
+            isinstance(sent.order, SLOW) and sent is not self.copy for sent in self._expected
         )
 
     @property
@@ -323,7 +270,7 @@ class HostHandle:
 
         It is 0 if there is none, and while the host's actors play in sync mode.
         """
-        plays = any(isinstance(order, PlayOnHost) for order in self._expected)
+        plays = self.owes_any(messages.PlayOnHost)
         return 0.0 if plays or self.host is None else self.host.silence_s
 
     @property
@@ -342,24 +289,21 @@ class HostHandle:
                 return
             self._take(self._expected.popleft(), message)
 
-    def _take(self, order: HostOrder, answer: HostAnswer) -> None:
-        self.up = True
-        if isinstance(answer, HostReport | RowsFound | PeersAnswer | HostDone):
+    def _take(self, sent: SentOrder, answer: messages.HostAnswer) -> None:
+        self.up, sent.answer, order = True, answer, sent.order
+        if isinstance(answer, messages.HostReport | messages.HostDone):
             self.status = answer.status
-        if isinstance(answer, RowsFound):
-            self.requests.take(answer)
-        elif isinstance(answer, PeersAnswer):
-            self.of_peers.append(answer.answer)
-        elif isinstance(answer, HostReport):
+        if isinstance(answer, messages.HostReport):
             self._take_report(order, answer)
-        elif isinstance(answer, RowBlock) and order is self.copy.order:
-            self.copy.block = answer
+        elif isinstance(answer, messages.HostDone) and isinstance(order, messages.AskPeers):
+            self.of_peers.append(answer.of_peers)
+        elif isinstance(answer, messages.HostDone):
+            for found in answer.found:
+                self._asked_rows.popleft().found = found
         if order is self.recalled:
             self.recalled = None  # it may be large
-        if order is self.order:
-            self.order, self.reply = None, answer
 
-    def _take_report(self, order: HostOrder, report: HostReport) -> None:
+    def _take_report(self, order: messages.HostOrder, report: messages.HostReport) -> None:
         self.incarnations, self.acknowledged = report.incarnations, report.status.extent
         self.pacing.env_steps += report.inserted.steps
         self.arrived.append(report)
@@ -367,15 +311,14 @@ class HostHandle:
         if report.inserted.steps:  # its actors can play
             self.watch.recovered()
             self.watch.proven = True
-        if isinstance(order, SetTerms):
+        if isinstance(order, messages.SetTerms):
             self.pacing.answered(order, report.inserted.steps)
 
     def empty(self, tag: int) -> None:
         """Resets the handle after its host worker was lost; drops unanswered control messages."""
-        self.requests.clear()
-        self._expected.clear()
-        self.of_peers.clear()
-        self.copy = ShardCopy()
+        for waited in (self._requests, self._asked_rows, self._expected, self.of_peers):
+            waited.clear()
+        self.copy = None
         self.watch.started()
         self.host, self.up, self.pacing.open, self.version = None, False, False, 0
         self.status, self.acknowledged, self.tag = EMPTY, EMPTY.extent, tag

@@ -24,38 +24,13 @@ import numpy as np
 
 from rookery.actors.actor_group import ActorGroupState
 from rookery.actors.local_group import LocalActors
-from rookery.actors.messages import ActorReport
-from rookery.cluster.messages import (
-    AdoptRows,
-    AskPeers,
-    CopyRows,
-    CutHostEpisodes,
-    HostAnswer,
-    HostDone,
-    HostOrder,
-    HostReport,
-    HostSetup,
-    LookUpRows,
-    PeersAnswer,
-    PlayOnHost,
-    PublishWeights,
-    RestoreActors,
-    RestoreShard,
-    RowsFound,
-    SaveActors,
-    SaveShard,
-    SetTerms,
-    ShardStatus,
-    StartFreePlay,
-    UpdatePriorities,
-)
+from rookery.actors.messages import ActorGroupSetup, ActorReport, CutEpisodes, PlayFreely, SaveActor
+from rookery.cluster import messages
 from rookery.cluster.peers import peers_builder
 from rookery.config.schema import ClusterConfig, Config, Engine
 from rookery.learner.weight_store import WeightStore
-from rookery.replay.buffer import LocalReplay
-from rookery.replay.build_replay import build_shard
-from rookery.replay.peers import HostPeers
-from rookery.replay.replay import Inserted, Observed
+from rookery.replay.buffer import LocalReplay, build_shard
+from rookery.replay.replay import HostPeers, Inserted, Observed
 from rookery.replay.shards import seen
 
 NEWS_S = 0.02  # between two polls for actor reports
@@ -76,11 +51,11 @@ class Arrivals:
 class HostWorker:
     """Handles the learner's control messages for the actors and the replay shard of one host."""
 
-    def __init__(self, setup: HostSetup):
+    def __init__(self, setup: messages.HostSetup):
         self.config = at_home(setup.config)
         self.self_driven = False
         self._arrivals = Arrivals()
-        self._terms = SetTerms(False, (), 0)
+        self._terms = messages.SetTerms(False, (), 0)
         self._reported = 0  # env steps, since these terms
         self._heard = 0.0
         self._warned: list[str] = []
@@ -89,28 +64,26 @@ class HostWorker:
             stack.callback(self.weight_store.close)
             self.weight_store.publish(setup.weights, version=setup.version)
             self.actors = LocalActors(
-                self.config,
-                setup.spec,
-                weights_fd=self.weight_store.fd,
-                factory=setup.factory,
-                incarnations=setup.incarnations,
-                numbers=setup.actors,
-                progress=setup.progress,
+                ActorGroupSetup(
+                    self.config,
+                    setup.spec,
+                    self.weight_store.fd,
+                    setup.factory,
+                    incarnations=setup.incarnations,
+                    numbers=setup.actors,
+                    progress=setup.progress,
+                )
             )
             stack.callback(self.actors.close)
-            self.peers = self._join(setup)
-            if self.peers is not None:
+            self.peers: HostPeers | None = None
+            if setup.identity is not None:
+                builder = peers_builder(self.config)
+                self.peers = builder.on_host(self.config, setup.spec, setup.identity, setup.place)
                 stack.callback(self.peers.close)
             self.replay = self._shard(setup)
             stack.pop_all()
 
-    def _join(self, setup: HostSetup) -> HostPeers | None:
-        if setup.identity is None:
-            return None
-        builder = peers_builder(self.config)
-        return builder.on_host(self.config, setup.spec, setup.identity, setup.place)
-
-    def _shard(self, setup: HostSetup) -> LocalReplay:
+    def _shard(self, setup: messages.HostSetup) -> LocalReplay:
         rng = np.random.default_rng(0)  # not used: the learner draws all random numbers
         with self._listening():
             return build_shard(
@@ -126,62 +99,49 @@ class HostWorker:
                 factory=setup.factory,
             )
 
-    def do(self, order: HostOrder) -> HostAnswer:
+    def do(self, order: messages.HostOrder) -> messages.HostAnswer:
         match order:
-            case PlayOnHost():
+            case messages.PlayOnHost():
                 return self._play(order)
-            case SetTerms():
+            case messages.SetTerms():
                 return self._set_terms(order)
-            case CutHostEpisodes():
+            case CutEpisodes():
                 self.actors.cut()
                 self._insert()
                 return self._report()
-            case LookUpRows():
+            case messages.LookUpRows():
                 found = tuple(self.replay.look_up(*question) for question in order.questions)
-                return RowsFound(found, self.status)
-            case AskPeers():
-                return self._ask_peers(order)
-            case SaveActors():
+                return messages.HostDone(self.status, found)
+            case messages.AskPeers():
+                answer = self._ask_peers(order)
+                return messages.HostDone(self.status, of_peers=answer)
+            case SaveActor():
                 return self.actors.save()
-            case SaveShard():
+            case messages.SaveShard():
                 return self.replay.save([order.saved])
-            case CopyRows():
+            case messages.CopyRows():
                 return self.replay.rows_since(order.saved, order.most)
-            case _:
-                self._obey(order)
-                return HostDone(self.status)
-
-    def _obey(
-        self,
-        order: StartFreePlay
-        | PublishWeights
-        | UpdatePriorities
-        | RestoreShard
-        | AdoptRows
-        | RestoreActors,
-    ) -> None:
-        """Carries out a control message that returns no data (its answer is `HostDone`)."""
-        match order:
-            case StartFreePlay():
+            case PlayFreely():
                 self.actors.start()
                 self.self_driven = True
-            case PublishWeights():
+            case messages.PublishWeights():
                 self._publish(order)
-            case UpdatePriorities():
+            case messages.UpdatePriorities():
                 self.replay.update_priorities(order.rows, order.td_error)
-            case RestoreShard():
+            case messages.RestoreShard():
                 self.replay.restore(order.numbers, order.arrays, order.segments)
-            case AdoptRows():
+            case messages.AdoptRows():
                 self.replay.adopt(order.columns)
-            case RestoreActors():
+            case messages.RestoreActors():
                 self.actors.restore(ActorGroupState(self.actors.incarnations, order.actors))
+        return messages.HostDone(self.status)
 
     @property
-    def status(self) -> ShardStatus:
-        replay = self.replay
-        return ShardStatus(replay.sampler.spread, replay.extents[0], replay.fill, replay.stale)
+    def status(self) -> messages.ShardStatus:
+        own = self.replay
+        return messages.ShardStatus(own.sampler.spread, own.extents[0], own.fill, own.stale)
 
-    def _play(self, order: PlayOnHost) -> HostReport:
+    def _play(self, order: messages.PlayOnHost) -> messages.HostReport:
         for reports in self.actors.collect(order.env_steps, order.epsilons, order.episodes):
             self._insert()
             self._arrivals.reports += reports
@@ -213,7 +173,7 @@ class HostWorker:
             self.peers.beat()
         return inserted.count
 
-    def _set_terms(self, order: SetTerms) -> HostReport:
+    def _set_terms(self, order: messages.SetTerms) -> messages.HostReport:
         self._terms, self._reported = order, 0
         report = self._report()
         self._allow()
@@ -228,11 +188,11 @@ class HostWorker:
         if self._terms.epsilons:
             self.actors.allow(go, list(self._terms.epsilons))
 
-    def _report(self) -> HostReport:
+    def _report(self) -> messages.HostReport:
         arrivals, self._arrivals = self._arrivals, Arrivals()
         self._reported += arrivals.steps
         warned, self._warned = self._warned, []
-        return HostReport(
+        return messages.HostReport(
             reports=tuple(arrivals.reports),
             inserted=Inserted(-1, arrivals.count, arrivals.steps),
             version=arrivals.version,
@@ -244,16 +204,16 @@ class HostWorker:
             losses=self.actors.take_losses(),
         )
 
-    def _publish(self, order: PublishWeights) -> None:
+    def _publish(self, order: messages.PublishWeights) -> None:
         assert order.payload is not None, "the engine fills it in"
         if order.version > self.weight_store.version:
             self.weight_store.publish(order.payload, version=order.version)
             self.replay.version = order.version
 
-    def _ask_peers(self, order: AskPeers) -> PeersAnswer:
+    def _ask_peers(self, order: messages.AskPeers) -> object:
         assert self.peers is not None, "only a run that shares asks"
         with self._listening():
-            return PeersAnswer(self.peers.answer(order.question), self.status)
+            return self.peers.answer(order.question)
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:

@@ -1,10 +1,15 @@
-"""Control messages from the learner to the host worker of a cluster host, and its answers."""
+"""Control messages from the learner to the host worker of a cluster host, and its answers.
 
+`PlayFreely`, `SaveActor` and `CutEpisodes` are those of a single actor: a host worker passes them
+on to each of its actors.
+"""
+
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from rookery.actors.actor_group import ActorGroupState
 from rookery.actors.env_progress import EnvProgress
-from rookery.actors.messages import ActorReport, ActorState
+from rookery.actors.messages import ActorReport, ActorState, CutEpisodes, PlayFreely, SaveActor
 from rookery.config.schema import Config
 from rookery.envs.make import Factory
 from rookery.replay.buffer import FoundRows
@@ -22,18 +27,21 @@ class PoolIdentity(NamedTuple):
 
 
 class HostSetup(NamedTuple):
-    """Constructor arguments of a host worker, which runs the actors of one cluster host."""
+    """Constructor arguments of a host worker, which runs the actors of one cluster host.
+
+    The first ones are the same for all hosts of a run.
+    """
 
     config: Config
     spec: EnvSpec
     factory: Factory | None  # the user's environment, where it was given from Python
-    actors: tuple[int, ...]  # their numbers in the run
-    incarnations: tuple[int, ...]
-    shards: int  # that share the capacity
     version: int
-    weights: dict[str, Array]
-    place: int = 0  # of the host, among those of its run
+    weights: Mapping[str, Array]
     identity: PoolIdentity | None = None  # where the run shares replay
+    shards: int = 1  # that share the capacity
+    place: int = 0  # of the host, among those of its run
+    actors: tuple[int, ...] = ()  # their numbers in the run
+    incarnations: tuple[int, ...] = ()
     progress: tuple[EnvProgress, ...] = ()  # of its actors' environments
 
 
@@ -63,10 +71,6 @@ class PlayOnHost(NamedTuple):
     env_steps: int
     episodes: int | None
     epsilons: tuple[float, ...]
-
-
-class StartFreePlay(NamedTuple):
-    """Control message: let all actors of the host play continuously from now on (async mode)."""
 
 
 class SetTerms(NamedTuple):
@@ -118,14 +122,6 @@ class AskPeers(NamedTuple):
 
     rows: int  # that it asks for
     question: object
-
-
-class SaveActors(NamedTuple):
-    """Control message: return the state of the host's actors, for a checkpoint."""
-
-
-class CutHostEpisodes(NamedTuple):
-    """Control message: truncate all episodes in progress on the host."""
 
 
 class SaveShard(NamedTuple):
@@ -184,7 +180,7 @@ class RestoreActors(NamedTuple):
 class HostReport(NamedTuple):
     """Report of a host worker: its actors' reports, and env steps inserted since the last report.
 
-    It answers `PlayOnHost`, `SetTerms` and `CutHostEpisodes`.
+    It answers `PlayOnHost`, `SetTerms` and `CutEpisodes`.
     """
 
     reports: tuple[ActorReport, ...]  # in sync: one for each actor, in their order
@@ -198,45 +194,28 @@ class HostReport(NamedTuple):
     losses: tuple[ActorLoss, ...] = ()  # actors that were lost
 
 
-class RowsFound(NamedTuple):
-    """Answer to `LookUpRows`: sampled rows (stored env steps) for each requested batch."""
-
-    answers: tuple[FoundRows, ...]
-    status: ShardStatus
-
-
-class PeersAnswer(NamedTuple):
-    """Answer to `AskPeers`, such as rows sampled from other runs' replay buffers.
-
-    Its content is defined by the plugin that implements replay sharing.
-    """
-
-    answer: object
-    status: ShardStatus
-
-
 class HostDone(NamedTuple):
-    """Answer of a host worker to a control message that returns no data: done."""
+    """Answer of a host worker to a control message that neither plays nor saves."""
 
     status: ShardStatus
+    found: tuple[FoundRows, ...] = ()  # to `LookUpRows`: sampled rows for each requested batch
+    of_peers: object = None  # to `AskPeers`; the plugin that shares replay defines it
 
 
 HostOrder: TypeAlias = (
     PlayOnHost
-    | StartFreePlay
+    | PlayFreely
     | SetTerms
     | PublishWeights
     | LookUpRows
     | UpdatePriorities
     | AskPeers
-    | SaveActors
-    | CutHostEpisodes
+    | SaveActor
+    | CutEpisodes
     | SaveShard
     | CopyRows
     | RestoreShard
     | AdoptRows
     | RestoreActors
 )
-HostAnswer: TypeAlias = (
-    HostReport | RowsFound | PeersAnswer | HostDone | ActorGroupState | ReplayState | RowBlock
-)
+HostAnswer: TypeAlias = HostReport | HostDone | ActorGroupState | ReplayState | RowBlock

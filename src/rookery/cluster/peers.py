@@ -11,7 +11,7 @@ from rookery import plugins
 from rookery.cluster.messages import PoolIdentity
 from rookery.config.schema import Config
 from rookery.errors import ConfigError
-from rookery.replay.peers import HostPeers, LocalPeers, ReplayPeers
+from rookery.replay.replay import HostPeers, LocalPeers, ReplayPeers
 from rookery.types import EnvSpec
 
 if TYPE_CHECKING:

@@ -8,41 +8,28 @@ priorities are then a few batches old. If runs sample from each other's replay b
 requested in advance is then larger than needed: a random part of it is used.
 """
 
+import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from rookery.checkpoints.saver import SEGMENT_BYTES
+from rookery.checkpoints import checkpoint
+from rookery.checkpoints.checkpoint import VerifiedCheckpoint, read_segments
+from rookery.checkpoints.saver import CHECKPOINTS, SEGMENT_BYTES, Saver
 from rookery.cluster.cluster_group import ClusterActors
 from rookery.cluster.messages import AdoptRows, CopyRows, RestoreShard, SaveShard
-from rookery.config.schema import Mode
-from rookery.errors import EmptyReplayError
+from rookery.config.schema import Config, Mode
+from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.learner.weight_store import WeightStore
+from rookery.replay import saved_rows, shards
 from rookery.replay.batches import picked
 from rookery.replay.replay import Inserted, Observed
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS
-from rookery.replay.saved_rows import (
-    ReplayState,
-    RowBlock,
-    RowRange,
-    SavedReplay,
-    apart,
-    combined,
-    of_place,
-    remembered,
-    rng_of,
-)
-from rookery.replay.shards import (
-    PendingBatch,
-    ShardSampler,
-    drawn,
-    seen,
-    together,
-    update_priorities,
-)
+from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay
 from rookery.types import Array, ArrayBatch, Rows
 
 if TYPE_CHECKING:
@@ -50,6 +37,9 @@ if TYPE_CHECKING:
 
 PACK = 8  # batches asked for in one message
 AHEAD = 2  # such messages on their way, at least
+FLUSH_S = 30.0  # for the disk to take what is queued, before a lost shard is read
+
+Recall: TypeAlias = Callable[[int], RestoreShard | None]  # by the place of a host
 
 
 class RemoteReplay:
@@ -58,8 +48,8 @@ class RemoteReplay:
     def __init__(self, group: ClusterActors, rng: np.random.Generator):
         self.group = group
         self.version = 0  # hosts get it with the weights
-        self.deck = ShardSampler(SAMPLERS[group.config.replay.sampling], rng)
-        self._ahead: deque[PendingBatch] = deque()
+        self.deck = shards.ShardSampler(SAMPLERS[group.config.replay.sampling], rng)
+        self._ahead: deque[shards.PendingBatch] = deque()
         self._errors: list[tuple[Rows, Array]] = []  # not sent yet
 
     def insert(self) -> Inserted:
@@ -68,22 +58,19 @@ class RemoteReplay:
         A row is one stored env step. Host workers insert rows into their parts of replay by
         themselves and report the number, so this method inserts none.
         """
-        return together([handle.insert() for handle in self.group.handles])
+        return shards.together([handle.insert() for handle in self.group.handles])
 
     def fetch(self) -> list[RowBlock]:
         """Returns copies of the rows (stored env steps) that the last call of `insert` counted.
 
         Rows of a host that was lost since then are missing.
         """
-        counts = {b.place: sum(d.inserted.count for d in b.inserted) for b in self.group.handles}
-        orders = {
-            place: CopyRows(max(0, self.group.handles[place].status.extent.committed - count))
-            for place, count in counts.items()
-            if count
-        }
-        answers = self.group.ask(orders)
-        blocks = [answers[place] for place in sorted(answers)]
-        return [block for block in blocks if isinstance(block, RowBlock)]
+        orders = []
+        for handle in self.group.handles:
+            count = sum(report.inserted.count for report in handle.inserted)
+            first = max(0, handle.status.extent.committed - count)
+            orders.append(CopyRows(first) if count else None)
+        return [block for block in self.group.ask(orders) if isinstance(block, RowBlock)]
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
         while True:
@@ -105,7 +92,7 @@ class RemoteReplay:
         """
         if self.group.config.run.mode is not Mode.ASYNC:
             self.group.settle()  # the spread of each shard must be known exactly
-            return drawn(self.deck, self.group.handles, batch, beta)
+            return shards.drawn(self.deck, self.group.handles, batch, beta)
         self._ask_ahead(max(batch, self.group.config.replay.batch_size))
         taken = self.deck.take(self.group.handles, self._ahead.popleft(), beta)
         return self._some(taken, batch) if taken.rows.size else None
@@ -151,9 +138,9 @@ class RemoteReplay:
 
     def _send_errors(self) -> None:
         if self._errors:
-            rows, errors = zip(*self._errors, strict=True)
+            rows, errors = map(np.concatenate, zip(*self._errors, strict=True))
             self._errors = []
-            update_priorities(self.group.handles, np.concatenate(rows), np.concatenate(errors))
+            shards.update_priorities(self.group.handles, rows, errors)
 
     @property
     def stale(self) -> int:
@@ -167,7 +154,7 @@ class RemoteReplay:
     def observed(self, inserted: Inserted) -> Observed:
         """Returns observations and returns of the rows inserted last, for running normalization."""
         parts = [part for handle in self.group.handles for part in handle.observed]
-        return seen(parts) if parts else Observed({}, np.empty(0, dtype=np.float32))
+        return shards.seen(parts) if parts else Observed({}, np.empty(0, dtype=np.float32))
 
     def newest_version(self, inserted: Inserted) -> int:
         return max(
@@ -187,8 +174,7 @@ class RemoteReplay:
         64 MiB of rows of each shard, so that a host is not silent for long while it sends them.
         """
         if self.group.config.run.mode is not Mode.ASYNC:
-            answers = self.group.ask({place: CopyRows(row) for place, row in enumerate(saved)})
-            blocks = [answers[place] for place in range(len(saved))]
+            blocks = self.group.ask([CopyRows(row) for row in saved])
             return [block if isinstance(block, RowBlock) else None for block in blocks]
         most = max(1, SEGMENT_BYTES // row_bytes(schema_of(self.group.spec)))
         handles = self.group.handles[: len(saved)]
@@ -199,9 +185,9 @@ class RemoteReplay:
         return [handle.take_copy(row) for handle, row in zip(handles, saved, strict=True)]
 
     def save(self, saved: Sequence[int]) -> ReplayState:
-        answers = self.group.ask({place: SaveShard(row) for place, row in enumerate(saved)})
-        states = [answers[place] for place in range(len(saved))]
-        return combined([s for s in states if isinstance(s, ReplayState)], self.deck.rng)
+        answers = self.group.ask([SaveShard(row) for row in saved])
+        states = [answer for answer in answers if isinstance(answer, ReplayState)]
+        return saved_rows.combined(states, self.deck.rng)
 
     def resume(self, saved: SavedReplay) -> None:
         """Restores the replay buffer from a checkpoint.
@@ -209,18 +195,15 @@ class RemoteReplay:
         If the number of shards (parts on hosts) has changed, the stored env steps are
         redistributed.
         """
-        self.deck.rng = rng_of(saved.numbers)
-        states, places = apart(saved.numbers, saved.arrays), len(self.group.handles)
+        self.deck.rng = saved_rows.rng_of(saved.numbers)
+        states, places = saved_rows.apart(saved.numbers, saved.arrays), len(self.group.handles)
         if len(states) == places:
-            orders = {
-                place: RestoreShard(*state, tuple(own))
-                for place, (state, own) in enumerate(zip(states, saved.segments, strict=True))
-            }
-            self.group.ask(orders)
+            parts = zip(states, saved.segments, strict=True)
+            self.group.ask([RestoreShard(*state, tuple(own)) for state, own in parts])
             return
-        for columns in remembered(states, saved.segments):
-            parts = {place: of_place(columns, place, places) for place in range(places)}
-            self.group.ask({place: AdoptRows(part) for place, part in parts.items()})
+        for columns in saved_rows.remembered(states, saved.segments):
+            own = [saved_rows.of_place(columns, place, places) for place in range(places)]
+            self.group.ask([AdoptRows(part) for part in own])
 
     def close(self) -> None:
         """Does nothing: the host workers close their parts of the replay buffer."""
@@ -236,3 +219,46 @@ class ClusterWeightStore(WeightStore):
         if self.group is not None:
             self.group.spread(version, arrays)
         return version
+
+
+# Recovery of a lost host's shard from the newest checkpoint.
+
+
+def recall_of(config: Config, saver: Saver | None) -> Recall | None:
+    """Returns a function that reads a lost host's replay shard from the newest checkpoint.
+
+    The function takes the host's number. Returns None if checkpoints contain no replay shards: in
+    runs without a checkpoint saver, and for on-policy algorithms, whose rollouts are stored by the
+    learner.
+    """
+    return None if saver is None or config.algo.on_policy else partial(recall, saver)
+
+
+def recall(saver: Saver, place: int) -> RestoreShard | None:
+    """Returns the saved replay shard of host number `place`; None if no checkpoint has it.
+
+    The checkpoint saver then deletes the shard's rows (env steps) that it saved after that
+    checkpoint: the restored shard gives their row numbers to new rows.
+    """
+    with contextlib.suppress(CheckpointError):  # else one that is being written would come later
+        saver.flush(FLUSH_S)
+    found, _, _ = checkpoint.newest(saver.run_dir / CHECKPOINTS)
+    kept = None
+    if found is not None and found.manifest["about"]["replay"]:
+        with contextlib.suppress(CheckpointError):  # pruned while it was read
+            kept = _shard(found, place)
+    whole = kept is not None and found is not None and not found.damaged
+    saver.rewind(place, kept.committed if kept is not None and whole else 0)
+    return kept
+
+
+def _shard(found: VerifiedCheckpoint, place: int) -> RestoreShard | None:
+    arrays: dict[str, Array] = {
+        name.partition(":")[2]: array
+        for name, array in found.arrays().items()
+        if name.startswith("replay:")
+    }
+    states = saved_rows.apart(found.state()["replay"], arrays)
+    if place >= len(states):
+        return None
+    return RestoreShard(*states[place], tuple(read_segments(found.segments(), place)))

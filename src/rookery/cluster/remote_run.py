@@ -1,6 +1,6 @@
 """Starts a whole run on another cluster host, one with the resources that its learner needs.
 
-    ended = send_away(config, options, launch)  # on the host of `rookery train`
+    ended = send_away(config, request, launch)  # on the host of `rookery train`
 
 The run is the same as if it were started on that host: it joins the cluster from there, and its run
 folder is there. The host of `rookery train` prints the run's output, returns the run's result, and
@@ -19,16 +19,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import NamedTuple
 
 from rookery import plugins
 from rookery.config.schema import ClusterConfig, Config
-from rookery.engines.engine import RoleFailed
 from rookery.engines.processes import GRACE_S, Child, send, spawn
 from rookery.engines.ray import Cluster, RayNode
 from rookery.engines.rpc import RemoteHandle
-from rookery.errors import ConfigError, LostError, RookeryError, Terminated
+from rookery.errors import ConfigError, LostError, RoleFailed, RookeryError, Terminated
+from rookery.evaluation.backend import RunRequest
 from rookery.runtime.signals import Interrupts
 from rookery.terminal.output import notice
 from rookery.types import JsonObject
@@ -38,22 +37,11 @@ TEXT_BYTES = 1 << 20  # of output in one answer, at most
 SIGNALS = {130: signal.SIGINT, 143: signal.SIGTERM}  # by the exit code that they lead to
 
 
-class RunOptions(NamedTuple):
-    """Options of `rookery train` that are not settings.
-
-    They say which run to resume, whether exactly, and where initial weights come from.
-    """
-
-    resume: Path | None
-    exact: bool
-    init_from: str | None
-
-
 class RemoteRunSetup(NamedTuple):
     """Constructor arguments of `RemoteRun`, the worker that trains on another cluster host."""
 
     config: Config
-    options: RunOptions
+    request: RunRequest
     launch: str  # module:function that does the run
 
 
@@ -89,13 +77,10 @@ class RemoteRun:
 
     def __init__(self, setup: RemoteRunSetup):
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with us
-        at = os.dup(self._output.fileno())
-        try:
-            self._child: Child = spawn(
-                "rookery.cluster.remote_run:run_here", (at, setup), name="learner", fds=[at]
-            )
-        finally:
-            os.close(at)
+        at = self._output.fileno()
+        self._child: Child = spawn(
+            "rookery.cluster.remote_run:run_here", (at, setup), name="learner", fds=[at]
+        )
         self._read = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._signal = 0  # to be passed on
@@ -141,7 +126,7 @@ def run_here(connection: "Connection[object, object]", given: tuple[int, RemoteR
     os.close(output)
     with Interrupts() as interrupts:
         ended = _ended(partial(_launch, connection, setup))
-        interrupts.dismiss()  # the result tells of it
+        interrupts.reason = None  # the result tells of it
         interrupts.begin()  # the run is over: a signal has nothing to end
         send(connection, ended)
 
@@ -150,8 +135,9 @@ def _launch(
     connection: "Connection[object, object]", setup: RemoteRunSetup
 ) -> tuple[JsonObject, int]:
     send(connection, RunStarted())
-    outcome: tuple[JsonObject, int] = plugins.load(setup.launch)(
-        setup.config, **setup.options._asdict(), quiet=True
+    asked, launch = setup.request, plugins.load(setup.launch)
+    outcome: tuple[JsonObject, int] = launch(
+        setup.config, resume=asked.resume, exact=asked.exact, init_from=asked.init_from, quiet=True
     )
     return outcome
 
@@ -174,7 +160,7 @@ def _ended(run: Callable[[], tuple[JsonObject, int]]) -> RunEnded:
         return RunEnded({}, 1, f"{type(error).__name__}: {error}")
 
 
-def send_away(config: Config, options: RunOptions, launch: str) -> RunEnded:
+def send_away(config: Config, request: RunRequest, launch: str) -> RunEnded:
     """Runs the training on a cluster host that has `cluster.learner_resources`; returns its result.
 
     `launch` names the function (module:function) that the other host calls to train. Raises
@@ -183,14 +169,14 @@ def send_away(config: Config, options: RunOptions, launch: str) -> RunEnded:
     with Interrupts() as interrupts:
         cluster = Cluster.open(config.cluster, cpus=1, store_bytes=0)
         try:
-            host = _start(cluster, config, options, launch)
+            host = _start(cluster, config, request, launch)
             return _follow(host, interrupts, config.cluster)
         finally:
             cluster.close()
 
 
 def _start(
-    cluster: Cluster, config: Config, options: RunOptions, launch: str
+    cluster: Cluster, config: Config, request: RunRequest, launch: str
 ) -> RemoteHandle[PollRun, RunOutput]:
     needed = config.cluster.learner_resources
     node = _with(cluster.nodes(), needed)
@@ -198,7 +184,7 @@ def _start(
     here = replace(config.cluster, learner_resources={})
     return cluster.start(
         "rookery.cluster.remote_run:RemoteRun",
-        RemoteRunSetup(replace(config, cluster=here), options, launch),
+        RemoteRunSetup(replace(config, cluster=here), request, launch),
         name="learner",
         cpus=needed.get("CPU", 0.0),
         gpus=needed.get("GPU", 0.0),

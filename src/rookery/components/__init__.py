@@ -7,4 +7,8 @@
 
 Each of them is made of parts that runs are made of too, and each can be replaced by an object of
 yours with the same methods: `protocols.py` says which of them a loop calls.
+
+In the order of reading: `protocols`, `experience`, `environment` (with `custom_policy`),
+`replay_buffers`, `agents`; `main_loop` and `loop_parts`, which puts components in the places of a
+run's parts; `async_loop`, `cluster_loop`; `reporting`.
 """

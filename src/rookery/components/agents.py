@@ -3,9 +3,11 @@
 Batches are dictionaries of arrays, as buffers give them, or the `Batch` of a run's own replay.
 """
 
-from collections import Counter, deque
-from collections.abc import Mapping
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mode
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
@@ -14,28 +16,26 @@ from beartype.vale import IsInstance
 from torch import Tensor
 
 from rookery import seeding
-from rookery.actors.policy import NONE, InferencePolicy, checked, recipe
+from rookery.actors.policy import NONE, recipe
 from rookery.algorithms import build_algorithm
-from rookery.api.dqn_agent import FORMAT, read, write
-from rookery.components.experience import batch_of
-from rookery.components.protocols import Arrays, Evaluation
-from rookery.config.algorithms import entry_of
-from rookery.config.load import as_dict
+from rookery.algorithms.actor_critic import LOG_PROB, OnPolicy
+from rookery.api.dqn_agent import LearnerAgent, refuse_arguments
+from rookery.components.experience import batch_of, encoded, keys_of, rollout_batches
+from rookery.components.protocols import Arrays, Evaluation, Experience, checked_methods
+from rookery.config.algorithms import RolloutConfig, entry_of
+from rookery.config.checks import Count
 from rookery.config.schema import Config
 from rookery.envs.make import make
-from rookery.errors import CheckpointError, ConfigError
+from rookery.errors import ConfigError
 from rookery.evaluation.evaluator import Evaluator
 from rookery.learner.gradients import ComputedGradients, GradientLearner
 from rookery.networks.device import pick_device
-from rookery.networks.named_arrays import load_arrays
+from rookery.networks.forward import tensors
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import Array, ArrayBatch, Batch, EnvSpec
-from rookery.version import __version__
 
 if TYPE_CHECKING:
-    from rookery.components.async_loop import Pump
-
     GivenBatch: TypeAlias = Mapping[str, Any] | ArrayBatch
 else:  # beartype, which checks it, does not support generic named tuples
     GivenBatch = Mapping[str, Any] | Annotated[tuple, IsInstance[Batch]]
@@ -52,8 +52,9 @@ SETTLED = {  # setting → the argument that decides about it
 BEST = {"reward": max, "loss": min}  # metric → which end of it is good
 
 
-class DistributedAgent:
-    """Learns from batches; acts; gives its gradients to whoever steps.
+@checked_methods
+class DistributedAgent(LearnerAgent):
+    """Learns from batches, acts, and computes gradients for a parameter server.
 
     agent = DistributedAgent("dqn", env="CartPole-v1", settings={"net.hidden": [64]})
     agent.learn_from_batch(pool.sample_batch(agent.batch_size))         # a step here, or
@@ -69,14 +70,13 @@ class DistributedAgent:
     networks, where an algorithm copies them. `settings` are those of a run, by their dotted names.
     """
 
-    @checked
     def __init__(
         self,
         algorithm: str = "dqn",
         lr: float = 0.001,
-        batch_size: int = 32,
-        update_frequency: int = 4,
-        target_update_frequency: int = 100,
+        batch_size: Count = 32,
+        update_frequency: Count = 4,
+        target_update_frequency: Count = 100,
         use_gpu: bool = False,
         device: str | None = None,
         *,
@@ -93,29 +93,21 @@ class DistributedAgent:
         }
         if hasattr(entry_of(algorithm).settings, "target_period"):
             given["algo.target_period"] = target_update_frequency
-        _refuse_odd(settings, batch_size, update_frequency, target_update_frequency)
+        _refuse_odd(settings)
         usual = _usual(settings, batch_size, update_frequency)
-        self.recipe = recipe(env, {"name": "agent", **usual, **given})
-        self.spec, self.codec = self.recipe.spaces()
+        made_from = recipe(env, {"name": "agent", **usual, **given})
+        spec, codec = made_from.spaces()
+        self.learner: GradientLearner
+        super().__init__(made_from, spec, codec, _learner(made_from.config, spec))
         self.lr, self.batch_size, self.update_frequency = lr, batch_size, update_frequency
-        self.learner = _learner(self.recipe.config, self.spec)
-        self._acting = InferencePolicy(self.recipe, self.spec, self.codec)
-        self._stale = True  # the learner's parameters are newer than those that act
         self._found: ComputedGradients | None = None  # the gradients that were computed last
-        self._owed = 0  # gradients that nobody has stepped by, as far as we know
+        self.owed = 0  # gradients since the last step or the last parameters, here and elsewhere
+        self.exploring = False  # set by a loop while it collects experience
+        self.metrics: dict[str, float] = {}  # of the last batch
         self._evaluation: Evaluation | None = None
         self._evaluations = 0
+        self._rng = np.random.default_rng(seed)  # orders the steps of rollouts
         self.reset_training_stats()
-
-    @property
-    def config(self) -> Config:
-        """The settings of a run like this agent."""
-        return self.recipe.config
-
-    @property
-    def learner_steps(self) -> int:
-        """How often the parameters were stepped, here or by a server."""
-        return self.learner.learner_steps
 
     @property
     def epsilon(self) -> float:
@@ -124,26 +116,29 @@ class DistributedAgent:
         schedule = Schedule(random.first, random.last, random.decay)
         return schedule.at(self.learner_steps * self.update_frequency / random.steps)
 
+    @property
+    def on_policy(self) -> bool:
+        """Whether it learns from whole rollouts of its newest parameters only (A2C, PPO)."""
+        return self.config.algo.on_policy
+
     # Learning.
 
-    @checked
     def learn_from_batch(self, batch: GivenBatch) -> dict[str, Any]:
         """Takes one learner step; returns metrics and `td_error` [B], {} where it was skipped."""
         facts = self.learner.learn(self._batch(batch))
         self._stale = True
         return self._noted(facts.td_error, facts.metrics)
 
-    @checked
     def compute_gradients(self, batch: GivenBatch) -> Arrays:
         """Returns the batch's gradients by name, clipped; {} where they are not finite.
 
-        Nothing is stepped. `update_policy()` steps by them here; whoever has them stepped by a
-        server hands the parameters back to `set_policy_parameters`.
+        Nothing is stepped. `update_policy()` steps by them here; after a step by a server, give
+        its parameters to `set_policy_parameters`.
         """
         self._found = self.learner.gradients(self._batch(batch))
         if self._found is None:
             return {}
-        self._owed += 1
+        self.owed += 1
         self._noted(self._found.td_error, self._found.metrics)
         return self._found.arrays
 
@@ -152,13 +147,11 @@ class DistributedAgent:
         """[B], of the batch that gradients were computed of last: what rows are ranked by."""
         return None if self._found is None else self._found.td_error
 
-    @checked
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """Takes a learner step by these gradients, with the agent's own optimizer."""
         self.learner.take(gradients)
-        self._owed, self._stale = 0, True
+        self.owed, self._stale = 0, True
 
-    @checked
     def update_policy(self) -> int:
         """Takes a learner step by the gradients that were computed last; returns learner steps."""
         if self._found is None:
@@ -170,115 +163,101 @@ class DistributedAgent:
         self._found = None
         return self.learner_steps
 
+    def rollout_batches(self, steps: Sequence[Experience]) -> Iterator[ArrayBatch]:
+        """Yields the batches of an on-policy agent for steps that it has just played, in order.
+
+        They have advantages (GAE) and the log-probabilities of the actions under its parameters.
+        """
+        algorithm, config, device = self.learner.algorithm, self.config, self.learner.device
+        assert isinstance(config.algo, RolloutConfig), "only on-policy agents are asked"
+        assert isinstance(algorithm, OnPolicy), "as their algorithms are"
+        columns = {key: np.stack([step[key] for step in steps]) for key in keys_of(self.spec)}
+        batch = encoded(columns, config, self.spec, self.codec)
+        action = torch.from_numpy(batch.action).to(device)
+        assert batch.next_obs is not None, "`encoded` gives it"
+        with torch.no_grad():
+            taken, value = algorithm.evaluate_actions(tensors(batch.obs, device), action)
+            _, after = algorithm.evaluate_actions(tensors(batch.next_obs, device), action)
+        batch = batch._replace(extras={LOG_PROB: taken.log_prob.cpu().numpy()})
+        ended = columns["terminated"] | columns["truncated"]
+        values = value.cpu().numpy(), after.cpu().numpy()
+        yield from rollout_batches(batch, ended, values, config.algo, self.batch_size, self._rng)
+
     def _batch(self, batch: GivenBatch) -> ArrayBatch:
         return batch_of(batch, self.config, self.spec, self.codec)
 
     def _noted(self, td_error: Array | Tensor | None, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        self.metrics = {name: float(value) for name, value in metrics.items()}  # waits for it
         if not metrics:
             return {}
-        said = {name: float(value) for name, value in metrics.items()}  # waits for the device
-        self._losses.append(said["loss"])
+        self._losses.append(self.metrics["loss"])
         if td_error is not None:
             self._errors.append(float(np.abs(td_error).mean()))
         self._batches += 1
-        return {**said, "td_error": td_error}
+        return {**self.metrics, "td_error": td_error}
 
     # Parameters.
 
-    @checked
     def get_policy_parameters(self) -> Arrays:
         """Returns copies of everything that is trained, by name: where a server begins."""
         return self.learner.parameters()
 
-    @checked
-    def set_policy_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Takes parameters over, as a server has stepped them.
+    def set_policy_parameters(
+        self, parameters: Mapping[str, Any], learner_steps: int | None = None
+    ) -> None:
+        """Takes parameters over that are so many learner steps newer; target networks follow.
 
-        That counts as a learner step for each of the gradients that were computed here since the
-        last ones; target networks follow accordingly. Where there were none, learning begins with
-        these parameters.
+        None counts the gradients that were computed here since the last parameters. After 0 steps
+        learning begins with these parameters.
         """
-        self.learner.load(parameters, self._owed)
-        self._owed, self._stale = 0, True
+        self.learner.load(parameters, self.owed if learner_steps is None else learner_steps)
+        self.owed, self._stale = 0, True
 
-    @checked
-    def get_weights(self) -> Arrays:
-        """Returns copies of what acts, by the names that an `InferencePolicy` has."""
-        return {name: array.copy() for name, array in self.learner.weights().items()}
+    def act(self, obs: Any, epsilon: float | None = None) -> Any:
+        """Returns the action for one observation; random with probability `epsilon`.
 
-    @checked
-    def act(self, obs: Any, epsilon: float = 0.0) -> Any:
-        """Returns the action for one observation; random with probability `epsilon`."""
-        if self._stale:
-            self._acting.set_weights(self.learner.weights())
-            self._stale = False
-        return self._acting.act(obs, epsilon)
+        Without one it is greedy, except while a loop collects experience: then it explores, by
+        the agent's `epsilon` or by the algorithm's own noise.
+        """
+        if epsilon is None:
+            epsilon = self.epsilon if self.exploring else 0.0
+        return self._action(obs, epsilon, noise=self.exploring)
 
-    @checked
-    def policy(self) -> InferencePolicy:
-        """Returns a policy of its own with these parameters, to act elsewhere."""
-        policy = InferencePolicy(self.recipe, self.spec, self.codec)
-        policy.set_weights(self.learner.weights())
-        return policy
-
-    @checked
-    def evaluate_policy(self, num_episodes: int = 10) -> Evaluation:
+    def evaluate_policy(self, num_episodes: Count = 10) -> Evaluation:
         """Plays so many episodes without exploring."""
         config, factory = self.recipe
-        algorithm = build_algorithm(config, self.spec)
-        load_arrays(algorithm.acting, self.learner.weights())
-        judge = Evaluator(
-            lambda num: make(config.env, num, factory=factory), algorithm, episodes=num_episodes
+        evaluator = Evaluator(
+            lambda num: make(config.env, num, factory=factory),
+            self.policy().algorithm,
+            episodes=num_episodes,
         )
-        number, self._evaluations = self._evaluations, self._evaluations + 1
-        seed = seeding.integer(config.run.seed, Role.EVALUATOR, index=number)
-        try:
-            judged = judge.run(seed=seed, timeout_s=config.eval.timeout_s)
-        finally:
-            judge.close()
-        returns = np.array(judged.returns)
-        self._evaluation = Evaluation(
-            float(returns.mean()), float(returns.std()), judged.returns, judged.lengths
-        )
+        seed = seeding.integer(config.run.seed, Role.EVALUATOR, index=self._evaluations)
+        self._evaluations += 1
+        with contextlib.closing(evaluator):
+            found = evaluator.run(seed=seed, timeout_s=config.eval.timeout_s)
+        mean, deviation = float(np.mean(found.returns)), float(np.std(found.returns))
+        self._evaluation = Evaluation(mean, deviation, found.returns, found.lengths)
         return self._evaluation
 
     # Files and numbers.
 
-    @checked
     def save_checkpoint(self, path: str | Path) -> Path:
         """Writes networks, optimizer and settings into one file, as `DqnAgent.save` does."""
-        numbers, arrays = self.learner.state()
-        header = {
-            "format": FORMAT,
-            "rookery": __version__,
-            "config": as_dict(self.config),
-            "learner": numbers,
-        }
-        return write(path, header, arrays)
+        return self.save(path)
 
-    @checked
     def load_checkpoint(self, path: str | Path) -> None:
-        """Goes on from what an agent with the same settings saved."""
-        saved = read(path)
-        if (theirs := saved.config.algo.name) != self.config.algo.name:
-            raise CheckpointError(
-                f"{path} holds an agent of {theirs}, this one is of {self.config.algo.name}; make "
-                "an agent of the algorithm that was saved"
-            )
-        self.restore(saved.numbers, saved.arrays)
+        """Continues from the file of an agent with the same settings."""
+        self.load(path)
 
-    @checked
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Returns JSON-ready numbers and arrays, for a loop's checkpoint."""
         return self.learner.state()
 
-    @checked
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Goes on from what `state` returned."""
-        self.learner.restore(numbers, arrays)
-        self._owed, self._stale = 0, True
+        """Continues from what `state` returned."""
+        super().restore(numbers, arrays)
+        self.owed = 0
 
-    @checked
     def get_training_stats(self) -> dict[str, Any]:
         """Returns counts, and means over the last 100 batches (nan before the first)."""
         return {
@@ -292,7 +271,6 @@ class DistributedAgent:
             "reward": float("nan") if self._evaluation is None else self._evaluation.reward,
         }
 
-    @checked
     def reset_training_stats(self) -> None:
         """Forgets means and counts; learner steps go on."""
         self._losses: deque[float] = deque(maxlen=WINDOW)
@@ -301,83 +279,7 @@ class DistributedAgent:
         self._evaluation = None
 
 
-class AsyncAgent(DistributedAgent):
-    """An agent whose workers learn in the background (A3C, Mnih et al. 2016).
-
-    agent = AsyncAgent("a2c", num_workers=4, env="CartPole-v1")
-    agent.start_async_training()                 # returns at once
-    agent.get_training_stats()["gradients"]; agent.act(obs)
-    agent.stop_async_training()                  # the agent has what was learned
-
-    Workers are those of `AsyncMainLoop`: processes with environments and networks of their own.
-    """
-
-    @checked
-    def __init__(
-        self,
-        algorithm: str = "a2c",
-        lr: float = 0.001,
-        batch_size: int = 32,
-        update_frequency: int = 4,
-        target_update_frequency: int = 100,
-        use_gpu: bool = False,
-        device: str | None = None,
-        num_workers: int = 4,
-        *,
-        env: Any = "CartPole-v1",
-        seed: int = 0,
-        settings: Mapping[str, Any] = NONE,
-    ):
-        super().__init__(
-            algorithm,
-            lr,
-            batch_size,
-            update_frequency,
-            target_update_frequency,
-            use_gpu,
-            device,
-            env=env,
-            seed=seed,
-            settings=settings,
-        )
-        self.env_factory = env
-        self.num_workers = num_workers
-        self.settings = {key: v for key, v in settings.items() if key.startswith("env.")}
-        self._pump: Pump | None = None
-
-    @checked
-    def start_async_training(self, parameter_server: Any = None) -> None:
-        """Starts the workers. Without a server the agent has one that steps as it would itself.
-
-        Call it from the main thread: workers end with the thread that started them.
-        """
-        if self._pump is not None:
-            raise ConfigError(
-                "this agent is training already; call stop_async_training before you start again"
-            )
-        from rookery.components.async_loop import Pump
-
-        self._pump = Pump(self, parameter_server, self.num_workers)
-
-    @checked
-    def stop_async_training(self) -> dict[str, Any]:
-        """Ends the workers, takes over what was learned, and returns the statistics.
-
-        What ended training before, such as a worker that was lost too often, is raised here.
-        """
-        if self._pump is not None:
-            pump, self._pump = self._pump, None
-            self.set_policy_parameters(pump.stop().arrays)
-            self.learner.learner_steps += pump.gradients
-        return self.get_training_stats()
-
-    @checked
-    def get_training_stats(self) -> dict[str, Any]:
-        """As of any agent; while workers are training, also what they have done so far."""
-        stats = super().get_training_stats()
-        return stats if self._pump is None else {**stats, **self._pump.stats()}
-
-
+@checked_methods
 class MultiAgentLearner:
     """Several agents in one environment, each with its own algorithm or settings.
 
@@ -386,20 +288,17 @@ class MultiAgentLearner:
     learner.get_best_agent("reward"); learner.ensemble_predict(obs)
     """
 
-    @checked
     def __init__(self, agents: dict[str, Any]):
         if not agents:
             raise ConfigError("there are no agents; give at least one, by name")
         self.agents = dict(agents)
 
-    @checked
     def train_agents(self, batches: GivenBatch) -> dict[str, dict[str, Any]]:
         """Has each agent learn from its own batch by name, or all of them from the same one."""
         apart = isinstance(batches, Mapping) and set(batches) <= set(self.agents)
         own: Any = batches if apart else dict.fromkeys(self.agents, batches)
         return {name: self.agents[name].learn_from_batch(batch) for name, batch in own.items()}
 
-    @checked
     def get_best_agent(self, metric: str = "reward") -> str:
         """Returns the name of the best: of the highest `reward`, or the lowest `loss`.
 
@@ -422,7 +321,6 @@ class MultiAgentLearner:
             score = float(agent.evaluate_policy().reward)
         return score
 
-    @checked
     def ensemble_predict(self, obs: Any) -> Any:
         """Returns what most agents would do; the mean of continuous actions.
 
@@ -431,8 +329,7 @@ class MultiAgentLearner:
         actions = [np.asarray(agent.act(obs)) for agent in self.agents.values()]
         if actions[0].dtype.kind == "f":
             return np.mean(actions, axis=0, dtype=actions[0].dtype)
-        votes = Counter(action.tobytes() for action in actions)
-        most = votes.most_common(1)[0][0]
+        most = mode(action.tobytes() for action in actions)
         return next(action for action in actions if action.tobytes() == most)[()]
 
 
@@ -455,20 +352,11 @@ def _usual(settings: Mapping[str, Any], batch_size: int, update_frequency: int) 
     }
 
 
-def _refuse_odd(settings: Mapping[str, Any], batch: int, update: int, target: int) -> None:
-    for key, argument in SETTLED.items():
-        if key in settings:
-            raise ConfigError(
-                f"settings has {key!r}, which is the argument {argument} here; give that"
-            )
+def _refuse_odd(settings: Mapping[str, Any]) -> None:
+    refuse_arguments(settings, SETTLED)
     for key in ("env.normalize_obs", "env.normalize_reward"):
         if settings.get(key):
             raise ConfigError(
                 f"settings has {key}, whose statistics no gradient carries to others; use a "
                 "wrapper in env.wrappers, such as NormalizeObservation, or leave it out"
             )
-    if min(batch, update, target) < 1:
-        raise ConfigError(
-            "batch_size, update_frequency and target_update_frequency are at least 1, got "
-            f"{batch}, {update} and {target}; leave them out for the defaults"
-        )

@@ -2,37 +2,58 @@
 
 Each worker is a process with its own environments and its own copy of the networks. It takes the
 newest parameters, plays, computes a gradient and hands it to the server, which applies it however
-many others have come meanwhile: how old gradients were is counted, and the server's staleness rule
-decides what they are worth. `worker_group.py` says why workers are processes.
+many others have come meanwhile. How old gradients were is counted, and the server's staleness rule
+decides what they are worth.
+
+`GradientWorkers` are a run's actors whose rings carry gradients instead of env steps: started,
+watched and replaced as any (`actors/local_group.py`). Processes, not threads: environments and
+small networks hold Python's lock most of the time. A gradient waits in its worker's ring until the
+server has it; the worker then begins the next one with the newest parameters.
 """
 
+import contextlib
 import threading
-import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from rookery import seeding
-from rookery.actors.policy import checked, recipe
-from rookery.components.agent_worker import Own
-from rookery.components.main_loop import WINDOW, MainLoop, integrated, leave
-from rookery.components.protocols import Server
-from rookery.components.worker_group import Gang
-from rookery.config.schema import Config, Mode
+from rookery.actors.local_group import ActorSeat, LocalActors
+from rookery.actors.messages import ActorGroupSetup, ActorReport
+from rookery.actors.policy import NONE, Recipe
+from rookery.components.agents import DistributedAgent
+from rookery.components.custom_policy import answer
+from rookery.components.environment import ENDLESS, DistributedEnvironment
+from rookery.components.experience import KEYS
+from rookery.components.loop_parts import LoopPlan, ServerLearner, capacity, played_elsewhere
+from rookery.components.main_loop import LoopConfig, MainLoop
+from rookery.components.protocols import checked_methods
+from rookery.components.replay_buffers import ReplayBufferPool
+from rookery.components.reporting import reporting
+from rookery.config.checks import Count, CountOr0
+from rookery.config.schema import ActorConfig, Config, EnvConfig, Mode, RunConfig
+from rookery.engines.engine import copies
+from rookery.envs.make import Factory, make_one
 from rookery.errors import ConfigError
-from rookery.event import Reason
+from rookery.event import Episode, Event
+from rookery.learner.weight_store import WeightStore
+from rookery.replay.limiter import Limiter
+from rookery.replay.replay import Inserted
+from rookery.replay.ring import Ring
 from rookery.runtime.signals import Interrupts
 from rookery.seeding import Role
-from rookery.server.gradient_worker import RunSetup
+from rookery.server.gradient_worker import BATCH, RunSetup, Setup, Update, schema_for
+from rookery.training.build import Parts
+from rookery.types import Array, EnvSpec, LearnResult
 
 WORKERS = 4
-TURN_S = 0.02  # the longest a turn waits for gradients
-ENDLESS = 1 << 62
+UNTIL_STOPPED = LoopPlan("env_steps", ENDLESS, None)
 
 
+@checked_methods
 class AsyncMainLoop(MainLoop):
     """A `MainLoop` whose workers learn by themselves.
 
@@ -46,93 +67,91 @@ class AsyncMainLoop(MainLoop):
     buffer itself is not looked at. Pausing, checkpoints and signals are as in `MainLoop`.
     """
 
-    @checked
     def __init__(
         self,
         environment: Any,
         replay_buffer: Any,
         agent: Any,
         parameter_server: Any = None,
-        config: Any = None,
-        num_workers: int | None = None,
-        num_async_workers: int | None = None,
+        config: LoopConfig | Mapping[str, Any] | None = None,
+        num_workers: Count | None = None,
+        num_async_workers: Count | None = None,
     ):
         super().__init__(environment, replay_buffer, agent, parameter_server, config)
         self.num_workers = agreed(num_workers, num_async_workers)
-        self.gang: Gang | None = None
         self.restarts = 0  # workers that were replaced
-        self.stale: dict[int, int] = {}  # versions that a gradient was old → how many were
+        self.stale: Counter[int] = Counter()  # versions that a gradient was old → how many were
 
-    @checked
     def run_async_training(
         self,
-        total_steps: int = 1_000_000,
-        evaluation_frequency: int = 0,
-        checkpoint_frequency: int = 0,
+        total_steps: Count = 1_000_000,
+        evaluation_frequency: CountOr0 = 0,
+        checkpoint_frequency: CountOr0 = 0,
     ) -> dict[str, Any]:
         """Trains until all workers together have played `total_steps` env steps.
 
         Evaluates and saves every so many env steps; 0 is never. Returns the progress.
+        `run_training` does the same, counted in episodes.
         """
-        if total_steps < 1 or min(evaluation_frequency, checkpoint_frequency) < 0:
-            raise ConfigError(
-                "training has at least 1 env step, and frequencies from 0 on, got "
-                f"{total_steps}, {evaluation_frequency} and {checkpoint_frequency}"
-            )
-        self._stopped.clear()
-        self._reason, began, before = None, time.monotonic(), self._seconds
-        with Interrupts() as interrupts:
-            self._join()
-            interrupts.begin()
-            self.gang = self._hire()
-            try:
-                while (reason := self._ending(interrupts, total_steps)) is None:
-                    last = self.env_steps
-                    self._turn(self.gang)
-                    self._seconds = before + time.monotonic() - began
-                    self._look(last, self.env_steps, evaluation_frequency, checkpoint_frequency)
-            finally:
-                gang, self.gang = self.gang, None
-                gang.close()
-            self._reason = reason
-            self._pull()
-            if interrupts.reason is not None or checkpoint_frequency:
-                self._save_by_itself()
-        leave(interrupts)
-        return self.get_training_progress()
-
-    def _hire(self) -> Gang:
-        agent = getattr(getattr(self.agent, "config", None), "actor", None)
-        return Gang(
-            hand_for(self.environment, self.replay_buffer, self.agent, self.num_workers),
-            self.num_workers,
-            self.agent.get_policy_parameters(),
-            self.parameter_server,
-            name=self.config.worker,
-            timeout_s=60.0 if agent is None else agent.env_step_timeout_s,
-            max_restarts=3 if agent is None else agent.max_restarts,
+        return self._train(
+            LoopPlan("env_steps", total_steps, None, evaluation_frequency, checkpoint_frequency)
         )
 
-    def _turn(self, gang: Gang) -> None:
-        gang.allow(self._running.is_set())
-        turn = gang.turn(TURN_S)
-        self.gradients += turn.gradients
-        self.refused = sum(n for code, n in gang.codes.items() if code not in ("ok", "duplicate"))
-        self.env_steps += turn.env_steps
-        self.episode += len(turn.ended)
-        self._returns.extend(episode.score for episode in turn.ended)
-        self.stale, self.restarts = dict(gang.ages), gang.restarts
+    def _build(self, plan: LoopPlan) -> Parts:
+        made_from = played_elsewhere(self, plan)
+        actor = getattr(getattr(self.agent, "config", None), "actor", ActorConfig())
+        config = Config(
+            run=RunConfig(mode=Mode.ASYNC, env_steps=ENDLESS),
+            actor=ActorConfig(
+                num=self.num_workers,
+                chunk=1,  # a worker that brought a gradient has worked
+                max_restarts=actor.max_restarts,
+                env_step_timeout_s=actor.env_step_timeout_s,
+            ),
+        )
+        spec, _ = made_from.spaces()
+        parameters, setups = self.agent.get_policy_parameters(), self._setups(made_from)
+        with contextlib.ExitStack() as stack:
+            store = WeightStore(parameters)
+            stack.callback(store.close)
+            workers = GradientWorkers(config, spec, parameters, setups, store.fd)
+            stack.callback(workers.close)
+            # they have the methods that the async loop calls, and not the classes
+            learner: Any = GradientApplier(self, workers, store)
+            queue: Any = GradientQueue(workers)
+            # the server may step whenever a gradient waits, and workers need not wait for it
+            limiter = Limiter(
+                warmup=0, samples_per_insert=1.0, batch=1, slack=2 * ENDLESS, sampleable=queue.ready
+            )
+            limiter.insert(ENDLESS)
+            stack.pop_all()
+        return Parts(config, spec, learner, workers, queue, limiter, store, counters=self.counters)
 
-    def _ending(self, interrupts: Interrupts, total_steps: int) -> Reason | None:
-        reason = self._why(interrupts, ENDLESS)
-        if reason is None and self.env_steps >= total_steps:
-            return Reason.ENV_STEPS
-        return reason
+    def _setups(self, made_from: Recipe) -> Callable[[int, int], Any]:
+        """Returns what worker i is built from, in its n-th incarnation: an agent, or a run."""
+        agent: Any = self.agent
+        env, factory = made_from.config.env, made_from.factory
+        own: Config | None = agent.recipe.config if hasattr(agent, "recipe") else None
+        if own is not None:
+            own = alone(replace(own, env=env), capacity(self, own), self.num_workers)
 
-    @checked
+        def setup(index: int, incarnation: int) -> Any:
+            first = 0 if own is None else own.run.seed
+            seed = seeding.integer(first, Role.ACTOR, index=index, incarnation=incarnation)
+            if own is None:
+                return OwnAgentSetup(agent, factory, env, seed)
+            return RunSetup(replace(own, run=replace(own.run, seed=seed)), factory)
+
+        return setup
+
+    def _note(self, event: Event) -> None:
+        super()._note(event)
+        if self.parts is not None:
+            self.restarts = cast(GradientWorkers, self.parts.actors).restarts
+
     def get_training_progress(self) -> dict[str, Any]:
         """As in `MainLoop`, with how old gradients were when they arrived, in versions."""
-        count = sum(self.stale.values())
+        count = self.stale.total()
         total = sum(age * n for age, n in self.stale.items())
         return {
             **super().get_training_progress(),
@@ -143,85 +162,112 @@ class AsyncMainLoop(MainLoop):
         }
 
 
-class Pump:
-    """Brings workers' gradients to a server in a thread, until it is stopped."""
+@checked_methods
+class AsyncAgent(DistributedAgent):
+    """An agent whose workers learn in the background (A3C, Mnih et al. 2016).
 
-    def __init__(self, agent: Any, parameter_server: Any, num: int):
-        self.server: Server = integrated(agent) if parameter_server is None else parameter_server
-        self.env_steps = self.episodes = self.gradients = 0
-        self._returns: deque[float] = deque(maxlen=WINDOW)
-        self._error: Exception | None = None
-        self._over = threading.Event()
-        hand = hand_for(agent, None, agent, agreed(num, None))
-        self.gang = Gang(hand, num, agent.get_policy_parameters(), self.server)
-        self._thread = threading.Thread(target=self._work, name="pump", daemon=True)
+    agent = AsyncAgent("a2c", num_workers=4, env="CartPole-v1")
+    agent.start_async_training()                 # returns at once
+    agent.get_training_stats()["gradients"]; agent.act(obs)
+    agent.stop_async_training()                  # the agent has what was learned
+
+    Workers are those of `AsyncMainLoop`: processes with environments and networks of their own.
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "a2c",
+        lr: float = 0.001,
+        batch_size: int = 32,
+        update_frequency: int = 4,
+        target_update_frequency: int = 100,
+        use_gpu: bool = False,
+        device: str | None = None,
+        num_workers: Count = 4,
+        *,
+        env: Any = "CartPole-v1",
+        seed: int = 0,
+        settings: Mapping[str, Any] = NONE,
+    ):
+        super().__init__(
+            algorithm,
+            lr,
+            batch_size,
+            update_frequency,
+            target_update_frequency,
+            use_gpu,
+            device,
+            env=env,
+            seed=seed,
+            settings=settings,
+        )
+        self.env_factory = env
+        self.num_workers = num_workers
+        self.settings = {key: v for key, v in settings.items() if key.startswith("env.")}
+        self._loop: AsyncMainLoop | None = None  # while it trains
+        self._error: Exception | None = None  # what ended training before it was stopped
+
+    def start_async_training(self, parameter_server: Any = None) -> None:
+        """Starts the workers. Without a server the agent has one that steps as it would itself.
+
+        Call it from the main thread: workers end with the thread that started them.
+        """
+        if self._loop is not None:
+            raise ConfigError(
+                "this agent is training already; call stop_async_training before you start again"
+            )
+        environment = DistributedEnvironment(self.env_factory, settings=self.settings)
+        buffer = ReplayBufferPool(1, self.config.replay.capacity)
+        loop = AsyncMainLoop(
+            environment, buffer, self, parameter_server, num_workers=self.num_workers
+        )
+        loop.parts = loop._build(UNTIL_STOPPED)
+        self._loop, self._error = loop, None
+        self._thread = threading.Thread(
+            target=self._train, args=(loop, loop.parts), name="training", daemon=True
+        )
         self._thread.start()
 
-    def _work(self) -> None:
+    def _train(self, loop: AsyncMainLoop, parts: Parts) -> None:
         try:
-            while not self._over.is_set():
-                turn = self.gang.turn(TURN_S)
-                self.gradients += turn.gradients
-                self.env_steps += turn.env_steps
-                self.episodes += len(turn.ended)
-                self._returns.extend(episode.score for episode in turn.ended)
-        except Exception as error:  # whatever it was, whoever stops this gets it
+            with reporting(loop, UNTIL_STOPPED) as report:
+                loop._drive(parts, UNTIL_STOPPED, Interrupts(), report)
+        except Exception as error:  # `stop_async_training` raises it, whatever it was
             self._error = error
 
-    def stop(self) -> Any:
-        """Ends the workers and returns the newest parameters."""
-        self._over.set()
-        self._thread.join()
-        self.gang.close()
-        if self._error is not None:
-            raise self._error
-        return self.server.get_parameters()
+    def stop_async_training(self) -> dict[str, Any]:
+        """Ends the workers, takes over what was learned, and returns the statistics.
 
-    def stats(self) -> dict[str, Any]:
-        returns = list(self._returns)
-        return {
-            "env_steps": self.env_steps,
-            "episodes": self.episodes,
-            "gradients": self.gradients,
-            "version": self.gang.version,
-            "mean_reward": float(np.mean(returns)) if returns else float("nan"),
-            "alive": self._error is None,
-        }
+        What ended training before, such as a worker that was lost too often, is raised here.
+        """
+        if self._loop is not None:
+            loop, self._loop = self._loop, None
+            loop.stop_training()
+            self._thread.join()
+            if loop.parts is not None:
+                loop.parts.close()
+            loop._pull()
+            if self._error is not None:
+                raise self._error
+        return self.get_training_stats()
+
+    def get_training_stats(self) -> dict[str, Any]:
+        """As of any agent; while workers are training, also what they have done so far."""
+        stats = super().get_training_stats()
+        if self._loop is None:
+            return stats
+        return {**stats, **self._loop.get_training_progress(), "alive": self._thread.is_alive()}
 
 
 def agreed(num_workers: int | None, num_async_workers: int | None) -> int:
     """Returns the number of workers, which has two names."""
     named = {number for number in (num_workers, num_async_workers) if number is not None}
-    if len(named) > 1 or any(number < 1 for number in named):
+    if len(named) > 1:
         raise ConfigError(
-            f"num_workers and num_async_workers are the same and at least 1, got {num_workers} and "
+            f"num_workers and num_async_workers are the same, got {num_workers} and "
             f"{num_async_workers}; give one of them"
         )
     return named.pop() if named else WORKERS
-
-
-def hand_for(
-    environment: Any, replay_buffer: Any, agent: Any, num: int
-) -> Callable[[int, int], Any]:
-    """Returns what makes worker i of `num`, in its n-th incarnation."""
-    factory = getattr(environment, "env_factory", None)
-    if factory is None:
-        raise ConfigError(
-            f"workers make environments of their own, and a {type(environment).__name__} has no "
-            "env_factory to make them with; give it one: an id, a class or a function"
-        )
-    if not hasattr(agent, "recipe"):
-        return lambda index, incarnation: Own(agent, factory, _seed(0, index, incarnation))
-    config, settings = agent.recipe.config, getattr(environment, "settings", {})
-    made_from = recipe(factory, settings)
-    capacity = int(getattr(replay_buffer, "capacity", config.replay.capacity))
-    plain = alone(replace(config, env=made_from.config.env), capacity, num)
-
-    def hand(index: int, incarnation: int) -> RunSetup:
-        seed = _seed(config.run.seed, index, incarnation)
-        return RunSetup(replace(plain, run=replace(plain.run, seed=seed)), made_from.factory)
-
-    return hand
 
 
 def alone(config: Config, capacity: int, num: int) -> Config:
@@ -231,12 +277,176 @@ def alone(config: Config, capacity: int, num: int) -> Config:
     return replace(
         config,
         run=replace(config.run, mode=Mode.SINGLE, env_steps=ENDLESS, episodes=None, minutes=None),
-        env=replace(config.env, check=False),
         actor=replace(actor, num=1, epsilon_steps=max(1, actor.epsilon_steps // num)),
         replay=replace(replay, learning_starts=warmup, capacity=max(warmup, capacity // num)),
         learner=replace(config.learner, publish_period=ENDLESS),
     )
 
 
-def _seed(seed: int, index: int, incarnation: int) -> int:
-    return seeding.integer(seed, Role.ACTOR, index=index, incarnation=incarnation)
+class GradientWorkers(LocalActors):
+    """Worker processes that compute gradients; they read parameters from a weight store."""
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        parameters: dict[str, Array],
+        setup_of: Callable[[int, int], Any],
+        weights_fd: int,
+    ):
+        """`setup_of` returns what worker i is built from, in its n-th incarnation."""
+        self.parameters, self._setup_of = parameters, setup_of
+        self.unreported = 0  # env steps that the loop was not told of yet
+        super().__init__(ActorGroupSetup(config, spec, weights_fd))
+
+    def _ring(self, number: int, incarnation: int) -> Ring:
+        ring = Ring.create(schema_for(self.parameters), 1)
+        ring.beat()
+        return ring
+
+    def _start(self, seat: ActorSeat) -> None:
+        ring_fd, weights_fd = copies(self.rings[seat.index].fd, self.setup.weights_fd)
+        own = self._setup_of(seat.number, seat.incarnation)
+        seat.host = self._start_role(
+            "rookery.server.gradient_worker:GradientWorker",
+            Setup(own, self.parameters, ring_fd, weights_fd),
+            name=f"worker-{seat.number}",
+            fds=[ring_fd, weights_fd],
+        )
+        seat.watch.started()
+
+    def reports(self) -> list[ActorReport]:
+        reports = super().reports()
+        self.unreported += sum(report.env_steps for report in reports)
+        return reports
+
+
+class ArrivedGradient(NamedTuple):
+    """A gradient that waits in its worker's ring."""
+
+    worker: int
+    ring: Ring
+    arrays: dict[str, Array]
+    version: int  # of the parameters that it was computed with
+    rows: None = None
+
+
+class GradientQueue:
+    """The workers' rings as a run's replay: its batches are gradients."""
+
+    version = 0
+
+    def __init__(self, workers: GradientWorkers):
+        self._workers, self._next = workers, 0
+        sizes = [array.size for array in workers.parameters.values()]
+        self._bounds = np.cumsum(sizes)[:-1]
+
+    def ready(self) -> bool:
+        """Returns whether a gradient waits."""
+        return any(ring.waiting for ring in self._workers.rings)
+
+    def insert(self) -> Inserted:
+        """Returns the env steps that workers have reported since the last call."""
+        steps, self._workers.unreported = self._workers.unreported, 0
+        return Inserted(-1, 0, steps)
+
+    def sample(self, batch: int, *, beta: float = 1.0) -> ArrivedGradient:
+        """Returns the next gradient that waits, from the workers in turn."""
+        rings = self._workers.rings
+        turn = [(self._next + i) % len(rings) for i in range(len(rings))]
+        worker = next(index for index in turn if rings[index].waiting)
+        self._next = worker + 1
+        columns = rings[worker].columns
+        parts = np.split(columns["gradient"][0].copy(), self._bounds)
+        named = zip(self._workers.parameters.items(), parts, strict=True)
+        arrays = {name: part.reshape(array.shape) for (name, array), part in named}
+        return ArrivedGradient(worker, rings[worker], arrays, int(columns["version"][0]) - 1)
+
+    def close(self) -> None:
+        """Rings are the workers'."""
+
+
+class GradientApplier(ServerLearner):
+    """The parameter server as a run's learner: it applies gradients, and publishes what came of it.
+
+    To the server, workers are parts of one client, `name/i`.
+    """
+
+    def __init__(self, loop: "AsyncMainLoop", workers: GradientWorkers, store: WeightStore):
+        super().__init__(loop)
+        self._async_loop, self._store, self._version = loop, store, -1
+        self._names = [f"{loop.config.worker}/{seat.number}" for seat in workers.seats]
+        for name in self._names:
+            loop.parameter_server.register_worker(name)
+        self._publish()
+
+    def learn(self, gradient: ArrivedGradient) -> LearnResult:
+        """Hands a gradient over; what it changed is published before its worker continues."""
+        age = max(0, self._version - gradient.version)
+        receipt = self._loop.parameter_server.push_gradients(
+            self._names[gradient.worker], gradient.arrays, version=gradient.version
+        )
+        self._loop.count_gradient(receipt)
+        if isinstance(self._loop.agent, DistributedAgent):  # its next parameters are a step newer
+            self._loop.agent.owed += 1
+        self._async_loop.stale[age] += 1
+        self._publish()
+        gradient.ring.consume(gradient.ring.committed)
+        return LearnResult(None, {"staleness": float(age)})
+
+    def _publish(self) -> None:
+        """Publishes the server's newest parameters. Versions of a store begin with 1."""
+        newer = self._loop.parameter_server.get_parameters(newer_than=self._version)
+        if newer is not None:
+            self._version = newer.version
+            self._store.publish(newer.arrays, version=newer.version + 1)
+
+    def close(self) -> None:
+        leave = getattr(self._loop.parameter_server, "unregister_worker", None)
+        for name in self._names if leave is not None else ():
+            leave(name)  # type: ignore[misc]
+
+
+class OwnAgentSetup(NamedTuple):
+    """What a worker is built from that plays with a copy of a user's own agent."""
+
+    agent: Any
+    env_factory: Factory | None
+    env: EnvConfig
+    seed: int
+
+    made_by: str = "rookery.components.async_loop:OwnAgentWorker"
+
+
+class OwnAgentWorker:
+    """Plays one environment with a user's agent, a batch at a time; keeps nothing."""
+
+    def __init__(self, setup: OwnAgentSetup):
+        self.agent, self.env_steps, self.ended = setup.agent, 0, list[Episode]()
+        self.env = make_one(setup.env, setup.env_factory)
+        self._obs = self.env.reset(seed=setup.seed)[0]
+        self._score, self._length = 0.0, 0
+
+    def load(self, parameters: Mapping[str, Array], steps: int) -> None:
+        self.agent.set_policy_parameters(dict(parameters))
+
+    def step(self) -> Update | None:
+        played = self._played(int(getattr(self.agent, "batch_size", BATCH)))
+        columns = zip(KEYS, zip(*played, strict=True), strict=True)
+        gradients = self.agent.compute_gradients({key: np.stack(each) for key, each in columns})
+        return Update(gradients) if gradients else None
+
+    def _played(self, count: int) -> Iterator[tuple[Any, ...]]:
+        """Yields steps, as values of KEYS."""
+        for _ in range(count):
+            obs, action = self._obs, answer(self.agent, self._obs)
+            after, reward, terminated, truncated, _ = self.env.step(action)
+            self._obs, self.env_steps = after, self.env_steps + 1
+            self._score, self._length = self._score + float(reward), self._length + 1
+            if terminated or truncated:
+                self.ended.append(Episode(self._score, self._length))
+                self._score, self._length, self._obs = 0.0, 0, self.env.reset()[0]
+            yield obs, action, np.float32(reward), after, np.bool_(terminated), np.bool_(truncated)
+
+    def close(self) -> None:
+        self.env.close()

@@ -1,7 +1,7 @@
 """A user's own policy where an algorithm is expected: actors ask it for one action at a time.
 
-It travels over the board like weights, as bytes: whoever plays has the newest one. They come from
-the process that started the players and from nowhere else.
+It is published like weights, as bytes in the weight store, so that actors have the newest one. The
+bytes come only from the process that started the actors.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,17 @@ from torch import Tensor, nn
 from rookery.algorithms.algorithm import Acted, Algorithm
 from rookery.config.algorithms import AlgoConfig
 from rookery.config.schema import EnvConfig, NetConfig
+from rookery.engines.pickling import pickled
 from rookery.envs.spaces import SpaceCodec
 from rookery.errors import ConfigError
 from rookery.types import Array, EnvSpec, Floats, Obs
 
-NAME = "rookery.components.custom_policy:Guest"
+NAME = "rookery.components.custom_policy:UserPolicy"
 LEAST_ROOM = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuestConfig(AlgoConfig):
+class UserPolicyConfig(AlgoConfig):
     """What it is built from."""
 
     name: str = NAME
@@ -32,7 +33,7 @@ class GuestConfig(AlgoConfig):
     room: int = LEAST_ROOM  # bytes that a policy may have
 
 
-class Parcel(nn.Module):
+class PickledPolicy(nn.Module):
     """Bytes as a network's state."""
 
     size: Tensor
@@ -44,17 +45,17 @@ class Parcel(nn.Module):
         self.register_buffer("raw", torch.zeros(room, dtype=torch.uint8))
 
 
-class Guest(Algorithm):
+class UserPolicy(Algorithm):
     """Asks a policy of the user's what to do. It has nothing that could be learned."""
 
-    Settings = GuestConfig
+    Settings = UserPolicyConfig
 
-    def __init__(self, config: GuestConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
-        assert config.codec is not None, "whoever invites a guest gives it"
+    def __init__(self, config: UserPolicyConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
+        assert config.codec is not None, "the environment gives it"
         self.spec, self.codec = spec, config.codec
-        self._parcel = Parcel(config.room)
-        self.acting = self._parcel
-        self.networks = nn.ModuleDict({"parcel": self._parcel})
+        self._pickled = PickledPolicy(config.room)
+        self.acting = self._pickled
+        self.networks = nn.ModuleDict({"pickled": self._pickled})
         self._known, self._policy = b"", None
 
     def act(
@@ -75,10 +76,10 @@ class Guest(Algorithm):
 
     def _one(self, obs: Obs, index: int) -> Any:
         one = {k: leaf[index : index + 1] for k, leaf in self.spec.unpack(obs).items()}
-        return _first(self.codec.decode(self.spec.pack(one)))
+        return self.codec.decode_one(self.spec.pack(one))
 
     def _unpacked(self) -> Any:
-        raw = self._parcel.raw[: int(self._parcel.size)].numpy().tobytes()
+        raw = self._pickled.raw[: int(self._pickled.size)].numpy().tobytes()
         if raw != self._known:
             self._known, self._policy = raw, cloudpickle.loads(raw)
         return self._policy
@@ -90,35 +91,22 @@ def answer(policy: Any, obs: Any) -> Any:
 
 
 def packed(policy: Any) -> bytes:
-    """Returns a policy as bytes; refuses what is none, or cannot travel."""
+    """Returns a policy as bytes; raises ConfigError for what is none or cannot be pickled."""
     if not (hasattr(policy, "act") or callable(policy)):
         raise ConfigError(
             f"a policy has act(obs), or is a function of an observation, got {policy!r}; give an "
             "agent, an InferencePolicy, or an object of yours"
         )
-    try:
-        raw: bytes = cloudpickle.dumps(policy)
-    except Exception as error:  # a user's object may refuse to be pickled in any way
-        raise ConfigError(
-            f"this policy cannot be sent to other processes ({type(error).__name__}: {error}); "
-            "leave out what holds files, locks or devices"
-        ) from error
-    return raw
+    return pickled(policy, "this policy")
 
 
 def arrays_for(raw: bytes, room: int) -> dict[str, Array]:
-    """Returns what a board of that room publishes."""
+    """Returns what a weight store with that room publishes."""
     bytes_ = np.zeros(room, dtype=np.uint8)
     bytes_[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
     return {"size": np.array([len(raw)]), "raw": bytes_}
 
 
 def room_for(raw: bytes) -> int:
-    """Returns a room that the policy may still grow in."""
-    return max(LEAST_ROOM, 2 * len(raw))
-
-
-def _first(batch: Any) -> Any:
-    if isinstance(batch, dict):
-        return {name: _first(part) for name, part in batch.items()}
-    return batch[0]
+    """Returns a power of two, so that a policy that grows a little needs no other workers."""
+    return max(LEAST_ROOM, 2 << len(raw).bit_length())

@@ -10,17 +10,20 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from rookery.actors.local_group import LocalActors
-from rookery.actors.policy import NONE, checked, recipe
+from rookery.actors.messages import ActorGroupSetup
+from rookery.actors.policy import NONE, recipe
 from rookery.algorithms import Algorithm, build_algorithm, row_spec
+from rookery.api.rollout_worker import joined, taken
 from rookery.components import custom_policy
-from rookery.components.custom_policy import GuestConfig
-from rookery.components.experience import each, joined, keys_of, steps_in
+from rookery.components.custom_policy import UserPolicyConfig
+from rookery.components.experience import each, keys_of, steps_in
+from rookery.components.protocols import checked_methods
+from rookery.config.checks import Count, one_of
 from rookery.config.schema import ActorConfig, Config, Engine, EnvConfig, Mode
 from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs
@@ -29,32 +32,23 @@ from rookery.event import Episode
 from rookery.learner.weight_store import WeightStore
 from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import arrays_of, load_arrays
-from rookery.replay.ring import Ring
 from rookery.types import Array, End, EnvSpec
 
 WINDOW = 100  # episodes in the running means
+ENDLESS = 1 << 62  # env steps of a run without a limit
 PIECE = 512  # env steps that a worker plays before its ring is drained
-ENDLESS = 1 << 62
 
 
-class Source(NamedTuple):
-    """Where actions come from."""
-
-    config: Config  # of the network that chooses
-    weights: dict[str, Array]
-    epsilon: float  # share of random actions
-
-
-class Stage(NamedTuple):
-    """Workers, for one kind of policy and one limit of steps."""
+class StartedWorkers(NamedTuple):
+    """Workers, for one kind of network and one limit of steps."""
 
     made_for: tuple[Any, ...]
     actors: LocalActors
-    board: WeightStore
-    spec: EnvSpec
+    weight_store: WeightStore
     algorithm: Algorithm  # never plays: it knows which parameters act
 
 
+@checked_methods
 class DistributedEnvironment:
     """Plays environments in `num_workers` processes, one in each.
 
@@ -70,35 +64,29 @@ class DistributedEnvironment:
     `epsilon`. With `use_gpu`, or a `device`, workers ask networks there.
     """
 
-    @checked
     def __init__(
         self,
         env_factory: Any,
-        num_workers: int = 4,
+        num_workers: Count = 4,
         use_gpu: bool = False,
         device: str | None = None,
         *,
         seed: int = 0,
-        engine: str = "processes",
+        engine: Annotated[str, one_of(Engine.PROCESSES, Engine.INLINE)] = "processes",
         settings: Mapping[str, Any] = NONE,
     ):
         """`settings` may have those of `env`, by their dotted names."""
-        if num_workers < 1 or engine not in (Engine.PROCESSES, Engine.INLINE):
-            raise ConfigError(
-                f"an environment has at least 1 worker and the engine processes or inline, got "
-                f"{num_workers} and {engine!r}; leave them out for 4 processes"
-            )
         self.env_factory, self.num_workers, self.seed = env_factory, num_workers, seed
         self.settings = dict(settings)
         self.devices = _devices(use_gpu, device)
         self._engine = Engine(engine)
         self._made_from = recipe(env_factory, settings)
         self._shown = _shown(self._made_from.shown())
-        self._stage: Stage | None = None
+        self._workers: StartedWorkers | None = None
         self._release = weakref.finalize(self, lambda: None)
         self._policy: Any = None
-        self._open: list[dict[str, Array]] = []  # by worker: the row whose successor is to come
-        self._left: list[dict[str, Array]] = []  # steps that nobody was given yet
+        self._rows: list[list[dict[str, Array]]] = [[] for _ in range(num_workers)]  # by worker
+        self._left: list[dict[str, Array]] = []  # steps that no call has returned yet
         self._ended: deque[Episode] = deque(maxlen=WINDOW)
         self._env_steps = self._episodes = self._restarts = 0
 
@@ -112,81 +100,68 @@ class DistributedEnvironment:
         """What a buffer for these experiences is made with."""
         return keys_of(self.spec)
 
-    @checked
     def generate_experiences(
-        self, policy: Any, num_episodes: int, max_steps_per_episode: int = 1000
+        self, policy: Any, num_episodes: Count, max_steps_per_episode: Count = 1000
     ) -> list[dict[str, Any]]:
         """Plays so many whole episodes and returns their steps, episode by episode.
 
         An episode that is cut at `max_steps_per_episode` is truncated there.
         """
-        _refuse_less_than_one("num_episodes", num_episodes)
-        stage, source = self._prepared(policy, max_steps_per_episode)
-        if self._open:  # steps were played before: their episodes are left
+        workers = self._prepared(policy, max_steps_per_episode)
+        if self._left:  # steps were played before: their episodes are left
             self.reset_environments()
         each_plays, rest = divmod(num_episodes, self.num_workers)
-        played: list[list[dict[str, Array]]] = [[] for _ in range(self.num_workers)]
-        for episodes, workers in ((each_plays, self.num_workers), (1, rest)):
-            if episodes and workers:
-                self._play(stage, source, played, workers=workers, episodes=episodes)
-        steps = [self._steps(pieces) for pieces in played if pieces]
-        self._open.clear()
-        return [step for own in steps for step in each(own)]
+        for episodes, count in ((each_plays, self.num_workers), (1, rest)):
+            if episodes and count:
+                self._play(workers, count, episodes=episodes)
+        return [step for steps in self._steps() for step in each(steps)]
 
-    @checked
-    def generate_batch_experiences(self, policy: Any, batch_size: int) -> dict[str, Array]:
+    def generate_batch_experiences(self, policy: Any, batch_size: Count) -> dict[str, Array]:
         """Plays on and returns so many steps: key → [B, ...].
 
         A few more are played than asked for, and given out by the next call.
         """
-        _refuse_less_than_one("batch_size", batch_size)
-        made_for = self._stage.made_for[-1] if self._stage else None
-        stage, source = self._prepared(policy, made_for)
-        self._open = self._open or [{} for _ in range(self.num_workers)]
+        made_for = self._workers.made_for[-1] if self._workers else None
+        workers = self._prepared(policy, made_for)
         while (missing := batch_size - _size(self._left)) > 0:
             share = min(PIECE, -(-missing // self.num_workers) + 1)
-            played: list[list[dict[str, Array]]] = [[] for _ in range(self.num_workers)]
-            self._play(stage, source, played, workers=self.num_workers, env_steps=share)
-            self._left += [self._steps(pieces, i) for i, pieces in enumerate(played)]
+            self._play(workers, self.num_workers, env_steps=share)
+            self._left += self._steps()
         whole = joined(self._left)
         self._left = [{key: column[batch_size:] for key, column in whole.items()}]
         return {key: column[:batch_size] for key, column in whole.items()}
 
-    @checked
     def update_policy(self, params: Mapping[str, Any]) -> None:
         """Has workers play with these parameters, by the names that the agent's have.
 
         It counts until the next call that brings a policy of its own: with None for the policy,
         `generate_experiences` plays on with these.
         """
-        if self._stage is None:
+        if self._workers is None:
             raise ConfigError(
-                "nobody plays yet, so nothing is known of the network that these parameters belong "
-                "to; call generate_experiences with a policy first"
+                "no workers play yet, so the network that these parameters belong to is not "
+                "known; call generate_experiences with a policy first"
             )
-        algorithm = self._stage.algorithm
+        algorithm = self._workers.algorithm
         params = {name: np.array(array) for name, array in params.items()}
         if set(params) == set(algorithm.acting.state_dict()):
             load_arrays(algorithm.acting, params)
         else:
             load_arrays(algorithm.networks, {**arrays_of(algorithm.networks), **params})
-        self._stage.board.publish(arrays_of(algorithm.acting))
+        self._workers.weight_store.publish(arrays_of(algorithm.acting))
         self._policy = None
 
-    @checked
     def reset_environments(self) -> None:
         """Leaves the episodes that are being played, and begins new ones."""
-        self._left.clear()
-        self._open.clear()
-        if self._stage is not None:
-            self._stage.actors.cut()
-            for ring in self._stage.actors.rings:
+        self._forget_steps()
+        if self._workers is not None:
+            self._workers.actors.cut()
+            for ring in self._workers.actors.rings:
                 ring.consume(ring.committed)
 
-    @checked
     def get_environment_stats(self) -> dict[str, Any]:
         """Returns counts, and means over the last 100 episodes (nan before the first)."""
-        actors = self._stage.actors if self._stage else None
+        actors = self._workers.actors if self._workers else None
         scores, lengths = [e.score for e in self._ended], [e.length for e in self._ended]
         return {
             "environment": self.spec.name,
@@ -199,59 +174,49 @@ class DistributedEnvironment:
             "pids": actors.pids if actors else {},
         }
 
-    @checked
     def shutdown(self) -> None:
         """Ends the workers. May be called again; the next steps start new ones."""
-        if self._stage is not None:
-            self._restarts += self._stage.actors.restarts
-            self._stage = None
-        self._left.clear()
-        self._open.clear()
+        if self._workers is not None:
+            self._restarts += self._workers.actors.restarts
+            self._workers = None
+        self._forget_steps()
         self._release()
 
     def __enter__(self) -> "DistributedEnvironment":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.shutdown()
 
     # Workers and what they play with.
 
-    def _prepared(self, policy: Any, limit: int | None) -> tuple[Stage, Source]:
+    def _prepared(self, policy: Any, limit: int | None) -> StartedWorkers:
         """Returns workers that have this policy; None is the one they have."""
-        if policy is None and self._stage is not None:
-            weights = arrays_of(self._stage.algorithm.acting)
-            epsilon = float(getattr(self._policy, "epsilon", 0.0))
-            return self._stage, Source(self._stage.actors.config, weights, epsilon)
         if policy is None:
-            raise ConfigError("nobody has a policy yet, got None; give one with the first call")
-        source = self._source(policy)
-        stage = self._staged(source, limit)
-        load_arrays(stage.algorithm.acting, source.weights)
-        stage.board.publish(source.weights)
+            if self._workers is None:
+                raise ConfigError("no policy was given yet, got None; give one with the first call")
+            return self._workers
+        config, weights = self._network_of(policy)
+        made_for = (config.algo, config.net, limit)
+        if self._workers is None or self._workers.made_for != made_for:
+            self.shutdown()
+            self._workers = self._started(made_for, self._config(config, limit), weights)
+        load_arrays(self._workers.algorithm.acting, weights)
+        self._workers.weight_store.publish(weights)
         self._policy = policy
-        return stage, source
+        return self._workers
 
-    def _source(self, policy: Any) -> Source:
+    def _network_of(self, policy: Any) -> tuple[Config, dict[str, Array]]:
+        """Returns the settings and weights of a policy's network, or of a user's policy."""
         if hasattr(policy, "recipe") and hasattr(policy, "get_weights"):
-            self._refuse_strangers(policy)
-            epsilon = float(getattr(policy, "epsilon", 0.0))
-            return Source(policy.recipe.config, policy.get_weights(), epsilon)
+            self._refuse_other_spaces(policy)
+            return policy.recipe.config, policy.get_weights()
         raw = custom_policy.packed(policy)
         room = custom_policy.room_for(raw)
-        known = self._stage.actors.config.algo if self._stage else None
-        if isinstance(known, GuestConfig) and len(raw) <= known.room:
-            room = known.room
-        algo = GuestConfig(codec=self._shown.codec, room=room)
-        config = replace(self._made_from.config, algo=algo)
-        return Source(config, custom_policy.arrays_for(raw, room), 0.0)
+        algo = UserPolicyConfig(codec=self._shown.codec, room=room)
+        return replace(self._made_from.config, algo=algo), custom_policy.arrays_for(raw, room)
 
-    def _refuse_strangers(self, policy: Any) -> None:
+    def _refuse_other_spaces(self, policy: Any) -> None:
         theirs = getattr(policy, "codec", self._shown.codec)
         if (theirs.leaves, theirs.action) != (self.spec.obs, self.spec.action):
             raise ConfigError(
@@ -259,41 +224,30 @@ class DistributedEnvironment:
                 f"actions are others than those of {self.spec.name}; make it with env=env_factory"
             )
 
-    def _staged(self, source: Source, limit: int | None) -> Stage:
-        made_for = (source.config.algo, source.config.net, limit)
-        if self._stage is not None and self._stage.made_for == made_for:
-            return self._stage
-        self.shutdown()
-        config = self._config(source.config, limit)
+    def _started(
+        self, made_for: tuple[Any, ...], config: Config, weights: dict[str, Array]
+    ) -> StartedWorkers:
         algorithm = build_algorithm(config, self.spec)
-        spec = row_spec(self.spec, algorithm)
+        spec, factory = row_spec(self.spec, algorithm), self._made_from.factory
         with contextlib.ExitStack() as stack:
-            board = WeightStore(source.weights)
-            stack.callback(board.close)
-            board.publish(source.weights)
-            actors = LocalActors(
-                config,
-                spec,
-                weights_fd=board.fd,
-                factory=self._made_from.factory,
-                memory=algorithm.memory,
-            )
-            stack.callback(actors.close)
+            store = stack.enter_context(contextlib.closing(WeightStore(weights)))
+            store.publish(weights)
+            setup = ActorGroupSetup(config, spec, store.fd, factory, memory=algorithm.memory)
+            actors = stack.enter_context(contextlib.closing(LocalActors(setup)))
             self._release = weakref.finalize(self, stack.pop_all().close)
-        self._stage = Stage(made_for, actors, board, spec, algorithm)
-        return self._stage
+        return StartedWorkers(made_for, actors, store, algorithm)
 
     def _config(self, config: Config, limit: int | None) -> Config:
         """Returns the settings of the workers: those of the network, in these environments."""
         env = self._made_from.config.env
         if limit is not None:
-            _refuse_less_than_one("max_steps_per_episode", limit)
             env = limited(env, limit)
         run = config.run
         actor = ActorConfig(
             num=self.num_workers,
             envs=1,
-            chunk_episodes=1,
+            chunk=PIECE,
+            chunk_episodes=None if config.algo.on_policy else 1,
             pull_period=1,
             devices=self.devices,
             env_step_timeout_s=config.actor.env_step_timeout_s,
@@ -313,41 +267,38 @@ class DistributedEnvironment:
 
     def _play(
         self,
-        stage: Stage,
-        source: Source,
-        played: list[list[dict[str, Array]]],
+        workers: StartedWorkers,
+        count: int,
         *,
-        workers: int,
         env_steps: int = 1,
         episodes: int | None = None,
     ) -> None:
-        """Has the first so many workers play; what they wrote is put to each one's pieces."""
-        for reports in stage.actors.collect(env_steps, [source.epsilon] * workers, episodes):
-            for pieces, ring in zip(played, stage.actors.rings, strict=True):
+        """Has the first so many workers play; what they wrote is put to each one's rows."""
+        epsilon = float(getattr(self._policy, "epsilon", 0.0))
+        for reports in workers.actors.collect(env_steps, [epsilon] * count, episodes):
+            for pieces, ring in zip(self._rows, workers.actors.rings, strict=True):
                 if ring.waiting:
-                    pieces.append(_taken(ring))
+                    pieces.append(taken(ring))
             for report in reports:
                 self._ended.extend(report.ended)
                 self._episodes += len(report.ended)
                 self._env_steps += report.env_steps
 
-    def _steps(self, pieces: list[dict[str, Array]], worker: int | None = None) -> dict[str, Array]:
-        """Returns the steps of a worker's rows; the last one waits for what it led to."""
-        if worker is not None and self._open[worker]:
-            pieces = [self._open[worker], *pieces]
-        rows = joined(pieces)
-        if worker is not None:
-            running = rows["end"][-1] == End.RUNNING
-            self._open[worker] = {k: c[-1:] for k, c in rows.items()} if running else {}
-        return steps_in(rows, self.spec, self._shown.codec)
+    def _steps(self) -> list[dict[str, Array]]:
+        """Returns the steps of each worker's rows; its last row waits for what it leads to."""
+        found = []
+        for worker, pieces in enumerate(self._rows):
+            if pieces:
+                rows = joined(pieces)
+                running = rows["end"][-1] == End.RUNNING
+                self._rows[worker] = [{k: c[-1:] for k, c in rows.items()}] if running else []
+                found.append(steps_in(rows, self.spec, self._shown.codec))
+        return found
 
-
-def _taken(ring: Ring) -> dict[str, Array]:
-    """Takes all rows out of a worker's ring."""
-    slots = ring.slots(ring.consumed, ring.committed - ring.consumed)
-    rows = {name: column[slots].copy() for name, column in ring.columns.items()}
-    ring.consume(ring.committed)
-    return rows
+    def _forget_steps(self) -> None:
+        self._left.clear()
+        for pieces in self._rows:
+            pieces.clear()
 
 
 def _size(pieces: list[dict[str, Array]]) -> int:
@@ -380,8 +331,3 @@ def _devices(use_gpu: bool, device: str | None) -> tuple[str, ...]:
     if device is None and not use_gpu:
         return ()
     return (str(pick_device(device or "cuda:0", "device")),)
-
-
-def _refuse_less_than_one(name: str, number: int) -> None:
-    if number < 1:
-        raise ConfigError(f"{name} must be at least 1, got {number}; leave it out for the default")

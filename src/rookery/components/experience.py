@@ -10,32 +10,40 @@
 
 Of a Dict the parts are keys of their own, `obs.name` and `next_obs.name`; where it is nested, names
 are joined with "/". Batches may also have `weight` and `rows`, as prioritised buffers give them,
-and `discount`, where somebody has folded several steps into one.
+and `discount`, where several steps are folded into one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rookery.components.protocols import Experience
+from rookery.config.algorithms import RolloutConfig
 from rookery.config.schema import Config
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.vector import learned_reward
 from rookery.errors import ConfigError
+from rookery.event import Episode
+from rookery.replay.batches import picked
 from rookery.replay.ring import obs_column
-from rookery.types import Array, ArrayBatch, Batch, End, EnvSpec
+from rookery.replay.rollouts import advantages
+from rookery.types import ADVANTAGE, RETURN, Array, ArrayBatch, Batch, End, EnvSpec, Floats
 
-OBS, NEXT_OBS = "obs", "next_obs"
-KEYS = (OBS, "action", "reward", NEXT_OBS, "terminated", "truncated")
+KEYS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+NEXT = "next_"  # before the keys of the observations that steps led to
 ROWS, WEIGHT = "rows", "weight"
 
 
 def keys_of(spec: EnvSpec) -> tuple[str, ...]:
     """Returns the keys that steps of this environment have."""
     leaves = [obs_column(leaf.name) for leaf in spec.obs]
-    after = [f"next_{leaf}" for leaf in leaves]
-    return (*leaves, *KEYS[1:3], *after, *KEYS[4:])
+    return (*leaves, "action", "reward", *(NEXT + leaf for leaf in leaves), *KEYS[4:])
+
+
+def _leaves(columns: Mapping[str, Any], spec: EnvSpec, prefix: str = "") -> dict[str, Any]:
+    """Returns the columns that hold observations, by the leaves' names."""
+    return {leaf.name: columns[prefix + obs_column(leaf.name)] for leaf in spec.obs}
 
 
 def steps_in(rows: Mapping[str, Array], spec: EnvSpec, codec: SpaceCodec) -> dict[str, Array]:
@@ -49,26 +57,36 @@ def steps_in(rows: Mapping[str, Array], spec: EnvSpec, codec: SpaceCodec) -> dic
     for name in ("episode", "incarnation"):
         follows &= rows[name][before] == rows[name][after]
     now = np.flatnonzero(follows)
-    leaves = {leaf.name: rows[obs_column(leaf.name)] for leaf in spec.obs}
+    leaves = _leaves(rows, spec)
+    seen, following = (
+        codec.decode_leaves({name: leaf[index] for name, leaf in leaves.items()})
+        for index in (now, now + 1)
+    )
     return {
-        **_flat(OBS, codec.decode(spec.pack({k: leaf[now] for k, leaf in leaves.items()}))),
+        **{obs_column(name): leaf for name, leaf in seen.items()},
         "action": codec.decode_action(rows["action"][now]),
         "reward": rows["reward"][now],
-        **_flat(NEXT_OBS, codec.decode(spec.pack({k: v[now + 1] for k, v in leaves.items()}))),
+        **{NEXT + obs_column(name): leaf for name, leaf in following.items()},
         "terminated": end[now + 1] == End.TERMINATED,
         "truncated": end[now + 1] == End.TRUNCATED,
     }
+
+
+def episodes_in(steps: Sequence[Experience]) -> tuple[Episode, ...]:
+    """Returns the episodes of steps in their order. The last one may be cut without a flag."""
+    found, score, length = [], 0.0, 0
+    for step in steps:
+        score, length = score + float(step["reward"]), length + 1
+        if step["terminated"] or step["truncated"]:
+            found.append(Episode(score, length))
+            score, length = 0.0, 0
+    return (*found, Episode(score, length)) if length else tuple(found)
 
 
 def each(steps: Mapping[str, Array]) -> list[dict[str, Any]]:
     """Returns [B, ...] arrays as B dictionaries."""
     columns = [list(column) for column in steps.values()]
     return [dict(zip(steps, step, strict=True)) for step in zip(*columns, strict=True)]
-
-
-def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
-    """Puts arrays of steps one after another."""
-    return {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
 
 
 def batch_of(
@@ -78,17 +96,24 @@ def batch_of(
     if isinstance(steps, Batch):
         return steps
     _refuse_what_is_missing(steps, config, spec)
+    if config.algo.on_policy and "discount" not in steps:
+        raise _more_than_single_steps(config, spec)
+    return encoded(steps, config, spec, codec)
+
+
+def encoded(steps: Experience, config: Config, spec: EnvSpec, codec: SpaceCodec) -> ArrayBatch:
+    """Turns single steps into a batch in the form in which networks take it."""
     action = codec.encode_action(steps["action"])
     size = len(action)
     reward = np.asarray(steps["reward"], dtype=np.float32)
     ended = np.asarray(steps["terminated"], dtype=np.bool_)
     discount = steps.get("discount", np.where(ended, 0.0, config.algo.gamma))
     return Batch(
-        obs=codec.encode(_nested(OBS, steps), size),
+        obs=spec.pack(codec.encode_leaves(_leaves(steps, spec), size)),
         action=action,
         reward=learned_reward(reward, config.env),
         discount=np.asarray(discount, dtype=np.float32),
-        next_obs=codec.encode(_nested(NEXT_OBS, steps), size),
+        next_obs=spec.pack(codec.encode_leaves(_leaves(steps, spec, NEXT), size)),
         weight=np.asarray(steps.get(WEIGHT, np.ones(size)), dtype=np.float32),
         rows=np.asarray(steps.get(ROWS, np.arange(size)), dtype=np.int64),
     )
@@ -102,38 +127,45 @@ def _refuse_what_is_missing(steps: Experience, config: Config, spec: EnvSpec) ->
             f"{', '.join(missing)}"
         )
     algo, several = config.algo, config.algo.n_step > 1 and "discount" not in steps
-    if algo.on_policy or algo.sequence or spec.frame_stack > 1 or several:
-        raise ConfigError(
-            f"algo.name {algo.name} with algo.n_step {algo.n_step} and env.frame_stack "
-            f"{spec.frame_stack} learns from more than single steps, and a batch by keys has no "
-            "more; give a rookery.types.Batch, or use AsyncMainLoop, whose workers make their own"
-        )
+    if algo.sequence or spec.frame_stack > 1 or several:
+        raise _more_than_single_steps(config, spec)
 
 
-def _flat(name: str, obs: Any) -> dict[str, Array]:
-    if not isinstance(obs, dict):
-        return {name: obs}
-    return {f"{name}.{path}": leaf for path, leaf in _leaves(obs)}
+def _more_than_single_steps(config: Config, spec: EnvSpec) -> ConfigError:
+    return ConfigError(
+        f"algo.name {config.algo.name} with algo.n_step {config.algo.n_step} and env.frame_stack "
+        f"{spec.frame_stack} learns from more than single steps, and a batch by keys has no "
+        "more; give a rookery.types.Batch, or use AsyncMainLoop, whose workers make their own"
+    )
 
 
-def _leaves(obs: Mapping[str, Any], above: str = "") -> list[tuple[str, Array]]:
-    found: list[tuple[str, Array]] = []
-    for key, value in obs.items():
-        nested = isinstance(value, Mapping)
-        found += _leaves(value, f"{above}{key}/") if nested else [(f"{above}{key}", value)]
-    return found
+def rollout_batches(
+    batch: ArrayBatch,
+    ended: Array,
+    values: tuple[Floats, Floats],
+    algo: RolloutConfig,
+    size: int,
+    rng: np.random.Generator,
+) -> Iterator[ArrayBatch]:
+    """Yields the minibatches of a rollout: steps in their order, each once per epoch.
 
-
-def _nested(name: str, steps: Mapping[str, Any]) -> Any:
-    if name in steps:
-        return steps[name]
-    found: dict[str, Any] = {}
-    for key, leaf in steps.items():
-        first, _, path = key.partition(".")
-        if first == name:
-            *parents, last = path.split("/")
-            at = found
-            for parent in parents:
-                at = at.setdefault(parent, {})
-            at[last] = leaf
-    return found
+    `ended` [B] says where an episode ended, and `values` are those of the observations before and
+    after each step, [B] each. After a termination `batch.discount` is 0.
+    """
+    value, after = values
+    ahead = np.where(batch.discount == 0, np.float32(0.0), after)
+    advantage, _ = advantages(
+        batch.reward,
+        value,
+        ahead,
+        np.zeros(len(value), dtype=np.uint8),
+        np.where(ended, 0, 1),
+        gamma=algo.gamma,
+        gae_lambda=algo.gae_lambda,
+    )
+    extras = {**(batch.extras or {}), ADVANTAGE: advantage, RETURN: advantage + value}
+    whole = batch._replace(discount=None, next_obs=None, extras=extras)
+    count = 1 if algo.whole else max(1, round(len(value) / size))
+    for _ in range(algo.epochs):
+        for rows in np.array_split(rng.permutation(len(value)), count):
+            yield picked(whole, rows)

@@ -8,6 +8,7 @@ environment.generate_experiences(agent, num_episodes, max_steps) → replay_buff
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from rookery.server.server_rules import checked_methods as checked_methods
 from rookery.types import Array
 
 Arrays: TypeAlias = dict[str, Array]  # by the parameters' names, float32
@@ -35,7 +36,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class ReplayComponent(Protocol):
-    """Where it is kept. Batches with `rows` are reranked, where there is `update_priorities`."""
+    """Where it is kept. Rows of batches get priorities, where it has `update_priorities`."""
 
     def add_experiences(self, experiences: Sequence[Experience]) -> None: ...
     def sample_batch(self, batch_size: int) -> Mapping[str, Any]:
@@ -46,7 +47,10 @@ class ReplayComponent(Protocol):
 
 @runtime_checkable
 class LearningAgent(Protocol):
-    """What learns from it. `batch_size` and `update_frequency` are looked for too."""
+    """What learns from it. `batch_size` and `update_frequency` are looked for too.
+
+    An attribute `exploring`, if there is one, is True while a loop collects experience.
+    """
 
     def compute_gradients(self, batch: Any) -> Mapping[str, Array]:
         """Returns the batch's gradients by name; nothing where the batch is to be left out."""

@@ -1,24 +1,26 @@
-"""What there is to set: every key with its type, its default and its comment in the schema.
+"""What there is to set: the JSON Schema of all settings, and every setting on a line.
 
-The comments are read from the schema's own source, so that nothing is written twice.
+The comments are read from the source of the settings, so that nothing is written twice.
 """
 
-import ast
 import inspect
-import io
+import re
 import sys
-import tokenize
 from collections.abc import Iterator
-from dataclasses import MISSING, is_dataclass
 from enum import Enum
-from types import ModuleType, UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-from rookery.config import algorithms, schema
 from rookery.config.algorithms import AlgoConfig, known
-from rookery.config.load import as_dict, as_plain
-from rookery.config.parse import dotted
+from rookery.config.checks import PLAIN, dotted
 from rookery.config.schema import Config
+from rookery.config.section import Section, as_plain, hints, is_section
+
+TYPES = {"boolean": "bool", "integer": "int", "number": "float", "string": "str"}
+
+_CLASS = re.compile(r"class (\w+)")
+_FIELD = re.compile(r"    (\w+): [^#]+  # (.+)")
 
 
 class Setting(NamedTuple):
@@ -32,82 +34,100 @@ class Setting(NamedTuple):
 
 def settings() -> list[Setting]:
     """Returns every setting in the schema's order, and what each algorithm adds to them."""
-    comments = _comments(schema) | _comments(algorithms)
-    for home in {entry.settings.__module__ for entry in known().values()}:
-        comments |= _comments(sys.modules[home])
-    found = list(_settings(Config, as_dict(Config()), "", comments))
-    at = max(i for i, setting in enumerate(found) if setting.key.startswith("algo.")) + 1
-    return found[:at] + list(_added(comments)) + found[at:]
+    return list(_settings(json_schema(), ""))
 
 
-def _added(comments: dict[tuple[str, str], str]) -> Iterator[Setting]:
-    """Yields the settings that only some algorithms have, with the algorithm before the comment."""
-    common = get_type_hints(AlgoConfig)
-    for name, entry in known().items():
-        cls = entry.settings
-        for key, wanted in get_type_hints(cls).items():
-            if key not in common:
-                default = as_plain(_default(cls, key))
-                comment = _inherited(cls, key, comments) or _summary(wanted)
-                yield Setting(f"algo.{key}", _type(wanted), default, f"{name}: {comment}")
-
-
-def _default(cls: type[AlgoConfig], key: str) -> Any:
-    found = cls.__dataclass_fields__[key]
-    return found.default if found.default_factory is MISSING else found.default_factory()
-
-
-def _inherited(cls: type, key: str, comments: dict[tuple[str, str], str]) -> str:
-    found = (comments.get((parent.__name__, key)) for parent in cls.__mro__)
-    return next(filter(None, found), "")
-
-
-def _settings(
-    cls: Any, defaults: dict[str, Any], where: str, comments: dict[tuple[str, str], str]
-) -> Iterator[Setting]:
-    for name, wanted in get_type_hints(cls).items():
-        key, default = dotted(where, name), defaults[name]
-        if is_dataclass(wanted):
-            yield from _settings(wanted, default, key, comments)
+def _settings(schema: dict[str, Any], where: str) -> Iterator[Setting]:
+    for name, found in schema["properties"].items():
+        key = dotted(where, name)
+        if "properties" in found:
+            yield from _settings(found, key)
         else:
-            comment = _inherited(cls, name, comments) or _summary(wanted)
-            yield Setting(key, _type(wanted), default, comment)
+            yield Setting(key, type_name(found), found["default"], found["description"])
+    for branch in schema.get("allOf", ()):
+        kind = branch["if"]["properties"]["name"]["const"]
+        for setting in _settings(branch["then"], where):
+            if setting.key.removeprefix(f"{where}.") not in schema["properties"]:
+                yield setting._replace(comment=f"{kind}: {setting.comment}")
 
 
-def _comments(module: ModuleType) -> dict[tuple[str, str], str]:
-    """Returns the comment beside each field, by class and field name."""
-    source = inspect.getsource(module)
-    beside = _by_line(source)
-    return {
-        (cls.name, line.target.id): beside.get(line.end_lineno or line.lineno, "")
-        for cls in ast.parse(source).body
-        if isinstance(cls, ast.ClassDef)
-        for line in cls.body
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+def json_schema() -> dict[str, Any]:
+    """Returns the JSON Schema of a scenario file, for editors."""
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **_object(Config)}
+
+
+def _object(cls: type[Section]) -> dict[str, Any]:
+    """Returns the schema of a section; that of the algorithm depends on its name."""
+    defaults = as_plain(cls())
+    found = {
+        "description": inspect.getdoc(cls),
+        "type": ["object", "null", *(["string"] if cls.bare else [])],
+        "properties": {
+            name: {"description": comment(cls, name), **_value(wanted), "default": defaults[name]}
+            for name, wanted in hints(cls).items()
+        },
     }
+    if cls is AlgoConfig:
+        branches = [_if_named(name, entry.settings) for name, entry in known().items()]
+        return {**found, "allOf": branches}
+    return {**found, "additionalProperties": False}
 
 
-def _by_line(source: str) -> dict[int, str]:
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {
-        token.start[0]: token.string.lstrip("# ")
-        for token in tokens
-        if token.type == tokenize.COMMENT
-    }
+def _if_named(name: str, kind: type[Section]) -> dict[str, Any]:
+    """Returns the schema of one algorithm; dqn is that of a section without a name."""
+    unnamed = {} if name == AlgoConfig.name else {"required": ["name"]}
+    return {"if": {"properties": {"name": {"const": name}}, **unnamed}, "then": _object(kind)}
 
 
-def _summary(wanted: Any) -> str:
-    """Returns what an enum says of itself: a choice often needs no other comment."""
-    is_enum = isinstance(wanted, type) and issubclass(wanted, Enum)
-    return (inspect.getdoc(wanted) or "").rstrip(".") if is_enum else ""
+def _value(annotation: Any) -> dict[str, Any]:
+    """Returns the schema of a value with this annotation."""
+    if is_section(annotation):
+        return _object(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return {"enum": [member.value for member in annotation]}
+    kind, inside = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return {**_value(inside[0]), **inside[1].schema}
+    if kind in (UnionType, Union):
+        return {"anyOf": [_value(inside[0]), {"type": "null"}]}
+    if kind is tuple:
+        return {"type": "array", "items": _value(inside[0])}
+    if kind is dict:
+        names, values = map(_value, inside)
+        return {"type": "object", "propertyNames": names, "additionalProperties": values}
+    return {"type": PLAIN[annotation].json} if annotation in PLAIN else {}
 
 
-def _type(wanted: Any) -> str:
-    if isinstance(wanted, type) and issubclass(wanted, Enum):
-        return "|".join(member.value for member in wanted)
-    if get_origin(wanted) is UnionType:
-        return f"{_type(get_args(wanted)[0])} or null"
-    if get_origin(wanted) is tuple:
-        each = get_args(wanted)[0]
-        return "list" if each is Any else f"list of {_type(each)}"
-    return "mapping" if get_origin(wanted) is dict else str(wanted.__name__)
+def type_name(schema: dict[str, Any]) -> str:
+    """Returns the type that the schema of a value has: int, float or null, list of str, a|b."""
+    if "anyOf" in schema:
+        return f"{type_name(schema['anyOf'][0])} or null"
+    if "enum" in schema:
+        return "|".join(schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {type_name(schema['items'])}" if schema["items"] else "list"
+    return TYPES.get(schema["type"], "mapping")
+
+
+def about(key: str) -> str:
+    """Returns the comment beside the field of a dotted key."""
+    section, _, name = key.partition(".")
+    return comment(hints(Config)[section], name)
+
+
+def comment(cls: type, name: str) -> str:
+    """Returns the comment beside a field, which the class or one that it derives from has."""
+    beside = (_comments(kind.__module__).get((kind.__name__, name)) for kind in cls.__mro__[:-1])
+    return next(filter(None, beside), "")
+
+
+@cache
+def _comments(module: str) -> dict[tuple[str, str], str]:
+    """Returns the comment beside each field of a module's classes, by class and field name."""
+    found, cls = {}, ""
+    for line in inspect.getsource(sys.modules[module]).splitlines():
+        if match := _CLASS.match(line):
+            cls = match[1]
+        elif match := _FIELD.match(line):
+            found[cls, match[1]] = match[2]
+    return found

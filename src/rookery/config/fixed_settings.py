@@ -7,10 +7,11 @@ that part leaves the setting free: for example, one without replay fits any `rep
 All other settings may change.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import NamedTuple
 
+from rookery.config.algorithms import defaulted
 from rookery.config.load import Difference, differences
 from rookery.config.schema import Config, Draw, Optimizer
 
@@ -43,12 +44,11 @@ class FixedChange(NamedTuple):
 
 def _same_window(before: Config, after: Config) -> bool:
     """Returns whether a row becomes complete, and can be sampled, after the same rows as before."""
-    was, now = before.algo, after.algo
-    return (max(was.n_step, was.sequence), was.stride, was.burn_in) == (
-        max(now.n_step, now.sequence),
-        now.stride,
-        now.burn_in,
-    )
+    windows = [
+        (max(algo.n_step, algo.sequence), algo.stride, algo.burn_in)
+        for algo in (before.algo, after.algo)
+    ]
+    return windows[0] == windows[1]
 
 
 def _same_capacity(before: Config, after: Config) -> bool:
@@ -88,65 +88,49 @@ def _has_opponents(before: Config, after: Config) -> bool:
     return before.selfplay.on or not after.selfplay.on
 
 
+def _lacks_opponents(before: Config, after: Config) -> bool:
+    return not (before.selfplay.on and after.selfplay.on)
+
+
 OTHER_RUN = "they say which run this is"
 OTHER_NETWORKS = "the saved weights are those of other networks"
 OTHER_ENV = "the saved weights, rows and episodes are those of another environment"
 OTHER_ROWS = "the saved replay does not fit"
+NO_PRIORITIES = "the checkpoint has no priorities"
+NO_MOMENTS = "the checkpoint lacks the moments that this optimizer continues from"
+NO_OPPONENTS = "the checkpoint has no opponents"
+OTHER_OPPONENTS = "the saved opponents are another number"
+OTHER_EPISODES = "the checkpoint has open episodes of another number of environments"
+OTHER_WRAPPERS = "the checkpoint has open episodes with other wrappers"
+
+RUN, NETWORKS, REPLAY, EPISODES = SavedPart
 
 FIXED: tuple[FixedSettings, ...] = (
-    FixedSettings(("name", "run.seed", "run.run_dir", "report.tag"), SavedPart.RUN, OTHER_RUN),
-    FixedSettings(("env.id", "env.kwargs", "env.wrappers"), SavedPart.NETWORKS, OTHER_ENV),
-    FixedSettings(("algo.name",), SavedPart.NETWORKS, OTHER_NETWORKS),
-    FixedSettings(("net.",), SavedPart.NETWORKS, OTHER_NETWORKS),
-    FixedSettings(("env.frame_stack", "env.normalize_obs"), SavedPart.NETWORKS, OTHER_NETWORKS),
+    FixedSettings(("name", "run.seed", "run.run_dir", "report.tag"), RUN, OTHER_RUN),
+    FixedSettings(("env.id", "env.kwargs", "env.wrappers"), NETWORKS, OTHER_ENV),
+    FixedSettings(("algo.name", "net."), NETWORKS, OTHER_NETWORKS),
+    FixedSettings(("env.frame_stack", "env.normalize_obs"), NETWORKS, OTHER_NETWORKS),
     FixedSettings(
-        ("learner.optimizer", "learner.optimizer_kwargs"),
-        SavedPart.NETWORKS,
-        "the checkpoint lacks the moments that this optimizer continues from",
-        _has_moments,
+        ("learner.optimizer", "learner.optimizer_kwargs"), NETWORKS, NO_MOMENTS, _has_moments
     ),
-    FixedSettings(
-        ("selfplay.opponents",),
-        SavedPart.NETWORKS,
-        "the checkpoint has no opponents",
-        _has_opponents,
-    ),
-    FixedSettings(
-        ("selfplay.keep",),
-        SavedPart.NETWORKS,
-        "the saved opponents are another number",
-        lambda before, after: not (before.selfplay.on and after.selfplay.on),
-    ),
-    FixedSettings(
-        ("replay.sampling",),
-        SavedPart.REPLAY,
-        "the checkpoint has no priorities",
-        _has_priorities,
-    ),
+    FixedSettings(("selfplay.opponents",), NETWORKS, NO_OPPONENTS, _has_opponents),
+    FixedSettings(("selfplay.keep",), NETWORKS, OTHER_OPPONENTS, _lacks_opponents),
+    FixedSettings(("replay.sampling",), REPLAY, NO_PRIORITIES, _has_priorities),
     FixedSettings(
         ("replay.capacity", "actor.num", "actor.envs", "actor.chunk", "env.frame_stack"),
-        SavedPart.REPLAY,
+        REPLAY,
         OTHER_ROWS,
         _same_capacity,
     ),
-    FixedSettings(("actor.envs",), SavedPart.REPLAY, OTHER_ROWS),
+    FixedSettings(("actor.envs",), REPLAY, OTHER_ROWS),
     FixedSettings(
         ("algo.n_step", "algo.length", "algo.burn_in", "algo.overlap"),
-        SavedPart.REPLAY,
+        REPLAY,
         OTHER_ROWS,
         _same_window,
     ),
-    FixedSettings(
-        ("actor.num", "actor.envs"),
-        SavedPart.EPISODES,
-        "the checkpoint has open episodes of another number of environments",
-    ),
-    FixedSettings(
-        ("env.max_episode_steps",),
-        SavedPart.EPISODES,
-        "the checkpoint has open episodes with other wrappers",
-        _same_layers,
-    ),
+    FixedSettings(("actor.num", "actor.envs"), EPISODES, OTHER_EPISODES),
+    FixedSettings(("env.max_episode_steps",), EPISODES, OTHER_WRAPPERS, _same_layers),
 )
 
 
@@ -157,21 +141,14 @@ def fixed_changes(before: Config, after: Config, saved: Collection[SavedPart]) -
     """
     changed = {change.key: change for change in differences(before, after)}
     if "algo.name" in changed:  # the settings of another algorithm follow from its name
-        changed = {k: v for k, v in changed.items() if k == "algo.name" or k[:5] != "algo."}
+        follow = defaulted() | {key for key in changed if key.startswith("algo.")}
+        changed = {k: v for k, v in changed.items() if k == "algo.name" or k not in follow}
     found: dict[str, FixedChange] = {}
-    for rule in (*FIXED, _of_algorithm(before)):
+    own = tuple(f"algo.{name}" for name in before.algo.network_settings)
+    for rule in (*FIXED, FixedSettings(own, NETWORKS, OTHER_NETWORKS)):
         if rule.part not in saved or rule.fits(before, after):
             continue
-        for key in _matching(changed, rule.keys):
-            found.setdefault(key, FixedChange(changed[key], rule.part, rule.why))
+        for key in changed:
+            if key in rule.keys or f"{key.partition('.')[0]}." in rule.keys:
+                found.setdefault(key, FixedChange(changed[key], rule.part, rule.why))
     return list(found.values())
-
-
-def _of_algorithm(config: Config) -> FixedSettings:
-    names = tuple(f"algo.{name}" for name in config.algo.network_settings)
-    return FixedSettings(names, SavedPart.NETWORKS, OTHER_NETWORKS)
-
-
-def _matching(changed: Collection[str], keys: Sequence[str]) -> list[str]:
-    sections = tuple(key for key in keys if key.endswith("."))
-    return [key for key in changed if key in keys or (sections and key.startswith(sections))]

@@ -3,51 +3,32 @@
     config = load("cartpole", overrides=["replay.batch_size=128"], changes={"run.seed": 3})
     Path("config.yaml").write_text(dump(config))
 
-Later sources win: defaults < file < overrides (text, as after --set) < changes (values). They are
-merged first and checked once, so what one source breaks another may mend.
+Later sources win: defaults < those of the algorithm < file < overrides (text, as after --set) <
+changes (values). They are merged first and checked once, so what one source breaks another may
+mend.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, get_args
 
 from rookery import plugins
 from rookery.config import yaml_text
-from rookery.config.algorithms import AlgoConfig
-from rookery.config.parse import annotation, dotted, nearest, parse, plain, section
-from rookery.config.schema import Config
+from rookery.config.algorithms import AlgoConfig, defaulted, known, settings_of
+from rookery.config.checks import dotted, is_text, nearest
+from rookery.config.parse import annotation, parse, section
+from rookery.config.refusals import refuse_ignored
+from rookery.config.schema import BackendName, Config, LearnerConfig
+from rookery.config.section import Section, as_plain, hints, is_section
 from rookery.errors import ConfigError
 from rookery.version import __version__
 
-__all__ = [
-    "RUN_FILE",
-    "Difference",
-    "Scenario",
-    "as_dict",
-    "differences",
-    "dump",
-    "load",
-    "load_run",
-    "parse",
-    "scenarios",
-]
-
 SCENARIOS = "rookery.config.scenarios"  # the core's; plugins name theirs
 RUN_FILE = "config.yaml"  # the resolved settings in a run folder
-
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
-
-class Scenario(NamedTuple):
-    """A file of settings that comes with the library."""
-
-    path: Path
-    about: str
 
 
 class Difference(NamedTuple):
@@ -62,37 +43,82 @@ def load(
     source: str | Path | Config | None = None,
     *,
     overrides: Sequence[str] = (),
-    changes: Mapping[str, Any] = _NONE,
+    changes: Mapping[str, Any] | None = None,
 ) -> Config:
     """Reads a packaged scenario by name, a YAML file by path, or goes on from a config.
 
     `overrides` are `section.key=value` with values in YAML; `changes` maps dotted keys to values.
     A mapping given for a section is merged into it, one given for a single setting replaces it.
-    Another `env.id` does not inherit the arguments of the source's environment, and another
-    `algo.name` only the discount of the source's algorithm.
+    Another `env.id` does not inherit the arguments of the source's environment. Another `algo.name`
+    inherits the discount of the source's algorithm, and begins with its own defaults wherever an
+    algorithm has some, such as `learner.lr`. What another library's training loop (`backend`) would
+    ignore is refused.
     """
-    settings = _settings(source)
-    given = [*map(_override, overrides), *changes.items()]
-    env = settings.get("env")
-    if isinstance(env, dict) and any(k == "env.id" and v != env.get("id") for k, v in given):
+    given = [*map(_override, overrides), *(changes or {}).items()]
+    config = _merged(_settings(source), given)
+    _refuse_ignored(config, given)
+    return config
+
+
+def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Config:
+    """Puts what is given over the settings of a source, and checks them."""
+    merged = {
+        key: dict(section(annotation(key), value)) if is_section(annotation(key)) else value
+        for key, value in settings.items()
+    }
+    env, algo = merged.get("env", {}), merged.get("algo", {})
+    if any(key == "env.id" and value != env.get("id") for key, value in given):
         env.pop("kwargs", None)
-    _forget_algorithm(settings, given)
-    for key, value in given:
-        _put(settings, key, value)
-    return parse(Config, settings)
-
-
-def _forget_algorithm(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> None:
-    """Drops the settings of an algorithm that another one takes the place of."""
-    algo = section(AlgoConfig, settings.get("algo"), "algo")
-    names = [section(AlgoConfig, v, k).get("name") for k, v in given if k == "algo"]
-    names += [value for key, value in given if key == "algo.name"]
+    names = [value for key, value in given if key == "algo.name"]
+    names += [section(AlgoConfig, value).get("name") for key, value in given if key == "algo"]
     if any(name not in (None, algo.get("name", AlgoConfig.name)) for name in names):
-        settings["algo"] = {k: v for k, v in algo.items() if k == "gamma"}
+        merged["algo"] = {key: value for key, value in algo.items() if key == "gamma"}
+        for where, name in (key.split(".") for key in defaulted()):
+            if where in merged and where != "run":  # how long a run is depends on its task
+                merged[where].pop(name, None)
+    for key, value in given:
+        _put(merged, key, value)
+    if merged.get("backend", BackendName.ROOKERY) == BackendName.ROOKERY:
+        _add_defaults(merged)
+    return parse(Config, merged)
+
+
+def _add_defaults(settings: dict[str, Any]) -> None:
+    """Adds the settings that the algorithm begins with, where no source has given another."""
+    name = section(AlgoConfig, settings.get("algo")).get("name", AlgoConfig.name)
+    own_optimizer = "optimizer" in section(LearnerConfig, settings.get("learner"))
+    for key, value in settings_of(str(name)).defaults.items():
+        where, setting = key.split(".")
+        inside = section(annotation(where), settings.get(where))
+        if setting not in inside and not (own_optimizer and setting == "optimizer_kwargs"):
+            settings[where] = {**inside, setting: value}
+
+
+def _refuse_ignored(config: Config, given: Sequence[tuple[str, Any]]) -> None:
+    """Raises ConfigError for settings that the run's backend does not use.
+
+    A file may hold them with their defaults, as it does if it was written by `dump`.
+    """
+    row = plugins.backends().get(config.backend)
+    if row is not None:
+        said = [name for key, value in given for name in _single(key, value)]
+        changed = [difference.key for difference in differences(Config(), config)]
+        refuse_ignored([*said, *changed], row.settings)
+
+
+def _single(key: str, value: Any) -> list[str]:
+    """Returns the dotted keys of the settings that a value for `key` has."""
+    wanted = annotation(key)
+    if is_section(wanted):
+        return [dotted(key, name) for name in section(wanted, value)]
+    return [key]
 
 
 def load_run(
-    run_dir: str | Path, *, overrides: Sequence[str] = (), changes: Mapping[str, Any] = _NONE
+    run_dir: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
 ) -> Config:
     """Reads the settings a run was started with, changed as `load` would."""
     folder = Path(run_dir)
@@ -105,8 +131,9 @@ def load_run(
             f"{str(folder)!r} is not a run folder: it has no {RUN_FILE}; "
             "give the folder that `rookery train` named"
         )
+    given = [*map(_override, overrides), *(changes or {}).items()]
     try:
-        return load(folder / RUN_FILE, overrides=overrides, changes=changes)
+        return _merged(_settings(folder / RUN_FILE), given)
     except ConfigError:
         _check_stored(folder / RUN_FILE)
         raise
@@ -115,7 +142,7 @@ def load_run(
 def _check_stored(path: Path) -> None:
     """Raises ConfigError that names the file if the settings stored in it cannot be loaded."""
     try:
-        load(path)
+        parse(Config, _settings(path))
     except ConfigError as error:
         raise ConfigError(
             f"Rookery {__version__} cannot read the settings stored in {str(path)!r}: {error}. "
@@ -136,7 +163,7 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 def differences(before: Config, after: Config) -> list[Difference]:
     """Returns every setting that changed, in the schema's order."""
-    old, new = dict(_leaves(before)), dict(_leaves(after))
+    old, new = dict(leaves(before)), dict(leaves(after))
     every = {**old, **new}  # another algorithm has other settings
     return [
         Difference(key, old.get(key), new.get(key)) for key in every if old.get(key) != new.get(key)
@@ -144,14 +171,13 @@ def differences(before: Config, after: Config) -> list[Difference]:
 
 
 @cache
-def scenarios() -> Mapping[str, Scenario]:
-    """Returns the packaged scenarios by name."""
+def scenarios() -> Mapping[str, Path]:
+    """Returns the files of the packaged scenarios by name."""
     from importlib.resources import files  # 20 ms that a path or a config need not wait for
 
     folders = [files(package) for package in (SCENARIOS, *plugins.each("scenarios"))]
     found = (path for folder in folders for path in Path(str(folder)).glob("*.yaml"))
-    paths = sorted(found, key=lambda path: path.stem)
-    return {path.stem: Scenario(path, yaml_text.read_file(path).get("about", "")) for path in paths}
+    return {path.stem: path for path in sorted(found, key=lambda path: path.stem)}
 
 
 def _settings(source: str | Path | Config | None) -> dict[str, Any]:
@@ -172,25 +198,48 @@ def _path(source: str | Path) -> Path:
             "the name of a scenario is empty; give one that `rookery list` shows, or a .yaml file"
         )
     if isinstance(source, str) and source in scenarios():
-        return scenarios()[source].path
+        return scenarios()[source]
     if os.path.isdir(path):  # unlike Path.is_dir, also answers for a name that is far too long
         raise ConfigError(
             f"{str(source)!r} is a folder, not a scenario; to go on with a run: "
             f"rookery train --resume {source}"
         )
-    if isinstance(source, Path) or "/" in source or path.suffix in (".yaml", ".yml"):
+    if isinstance(source, Path) or os.path.exists(path):
         return path
-    return path if os.path.exists(path) else _no_scenario(source)
-
-
-def _no_scenario(name: str) -> Path:
-    known = list(scenarios())
-    near = nearest(name, known)
+    is_file = "/" in source or path.suffix in (".yaml", ".yml")
+    hint = _hint(path.stem if is_file else source)
+    if is_file:
+        if hint:
+            raise ConfigError(f"there is no file {source!r}; {hint}")
+        return path
+    if re.search(r"-v\d+$|:", source):
+        raise ConfigError(
+            f"{source!r} is no scenario but looks like an environment; "
+            f"write: rookery train --env {source} --algo NAME"
+        )
+    packaged = f" Packaged: {', '.join(scenarios())}. Or give the path of a .yaml file"
     raise ConfigError(
-        f"there is no scenario {name!r}; "
-        + (f"did you mean {near!r}? " if near else "")
-        + f"Packaged: {', '.join(known)}. Or give the path of a .yaml file"
+        f"there is no scenario {source!r}; {hint}{'' if source in known() else packaged}"
     )
+
+
+def _hint(name: str) -> str:
+    """Returns which scenario or algorithm was meant by the name of a missing scenario, if any."""
+    near = nearest(name, [*scenarios(), *known()])
+    if near is None:
+        return ""
+    meant = "" if name in known() else f"did you mean {near!r}? "
+    return meant + (_as_algorithm(near) if near in known() else "")
+
+
+def _as_algorithm(name: str) -> str:
+    """Returns how to train with an algorithm that was given in the place of a scenario."""
+    configs = (load(scenario) for scenario in scenarios())
+    its = [c.name for c in configs if c.backend == "rookery" and c.algo.name == name]
+    first, *others = sorted(its, key=lambda scenario: name not in scenario) or [""]
+    or_scenario = f", or rookery train {first}" if first else ""
+    also = f" (also {', '.join(others)})" if others else ""
+    return f"{name} is an algorithm: write rookery train --algo {name} --env ID{or_scenario}{also}."
 
 
 def _override(given: str) -> tuple[str, Any]:
@@ -206,56 +255,32 @@ def _value(key: str, given: str) -> Any:
     """Reads the value with YAML, but leaves `5` or `2024-01-01` as it is where text is wanted."""
     value = yaml_text.read(given, f"the value in --set {key}={given}")
     wanted = annotation(key)
-    takes_text = wanted is str or (wanted == str | None and value is not None)
-    return given if takes_text and not isinstance(value, str) else value
+    is_null = value is None and NoneType in get_args(wanted)
+    return given if is_text(wanted) and not (is_null or isinstance(value, str)) else value
 
 
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key, making the sections on the way to it."""
+    """Sets a dotted key, making the mappings on the way to it."""
     *parents, last = key.split(".")
     where, at = "", settings
     for parent in parents:
-        where = dotted(where, parent)
-        inner = _inside(where, at.get(parent))
-        at[parent], at = inner, inner
+        where, inner = dotted(where, parent), at.get(parent)
+        if not isinstance(inner, Mapping | None):
+            raise ConfigError(
+                f"{where} is a single value, {inner!r}, and has no settings inside; "
+                f"set {where} itself"
+            )
+        at[parent] = dict(inner or {})
+        at = at[parent]
     wanted = annotation(key)
-    if is_dataclass(wanted):
-        value = _inside(key, at.get(last)) | dict(section(_class(wanted), value, key))
-    at[last] = value
+    at[last] = {**at.get(last, {}), **section(wanted, value)} if is_section(wanted) else value
 
 
-def _inside(where: str, given: Any) -> dict[str, Any]:
-    """Returns a fresh mapping of what stands at `where`, which must be able to hold names."""
-    wanted = annotation(where)
-    if is_dataclass(wanted):
-        return dict(section(_class(wanted), given, where))
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return dict(given)
-    raise ConfigError(
-        f"{where} is a single value, {given!r}, and has no settings inside; set {where} itself"
-    )
-
-
-def _class(wanted: Any) -> type:
-    assert isinstance(wanted, type)
-    return wanted
-
-
-def as_plain(value: Any) -> Any:
-    """Returns a setting, or a section of them, as YAML has it."""
-    if is_dataclass(value):
-        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    return plain(value)
-
-
-def _leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    for field in fields(value):
-        inner, key = getattr(value, field.name), dotted(where, field.name)
-        if is_dataclass(inner):
-            yield from _leaves(inner, key)
+def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every setting by its dotted key, such as `learner.lr`, as plain data."""
+    for name in hints(type(value)):
+        inner, key = getattr(value, name), dotted(where, name)
+        if isinstance(inner, Section):
+            yield from leaves(inner, key)
         else:
             yield key, as_plain(inner)

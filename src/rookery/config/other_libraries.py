@@ -19,10 +19,12 @@ SB3_NAMES: dict[str, str] = {
     "normalize": "env.normalize_obs and env.normalize_reward",
     "norm_obs": "env.normalize_obs",
     "norm_reward": "env.normalize_reward",
+    "clip_reward": "env.normalized_reward_clip",
     # network, optimizer
     "policy_kwargs": "net.hidden (net_arch), net.activation and learner.optimizer",
     "net_arch": "net.hidden",
     "activation_fn": "net.activation",
+    "ortho_init": "net.init=orthogonal",
     "features_extractor_class": "net.image, or net.custom for a module of your own",
     "learning_rate": "learner.lr",
     "optimizer_class": "learner.optimizer",
@@ -71,6 +73,9 @@ CLEANRL_NAMES: dict[str, str] = {
     "update_epochs": "algo.epochs",
     "num_steps": "actor.chunk = num_steps x num_envs",
     "policy_lr": "learner.lr",
+    "q_lr": "learner.critic_lr",
+    "anneal_lr": "learner.lr_decay=linear",
+    "clip_vloss": "algo.clip_range_vf",
 }
 
 RLLIB_NAMES: dict[str, str] = {

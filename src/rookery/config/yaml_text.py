@@ -68,19 +68,14 @@ _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticErro
 
 def read(text: str, where: str) -> Any:
     """Returns the plain data in `text`; `where` names it in errors."""
-    loader = None
     try:
-        loader = _Loader(text)
-        return loader.get_single_data()
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} cannot be read: {_told(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"{where} is nested too deeply; settings need three levels") from error
     except _BAD_VALUE as error:
         raise ConfigError(f"{where} holds a value YAML cannot read: {error}; quote it") from error
-    finally:
-        if loader is not None:
-            loader.dispose()
 
 
 def read_file(path: Path) -> dict[str, Any]:

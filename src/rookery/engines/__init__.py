@@ -8,7 +8,4 @@ from rookery.config.schema import Engine
 from rookery.engines import inline, processes
 from rookery.engines.engine import Start
 
-ENGINES: dict[Engine, Start] = {
-    Engine.INLINE: inline.start,
-    Engine.PROCESSES: processes.start,
-}
+ENGINES: dict[Engine, Start] = {Engine.INLINE: inline.start, Engine.PROCESSES: processes.start}

@@ -15,23 +15,10 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from rookery.errors import EnvError, RookeryError
+from rookery.errors import EnvError, RoleFailed, RookeryError
 
 Order = TypeVar("Order", contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
-
-
-class RoleFailed(NamedTuple):
-    """Answer of a worker that has failed, usually by raising an exception.
-
-    `summary` is a short description, such as the exception's type and message.
-    """
-
-    summary: str
-    traceback: str
-    final: bool  # True where another try would fail in the same way: a wrong request
-    error: Exception | None = None  # itself, where it was raised in this process
-    environment: bool = False  # True where it is an error of an environment
 
 
 class CloseRole(NamedTuple):
@@ -74,13 +61,6 @@ class RoleHandle(Protocol[Order, Answer]):
     @property
     def alive(self) -> bool: ...
 
-    @property
-    def in_process(self) -> bool:
-        """Whether the worker object runs in the caller's process, as with the inline engine.
-
-        Such a worker runs only while the caller is in `receive`.
-        """
-
     def send(self, message: Order | CloseRole) -> None:
         """Sends a control message to the worker object. Never blocks."""
 
@@ -107,8 +87,13 @@ class Start(Protocol):
     ) -> RoleHandle[Any, Any]: ...
 
 
-def describe(error: Exception, traceback: str) -> RoleFailed:
-    """Converts an exception that a worker raised to the answer `RoleFailed`."""
+def describe(error: BaseException, traceback: str) -> RoleFailed:
+    """Converts an exception that a worker raised to the answer `RoleFailed`.
+
+    Workers ignore SIGINT, so a KeyboardInterrupt was raised by the code of an environment.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        error = EnvError("the environment raised KeyboardInterrupt; raise another exception in it")
     final = isinstance(error, RookeryError) and error.exit_code == 2
     of_env = isinstance(error, EnvError)
     return RoleFailed(f"{type(error).__name__}: {error}", traceback, final, environment=of_env)

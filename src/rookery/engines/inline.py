@@ -23,7 +23,7 @@ class Inline:
         self.role, self.name = role, name
         self._orders: deque[object] = deque()
         self._closed = False
-        self.alive, self.in_process = True, True
+        self.alive = True
 
     @property
     def pid(self) -> int:

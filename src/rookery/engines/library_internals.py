@@ -53,7 +53,7 @@ def silent_ray() -> Iterator[None]:
 
     Even with log_to_driver=False Ray prints lines, which would corrupt the output of --json.
     """
-    logger, worker = logging.getLogger("ray"), _ray_worker()
+    logger, worker = logging.getLogger("ray"), _internal("worker")
     level, speak = logger.level, worker.print_to_stdstream
     logger.setLevel(logging.CRITICAL + 1)
     worker.print_to_stdstream = lambda *args, **options: None
@@ -67,7 +67,7 @@ def silent_ray() -> Iterator[None]:
 def reread_ray_environment() -> None:
     """Makes Ray read its environment variables again, if Ray is already imported."""
     if "ray" in sys.modules:
-        constants = _ray_constants()
+        constants = _internal("ray_constants")
         constants.ENABLE_RAY_CLUSTER = constants.env_bool(
             constants.ENABLE_RAY_CLUSTERS_ENV_VAR, not constants.IS_WINDOWS_OR_OSX
         )
@@ -78,34 +78,8 @@ def reread_ray_environment() -> None:
 
 def skip_ray_shutdown_at_exit() -> None:
     """Removes Ray's exit handler, so that this process can exit while Ray hangs."""
-    atexit.unregister(_ray_worker().shutdown)
+    atexit.unregister(_internal("worker").shutdown)
 
 
-def _ray_worker() -> Any:  # type: ignore[explicit-any]  # a module whose names are replaced
-    return plugins.load_module("ray._private.worker")
-
-
-def _ray_constants() -> Any:  # type: ignore[explicit-any]  # a module whose names are replaced
-    return plugins.load_module("ray._private.ray_constants")
-
-
-def missing_names() -> list[str]:
-    """Returns the private names used in this file that the installed torch and Ray lack."""
-    modules: dict[str, tuple[str, ...]] = {
-        "torch.optim": ("Optimizer",),
-        "ray._private.worker": ("print_to_stdstream", "shutdown"),
-        "ray._private.ray_constants": (
-            "ENABLE_RAY_CLUSTER",
-            "ENABLE_RAY_CLUSTERS_ENV_VAR",
-            "IS_WINDOWS_OR_OSX",
-            "env_bool",
-        ),
-        "ray._raylet": ("Config", "AuthenticationTokenLoader"),
-    }
-    loaded: dict[str, ModuleType] = {name: plugins.load_module(name) for name in modules}
-    return [
-        f"{module}.{name}"
-        for module, names in modules.items()
-        for name in names
-        if not hasattr(loaded[module], name)
-    ]
+def _internal(name: str) -> Any:  # type: ignore[explicit-any]  # a module whose names are replaced
+    return plugins.load_module(f"ray._private.{name}")

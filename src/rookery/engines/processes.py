@@ -22,21 +22,27 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
 from rookery.engines.pickling import pickled
 from rookery.errors import ClosedError
 
+ONE_BLAS_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # where the user sets none
 GRACE_S = 5.0  # between asking a child to end and killing it
 PART_S = 5  # for the rest of a message: a child that was stopped in the middle of one is broken
 
 
+class RoleSpec(NamedTuple):
+    """Describes the worker object, e.g. an actor, that a worker process builds: `target(setup)`."""
+
+    target: str  # module:builder
+    setup: object
+
+
 class Child:
     """A running child process and the connection to it. Sending never blocks the caller."""
-
-    in_process = False
 
     def __init__(
         self,
@@ -59,11 +65,6 @@ class Child:
     @property
     def alive(self) -> bool:
         return not self._broken and self.process.poll() is None
-
-    @property
-    def waiting(self) -> int:
-        """Number of queued messages that have not been sent to the child yet."""
-        return len(self._outbox)
 
     def send(self, message: object) -> None:
         """Queues a message to the child; a background thread sends it."""
@@ -92,20 +93,17 @@ class Child:
                 time.sleep(0.005)
         self.kill()  # also what a child that has ended left in its group
         status = self.process.wait(timeout=GRACE_S)
-        self._hang_up()
+        with self._wake:
+            self._broken = True
+            self._wake.notify()
+        self._sender.join(timeout=GRACE_S)
+        self._connection.close()
         return status
 
     def kill(self) -> None:
         """Kills the child and its whole process group immediately."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _hang_up(self) -> None:
-        with self._wake:
-            self._broken = True
-            self._wake.notify()
-        self._sender.join(timeout=GRACE_S)
-        self._connection.close()
 
     def _pump(self) -> None:
         while True:
@@ -124,11 +122,9 @@ class Child:
 
 def start(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> Child:
     """Starts a worker object, such as an actor, in a process of its own: the engine `processes`."""
-    from rookery.engines.process_main import RoleSpec
-
     try:
         return spawn(
-            "rookery.engines.process_main:serve", RoleSpec(target, setup), name=name, fds=fds
+            "rookery.engines.child_process:serve_role", RoleSpec(target, setup), name=name, fds=fds
         )
     finally:
         for fd in fds:
@@ -142,28 +138,19 @@ def spawn(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> 
     operating system has no process or descriptor left, ConfigError if `setup` cannot be pickled.
     """
     raw = pickled(setup, f"what the process {name!r} is started with")
-    first = {"path": list(sys.path), "setup": raw}
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PART_S, 0))
-    command = [
-        sys.executable,
-        "-m",
-        "rookery.engines.child_process",
-        target,
-        str(theirs.fileno()),
-        str(os.getpid()),
-        name,
-    ]
+    arguments = target, str(theirs.fileno()), str(os.getpid()), name
     with ours, theirs:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-m", "rookery.engines.child_process", *arguments],
             pass_fds=[theirs.fileno(), *fds],
             process_group=0,
             stdin=subprocess.DEVNULL,
-            env=_environment(),
+            env={**ONE_BLAS_THREAD, **os.environ},
         )
         child = _talking_to(process, Connection(ours.detach()), name)
-    child.send(first)
+    child.send((list(sys.path), raw))
     return child
 
 
@@ -177,14 +164,6 @@ def _talking_to(
         process.wait()
         connection.close()
         raise OSError(errno.EAGAIN, str(error)) from error
-
-
-def _environment() -> dict[str, str]:
-    """Returns a child's environment variables: those of this process, and one BLAS thread.
-
-    If the user has set a number of BLAS threads, that number stays.
-    """
-    return {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
 
 
 def send(connection: "Connection[object, object]", message: object) -> None:

@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, Never, TypedDict
+from typing import Any, NamedTuple, Never
 
 from rookery.config.schema import ClusterConfig
 from rookery.engines import processes
@@ -34,16 +34,17 @@ from rookery.engines.library_internals import (
     skip_ray_shutdown_at_exit,
 )
 from rookery.engines.pickling import pickled
+from rookery.engines.processes import ONE_BLAS_THREAD
 from rookery.engines.ray_cleanup import RayCleanup
 from rookery.engines.rpc import (
     FIRST_RETRY_S,
-    CallVerdict,
-    HostInfo,
+    LOOK_S,
+    BuildRole,
+    RayLink,
     RemoteHandle,
     RoleServer,
     SharedObject,
     gist,
-    versions,
 )
 from rookery.errors import ConfigError, LostError, StalledError
 
@@ -51,7 +52,6 @@ JOIN_S = 15.0  # for a cluster to take us in
 START_S = 60.0  # for a Ray of our own
 END_S = 10.0  # to disconnect and to end leftover processes
 INTERRUPTED_S = 4.0  # the same, where it was not up yet
-LOOK_S = 2.0  # for an answer about the hosts, and of an actor
 GLANCE_S = 0.2  # the same, where some are known: then the last answer counts
 LEAST_STORE = 80 << 20  # bytes; Ray needs at least 75 MiB
 PUT_TRIES = 5
@@ -65,7 +65,6 @@ SETTINGS = {  # of Ray itself, where the user exports none
 # Ray then takes 127.0.0.1 as the address of this host, and every server of it binds to that. It
 # replaces a `_node_ip_address` of 127.0.0.1 by the address of a network interface.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 left_behind = False  # a Ray hangs in this process, and an ordinary exit would crash
 
@@ -79,79 +78,6 @@ class RayNode(NamedTuple):
     resources: dict[str, float]
 
 
-class NodeEntry(TypedDict):
-    """Entry of `ray.nodes()` for one host: the keys that this module reads."""
-
-    NodeID: str
-    NodeManagerHostname: str
-    NodeManagerAddress: str
-    Resources: dict[str, float]
-
-
-class RayRoleServer(RoleServer):
-    """Ray actor that runs one worker object, e.g. the host worker of a cluster host.
-
-    It executes the control messages that it is sent (see `RoleServer`); `hello` returns the host
-    and process in which it runs.
-    """
-
-    def hello(self) -> HostInfo:
-        context = import_ray().get_runtime_context()
-        address = import_ray().util.get_node_ip_address()
-        node = context.get_node_id()
-        return HostInfo(socket.gethostname(), address, node, os.getpid(), versions())
-
-
-class _Wire:
-    """Connection to a `RayRoleServer`, the Ray actor that runs a worker object on a cluster host.
-
-    It makes remote calls, waits for their results, and classifies their errors.
-    """
-
-    def __init__(self, actor: object):
-        self._actor = actor
-        self._killed = False
-
-    def call(self, method: str, *args: object) -> object:
-        return getattr(self._actor, method).remote(*args)
-
-    def ready(self, ref: object, timeout_s: float) -> bool:
-        return bool(import_ray().wait([ref], timeout=timeout_s)[0])
-
-    def get(self, ref: object) -> object:
-        return import_ray().get(ref, timeout=LOOK_S)
-
-    def classify(self, error: Exception) -> CallVerdict:
-        """Maps the exception of a failed Ray call to RETRY, DEAD or RAISED (`CallVerdict`).
-
-        DEAD: the Ray actor or its host is gone. RAISED: the called method raised an exception, or
-        the error is not one of Ray's. RETRY: any other error of Ray, e.g. a timeout.
-        """
-        kinds = import_ray().exceptions
-        if isinstance(error, kinds.RayTaskError):
-            return CallVerdict.RAISED
-        dead = (
-            kinds.ActorDiedError,
-            kinds.ActorUnschedulableError,
-            kinds.NodeDiedError,
-            kinds.WorkerCrashedError,
-            kinds.LocalRayletDiedError,
-            kinds.RuntimeEnvSetupError,
-            kinds.TaskCancelledError,
-        )
-        if isinstance(error, dead):
-            return CallVerdict.DEAD
-        return CallVerdict.RETRY if isinstance(error, kinds.RayError) else CallVerdict.RAISED
-
-    def kill(self) -> None:
-        if not self._killed and import_ray().is_initialized():
-            self._killed = True
-            with contextlib.suppress(
-                import_ray().exceptions.RayError, ValueError
-            ):  # it is gone already
-                import_ray().kill(self._actor)
-
-
 # The cluster.
 
 
@@ -161,10 +87,8 @@ class Cluster:
     It starts worker objects on the cluster's hosts. Get it with `open`, end it with `close`.
     """
 
-    def __init__(self, session: "_Session", *, started: bool):
-        self.started = started
+    def __init__(self, session: "_Session"):
         self._session = session
-        self._client = uuid.uuid4().hex
         self._role_server: Any = None  # type: ignore[explicit-any]  # the class that Ray knows
         self._hosts: list[RemoteHandle[Never, object]] = []
         self._known: list[RayNode] = []
@@ -183,9 +107,8 @@ class Cluster:
         environ = _Environ()
         _need_ray()
         if config.address is None:
-            store = max(store_bytes, LEAST_STORE)
-            return cls(_start(config, environ, cpus, store), started=True)
-        return cls(_join(config, environ, config.address), started=False)
+            return cls(_start(config, environ, cpus, max(store_bytes, LEAST_STORE)))
+        return cls(_join(config, environ, config.address))
 
     def nodes(self) -> list[RayNode]:
         """Returns the live hosts of the Ray cluster, sorted by address.
@@ -208,39 +131,23 @@ class Cluster:
         return time.monotonic() - self._asked if self._asked else 0.0
 
     def start(  # type: ignore[explicit-any]  # orders and answers follow from `target`
-        self,
-        target: str,
-        setup: object,
-        *,
-        name: str,
-        cpus: float,
-        gpus: float = 0.0,
-        node: str | None = None,
+        self, target: str, setup: object, *, name: str, cpus: float, node: str, gpus: float = 0.0
     ) -> RemoteHandle[Any, Any]:
-        """Starts the worker object `target(setup)` on any host, or on the host with id `node`.
+        """Starts the worker object `target(setup)` on the host with id `node`.
 
         Returns its handle at once; the worker starts in the background.
         """
-        environ = {name: os.environ.get(name, "1") for name in THREADS}
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        environ = {name: os.environ.get(name, one) for name, one in ONE_BLAS_THREAD.items()}
         if self._role_server is None:  # once: each new one has to be sent to the head
-            self._role_server = import_ray().remote(RayRoleServer)
-        actor = self._role_server.options(
-            num_cpus=cpus,
-            num_gpus=gpus,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy=_strategy(node),
-        )
-        stay = (
-            target,
-            pickled(setup, "what a host worker is started with"),
-            [p for p in sys.path if p],
-            environ,
-        )
-        link = _Wire(actor.remote())
-        host: RemoteHandle[Never, object] = RemoteHandle(
-            name, link, stay, self._client, len(self._hosts)
-        )
+            self._role_server = import_ray().remote(RoleServer)
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        # Ray restarts no actor and repeats no call, unless it is asked to
+        actor = self._role_server.options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=place)
+        raw = pickled(setup, "what a host worker is started with")
+        build = BuildRole(target, raw, [p for p in sys.path if p], environ)
+        host: RemoteHandle[Never, object] = RemoteHandle(name, RayLink(actor.remote()), build)
         self._hosts.append(host)
         return host
 
@@ -249,10 +156,8 @@ class Cluster:
 
         Retries for a short time if the store is full, then raises LostError.
         """
-        full = (
-            import_ray().exceptions.ObjectStoreFullError,
-            import_ray().exceptions.OutOfDiskError,
-        )
+        kinds = import_ray().exceptions
+        full = kinds.ObjectStoreFullError, kinds.OutOfDiskError
         for attempt in range(PUT_TRIES):
             try:
                 return SharedObject(import_ray().put(value))
@@ -298,22 +203,10 @@ class Cluster:
             found = [node for node in import_ray().nodes() if node["Alive"]]
         except Exception:  # the head does not answer: `silence_s` grows
             return
-        nodes = [_node(entry) for entry in found]
+        names = ("NodeID", "NodeManagerHostname", "NodeManagerAddress", "Resources")
+        nodes = [RayNode(*(entry[name] for name in names)) for entry in found]
         self._known = sorted(nodes, key=lambda node: (node.address, node.id))
         self._asked = 0.0
-
-
-def _node(entry: NodeEntry) -> RayNode:
-    address = entry["NodeManagerAddress"]
-    return RayNode(entry["NodeID"], entry["NodeManagerHostname"], address, dict(entry["Resources"]))
-
-
-def _strategy(node: str | None) -> object:
-    if node is None:
-        return "SPREAD"
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 class RayParameterServer:
@@ -348,6 +241,10 @@ class RayParameterServer:
         """
         more["push_id"] = more.get("push_id") or uuid.uuid4().hex
         return self._ask("push_gradients", worker, grads, weight, **more)
+
+    def adopt_optimizer(self, optimizer: str, lr: float, kwargs: object) -> None:
+        if hasattr(self._actor, "adopt_optimizer"):  # a server of the user's may have none
+            self._ask("adopt_optimizer", optimizer, lr, kwargs)
 
     def get_server_stats(self) -> dict[str, object]:
         return dict(self._ask("get_server_stats"))
@@ -498,7 +395,7 @@ def _start(config: ClusterConfig, environ: _Environ, cpus: int, store_bytes: int
             session.close()  # marked: what Ray starts until it has ended is swept too
             if not isinstance(error, Exception):
                 raise
-            said = _last(error)
+            said = gist(error)
             raise LostError(f"{socket.gethostname()}: Ray did not start: {said}") from error
     return session
 
@@ -513,17 +410,12 @@ def _join(config: ClusterConfig, environ: _Environ, address: str) -> _Session:
         session.close()
         if isinstance(error, ConfigError) or not isinstance(error, Exception):
             raise
-        raise _refused(address, _last(error)) from error
+        raise _refused(address, gist(error)) from error
     return session
 
 
 def _refused(address: str, why: str) -> ConfigError:
     return ConfigError(f"{socket.gethostname()} cannot join the Ray cluster at {address}: {why}")
-
-
-def _last(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[-1].strip()}"[:400]
 
 
 def _credentials(config: ClusterConfig) -> dict[str, str | None]:

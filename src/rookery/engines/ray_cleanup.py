@@ -90,18 +90,11 @@ def outlive(connection: "Connection[object, object]", folder: str) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)
     for number in (signal.SIGTERM, signal.SIGHUP):  # for the one we wait for, not for us
         signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(ClosedError):
+    with contextlib.suppress(ClosedError):  # the parent has ended
         processes.send(connection, "ready")
-    while _word(connection) == _AND_STAY:
-        _sweep(folder)
+        while processes.receive(connection) == _AND_STAY:
+            _sweep(folder)
     _sweep(folder)
-
-
-def _word(connection: "Connection[object, object]") -> object:
-    try:
-        return processes.receive(connection)
-    except ClosedError:
-        return None
 
 
 def _sweep(folder: str) -> None:

@@ -1,10 +1,8 @@
 """Remote calls to worker objects (roles), such as host workers, on other hosts.
 
 A `RoleServer` on the other host runs the worker; a `RemoteHandle` in this process sends it control
-messages. A call that fails in transit is sent again with the same number. Every control message
-carries the random id of the sender (client), the number of the worker among those that the sender
-has started (incarnation), and its own number (sequence). So the `RoleServer` executes each message
-exactly once and in order.
+messages over a `RayLink`. A call that fails in transit is sent again with the same number, its
+sequence number. So the `RoleServer` executes each message exactly once and in order.
 """
 
 import contextlib
@@ -18,17 +16,23 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Generic, NamedTuple, Never, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import cloudpickle
 
 from rookery import plugins
-from rookery.engines.engine import CloseRole, EngineRole, RoleFailed, describe
+from rookery.engines.engine import CloseRole, EngineRole, describe
+from rookery.engines.library_internals import import_ray
+from rookery.errors import RoleFailed
 from rookery.version import __version__
 
+FIRST_ORDER = 2  # sequence number of the first control message, after `Hello` and `BuildRole`
 REMEMBERED = 256  # answers that a role server can send again
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 2.0
+LOOK_S = 2.0  # for an answer of Ray about its hosts, or of an actor
 
 OrderT = TypeVar("OrderT", contravariant=True)
 AnswerT = TypeVar("AnswerT", covariant=True)
@@ -50,12 +54,30 @@ class SharedObject(NamedTuple):
     ref: object
 
 
-class RpcReply(NamedTuple, Generic[AnswerT]):
-    """Answer of a remote worker to one control message, with the number of that message."""
+class Hello(NamedTuple):
+    """First message to a `RoleServer`: return the `HostInfo` of its process."""
 
-    client: str
-    incarnation: int
+
+class BuildRole(NamedTuple):
+    """Second message to a `RoleServer`: build the worker object `target(setup)`."""
+
+    target: str  # module:builder
+    setup: bytes  # pickled
+    paths: Sequence[str]  # `sys.path` of the sender
+    environ: Mapping[str, str]
+
+
+class RpcCall(NamedTuple):
+    """A message to a `RoleServer`, with its number."""
+
     sequence: int
+    received: int  # answers to messages with smaller numbers have arrived
+    order: object
+
+
+class RpcReply(NamedTuple, Generic[AnswerT]):
+    """Answer of a remote worker to one message."""
+
     answer: AnswerT | RoleFailed | None  # None: to `CloseRole`, or it is no longer known
     early: bool = False  # not done: an earlier one has not come yet
 
@@ -76,16 +98,17 @@ def versions() -> dict[str, str]:
 
 
 class RoleServer:
-    """Runs a worker object (role) on its host: executes each control message once, in order.
+    """Ray actor that runs one worker object (role) on its host, e.g. the host worker.
 
-    The Ray actor's main thread handles control messages. While the worker is self-driven, another
-    thread calls its `work` between messages, never during one. After the worker has raised an
-    exception, it is not called again, and every later message is answered with that `RoleFailed`.
+    It executes each message once, in order.
+
+    The Ray actor's main thread handles messages. While the worker is self-driven, another thread
+    calls its `work` between messages, never during one. After the worker has raised an exception,
+    it is not called again, and every later message is answered with that `RoleFailed`.
     """
 
     def __init__(self) -> None:
         self._role: EngineRole[object, object] | None = None
-        self._owner: tuple[str, int] | None = None
         self._failure: RoleFailed | None = None
         self._next = 0
         self._answers: dict[int, object] = {}
@@ -93,82 +116,54 @@ class RoleServer:
         self._wanted = False  # an order waits: the working thread lets it pass
         self._closed = False
 
-    def build(
-        self,
-        client: str,
-        incarnation: int,
-        target: str,
-        setup: bytes,
-        paths: Sequence[str],
-        environ: Mapping[str, str],
-    ) -> RoleFailed | None:
-        """Builds the worker object `target(setup)`; returns `RoleFailed` if that fails, else None.
+    def hello(self) -> HostInfo:
+        """Returns the host and process in which this object is."""
+        address = import_ray().util.get_node_ip_address()
+        node = import_ray().get_runtime_context().get_node_id()
+        return HostInfo(socket.gethostname(), address, node, os.getpid(), versions())
 
-        A repeated call builds nothing and returns the same result.
+    def do(self, call: RpcCall, payload: object) -> RpcReply[object]:
+        """Executes a message, unless it was executed before; returns the reply.
+
+        `payload` is for the field `payload` of the order; Ray passes values of its object store
+        only as arguments of their own. A message that comes before its predecessor is not executed;
+        its reply has `early` set.
         """
-        if self._owner is None:
-            self._owner = (client, incarnation)
-            os.environ.update(environ)
-            sys.path.extend(_missing(paths))
-            self._failure = self._attempt(lambda: self._settle(target, setup))
-        return self._failure
-
-    def do(
-        self,
-        client: str,
-        incarnation: int,
-        sequence: int,
-        received: int,
-        order: object,
-        payload: object,
-    ) -> RpcReply[object]:
-        """Executes a control message, unless it was executed before; returns the reply.
-
-        Replies to messages with numbers below `received` are deleted, because the sender has them.
-        A message that comes before its predecessor is not executed; its reply has `early` set.
-        """
-        stamp = (client, incarnation, sequence)
-        if self._owner not in (None, (client, incarnation)):
-            return RpcReply(
-                *stamp, RoleFailed("StaleOrder: this host works for another run", "", False)
-            )
-        if self._owner is None or sequence > self._next:
-            return RpcReply(*stamp, None, early=True)
-        if sequence == self._next:
-            self._answers[sequence] = self._apply(order, payload)
+        if call.sequence > self._next:
+            return RpcReply(None, early=True)
+        if call.sequence == self._next:
+            self._answers[call.sequence] = self._apply(call.order, payload)
             self._next += 1
-        self._forget(received)
-        return RpcReply(*stamp, self._answers.get(sequence))
-
-    def _forget(self, received: int) -> None:
-        for old in [n for n in self._answers if n < received or n < self._next - REMEMBERED]:
+        for old in [n for n in self._answers if n < call.received or n < self._next - REMEMBERED]:
             del self._answers[old]
-
-    def _settle(self, target: str, setup: bytes) -> None:
-        self._role = plugins.load(target)(cloudpickle.loads(setup))
-        threading.Thread(target=self._work, name="work", daemon=True).start()
+        return RpcReply(self._answers.get(call.sequence))
 
     def _apply(self, order: object, payload: object) -> object:
-        answer: object = None
-
-        def obey() -> None:
-            nonlocal answer
-            answer = self._obey(order, payload)
-
         self._wanted = True
         with self._free:
-            self._wanted = False
+            self._wanted, answer = False, None
             if self._failure is None or isinstance(order, CloseRole):
-                self._failure = self._attempt(obey) or self._failure
+                answer = self._attempt(partial(self._obey, order, payload))
             self._free.notify()
             return self._failure or answer
 
     def _obey(self, order: Any, payload: object) -> object:  # type: ignore[explicit-any]  # a named tuple
-        if isinstance(order, CloseRole):
+        if isinstance(order, Hello):
+            return self.hello()
+        if isinstance(order, BuildRole):
+            self._build(order)
+        elif isinstance(order, CloseRole):
             self._close()
-            return None
-        assert self._role is not None  # or there is a failure
-        return self._role.do(order if payload is None else order._replace(payload=payload))
+        else:
+            assert self._role is not None  # or there is a failure
+            return self._role.do(order if payload is None else order._replace(payload=payload))
+        return None
+
+    def _build(self, order: BuildRole) -> None:
+        os.environ.update(order.environ)
+        sys.path.extend(_missing(order.paths))
+        self._role = plugins.load(order.target)(cloudpickle.loads(order.setup))
+        threading.Thread(target=self._work, name="work", daemon=True).start()
 
     def _close(self) -> None:
         if not self._closed:
@@ -185,18 +180,19 @@ class RoleServer:
         while True:
             with self._free:
                 self._free.wait_for(self._may_work)
-                self._failure = self._attempt(self._role.work)
+                self._attempt(self._role.work)
 
     def _may_work(self) -> bool:
         idle = self._closed or self._wanted or self._failure is not None
         return not idle and self._role is not None and self._role.self_driven
 
-    def _attempt(self, work: Callable[[], object]) -> RoleFailed | None:
+    def _attempt(self, work: Callable[[], object]) -> object:
+        """Calls the worker and returns its answer; an exception it raises becomes `_failure`."""
         try:
-            work()
+            return work()
         except Exception as error:  # a user's environment may raise anything
-            return _at_home(error, traceback.format_exc())
-        return None
+            self._failure = _at_home(error, traceback.format_exc())
+            return self._failure
 
 
 def _missing(paths: Sequence[str]) -> list[str]:
@@ -215,24 +211,6 @@ def _at_home(error: Exception, text: str) -> RoleFailed:
 # In the process that started the worker.
 
 
-class Link(Protocol):
-    """Interface of a connection to a `RoleServer`, which runs a worker object on another host.
-
-    `call` returns a reference at once; `get` returns its result or raises its error.
-    """
-
-    def call(self, method: str, *args: object) -> object: ...
-
-    def ready(self, ref: object, timeout_s: float) -> bool: ...
-
-    def get(self, ref: object) -> object: ...
-
-    def classify(self, error: Exception) -> "CallVerdict":
-        """Returns what an exception raised by `call` or `get` means: RETRY, DEAD or RAISED."""
-
-    def kill(self) -> None: ...
-
-
 class CallVerdict(Enum):
     """What to conclude from an exception of a remote call to a worker on another host.
 
@@ -244,20 +222,65 @@ class CallVerdict(Enum):
     RAISED = auto()  # the call itself failed: what was sent cannot be read there, or sent back
 
 
-class _Call:
-    """A remote call to the server of a worker object that has not been answered yet."""
+class RayLink:
+    """Connection to a `RoleServer`, the Ray actor that runs a worker object on a cluster host.
 
-    def __init__(
-        self,
-        method: str,
-        sequence: int,
-        order: object = None,
-        payload: SharedObject | None = None,
-    ):
-        self.method, self.sequence, self.order, self.payload = method, sequence, order, payload
-        self.sent, self.tries = time.monotonic(), 0
-        self.ref: object = None
-        self.due = 0.0  # where it failed: when to try again
+    It makes remote calls, waits for their results, and classifies their errors.
+    """
+
+    def __init__(self, actor: Any):  # type: ignore[explicit-any]  # Ray makes its methods
+        self._actor, self._killed = actor, False
+
+    def call(self, call: RpcCall, payload: object) -> object:
+        """Calls `RoleServer.do`; returns a reference at once."""
+        return self._actor.do.remote(call, payload)
+
+    def ready(self, ref: object, timeout_s: float) -> bool:
+        return bool(import_ray().wait([ref], timeout=timeout_s)[0])
+
+    def get(self, ref: object) -> object:
+        """Returns the result of a call, or raises its error."""
+        return import_ray().get(ref, timeout=LOOK_S)
+
+    def classify(self, error: Exception) -> CallVerdict:
+        """Maps the exception of a failed Ray call to RETRY, DEAD or RAISED (`CallVerdict`).
+
+        DEAD: the Ray actor or its host is gone. RAISED: the called method raised an exception, or
+        the error is not one of Ray's. RETRY: any other error of Ray, e.g. a timeout.
+        """
+        kinds = import_ray().exceptions
+        dead = (
+            kinds.ActorDiedError,
+            kinds.ActorUnschedulableError,
+            kinds.NodeDiedError,
+            kinds.WorkerCrashedError,
+            kinds.LocalRayletDiedError,
+            kinds.RuntimeEnvSetupError,
+            kinds.TaskCancelledError,
+        )
+        if isinstance(error, kinds.RayTaskError) or not isinstance(error, kinds.RayError):
+            return CallVerdict.RAISED
+        return CallVerdict.DEAD if isinstance(error, dead) else CallVerdict.RETRY
+
+    def kill(self) -> None:
+        if not self._killed and import_ray().is_initialized():
+            self._killed = True
+            gone = import_ray().exceptions.RayError, ValueError
+            with contextlib.suppress(*gone):
+                import_ray().kill(self._actor)
+
+
+@dataclass
+class _Call:
+    """A message to the server of a worker object that has not been answered yet."""
+
+    sequence: int
+    order: object
+    payload: SharedObject | None
+    sent: float
+    tries: int = 0
+    ref: object = None
+    due: float = 0.0  # where it failed: when to try again
 
 
 class RemoteHandle(Generic[OrderT, AnswerT]):
@@ -266,30 +289,23 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
     After `receive` has returned a `RoleFailed`, the worker is dead and a new one must be started.
     """
 
-    def __init__(
-        self, name: str, link: Link, setup: tuple[object, ...], client: str, incarnation: int
-    ):
-        self.name, self.in_process = name, False
+    def __init__(self, name: str, link: RayLink, build: BuildRole):
+        self.name = name
         self.node: str | None = None
         self.address: str | None = None
         self.pid = 0
         self.failure: str | None = None
         self._place: str | None = None  # how messages name where it is
-        self._link, self._setup = link, setup
-        self._client, self._incarnation = client, incarnation
-        self._sent, self._heard = 0, 0.0  # orders; when the last of them was answered
+        self._link = link
+        self._sent, self._heard = 0, 0.0  # messages; when the last of them was answered
         self._calls: deque[_Call] = deque()
-        self._submit(_Call("hello", -1))
-        self._submit(_Call("build", -1))
+        self._answers: deque[AnswerT | RoleFailed | None] = deque()  # not returned yet
+        self._submit(Hello())
+        self._submit(build)
 
     @property
     def alive(self) -> bool:
         return self.failure is None
-
-    @property
-    def waiting(self) -> int:
-        """Number of control messages that the worker on the other host has not answered yet."""
-        return sum(call.method == "do" for call in self._calls)
 
     @property
     def silence_s(self) -> float:
@@ -298,7 +314,7 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
         It counts from when the message was sent or the message before it was answered, whichever
         is later.
         """
-        oldest = next((call for call in self._calls if call.method == "do"), None)
+        oldest = next((call for call in self._calls if call.sequence >= FIRST_ORDER), None)
         return 0.0 if oldest is None else time.monotonic() - max(oldest.sent, self._heard)
 
     @property
@@ -319,8 +335,7 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
         from Ray's object store.
         """
         if self.alive:
-            self._submit(_Call("do", self._sent, order, payload))
-            self._sent += 1
+            self._submit(order, payload)
 
     def receive(self, timeout_s: float = 0.0) -> AnswerT | RoleFailed | None:
         """Returns the next answer, or `RoleFailed` if the worker raised an exception.
@@ -329,19 +344,17 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
         `alive` is False).
         """
         deadline = time.monotonic() + timeout_s
-        while self._calls:
+        while self._calls and not self._answers:
             left = deadline - time.monotonic()
             self._resend()
             call = self._calls[0]
-            if call.ref is None:
-                if left <= 0:
-                    return None
+            if call.ref is not None and self._link.ready(call.ref, max(0.0, left)):
+                self._take(call)
+            elif call.ref is not None or left <= 0:
+                break
+            else:
                 time.sleep(min(left, max(0.0, call.due - time.monotonic())))
-            elif not self._link.ready(call.ref, max(0.0, left)):
-                return None
-            elif (news := self._take(call)) is not None:
-                return news[0]
-        return None
+        return self._answers.popleft() if self._answers else None
 
     def stop(self, grace_s: float = 0.0) -> int | None:
         """Asks the worker to close, waits up to `grace_s`, then kills its process."""
@@ -353,27 +366,21 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
         self._end("it was stopped")
         return None
 
-    def _submit(self, call: _Call) -> None:
+    def _submit(self, order: object, payload: SharedObject | None = None) -> None:
+        call = _Call(self._sent, order, payload, time.monotonic())
+        self._sent += 1
         self._calls.append(call)
         self._call(call)
 
     def _call(self, call: _Call) -> None:
+        payload = None if call.payload is None else call.payload.ref
+        message = RpcCall(call.sequence, self._calls[0].sequence, call.order)
         try:
-            call.ref = self._link.call(call.method, *self._arguments(call))
+            call.ref = self._link.call(message, payload)
         except Exception as error:  # a large order, for one, and no room in the store
             if self._link.classify(error) is not CallVerdict.RETRY:
                 raise
-            self._retry(call, error)
-
-    def _arguments(self, call: _Call) -> tuple[object, ...]:
-        stamp = (self._client, self._incarnation)
-        if call.method == "hello":
-            return ()
-        if call.method == "build":
-            return (*stamp, *self._setup)
-        first = next(c.sequence for c in self._calls if c.method == "do")
-        payload = None if call.payload is None else call.payload.ref
-        return (*stamp, call.sequence, first, call.order, payload)
+            self._retry(call)
 
     def _resend(self) -> None:
         """Sends the oldest unanswered call again if it has failed and its retry delay is over."""
@@ -381,66 +388,59 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
         if call is not None and call.ref is None and time.monotonic() >= call.due:
             self._call(call)
 
-    def _take(self, call: _Call) -> tuple[AnswerT | RoleFailed | None] | None:
+    def _take(self, call: _Call) -> None:
         """Processes the result or the error of `call`, the oldest call, which has finished.
 
-        Returns the tuple (answer,) if `receive` is to return this answer, which may be a
-        `RoleFailed`. Returns None if the call must be sent again, if the host is gone, or if the
-        call belonged to the start of the worker, which has no answer.
+        Queues the answer for `receive`, unless the call belonged to the start of the worker.
         """
         try:
-            answer = self._link.get(call.ref)
+            found = self._link.get(call.ref)
         except Exception as error:  # all of Ray's; what it is decides what follows
-            return _VERDICTS[self._link.classify(error)](self, call, error)
-        return _TAKERS[call.method](self, call, answer)
-
-    def _meet(self, call: _Call, hello: HostInfo) -> tuple[RoleFailed] | None:
-        self._calls.popleft()
-        self.node, self.address, self.pid = hello.node, hello.address, hello.pid
-        self._place = f"{hello.host} ({hello.address})"
-        if (difference := _difference(versions(), hello.versions)) is None:
-            return None
-        return self._fail(RoleFailed(f"{self._place}: {difference}", "", final=True))
-
-    def _built(self, call: _Call, failure: RoleFailed | None) -> tuple[RoleFailed] | None:
-        self._calls.popleft()
-        self._setup = ()  # it may be large
-        return None if failure is None else self._fail(failure)
-
-    def _answered(
-        self, call: _Call, reply: RpcReply[AnswerT]
-    ) -> tuple[AnswerT | RoleFailed | None] | None:
-        if reply[:3] != (self._client, self._incarnation, call.sequence):
-            return self._fail(RoleFailed(f"{self._where}: an answer to another client", "", False))
+            self._broken(call, error)
+            return
+        assert isinstance(found, RpcReply), "what a role server returns"
+        reply: RpcReply[AnswerT | HostInfo] = found
         if reply.early:  # the one before it was made again: now it is its turn
             call.ref = None
-            return None
+            return
         self._calls.popleft()
         self._heard = time.monotonic()
         if isinstance(reply.answer, RoleFailed):
-            return self._fail(reply.answer)
-        return (reply.answer,)
+            self._fail(reply.answer)
+        elif isinstance(reply.answer, HostInfo):
+            self._meet(reply.answer)
+        elif call.sequence >= FIRST_ORDER:
+            self._answers.append(reply.answer)
 
-    def _fail(self, failed: RoleFailed) -> tuple[RoleFailed]:
+    def _meet(self, hello: HostInfo) -> None:
+        self.node, self.address, self.pid = hello.node, hello.address, hello.pid
+        self._place = f"{hello.host} ({hello.address})"
+        if (difference := _difference(versions(), hello.versions)) is not None:
+            self._fail(RoleFailed(f"{self._place}: {difference}", "", final=True))
+
+    def _fail(self, failed: RoleFailed) -> None:
         self._end(failed.summary)
-        return (failed,)
+        self._answers.append(failed)
 
-    def _retry(self, call: _Call, error: Exception) -> None:
+    def _retry(self, call: _Call) -> None:
         call.ref = None
         call.due = time.monotonic() + min(LAST_RETRY_S, FIRST_RETRY_S * 2**call.tries)
         call.tries += 1
 
-    def _died(self, call: _Call, error: Exception) -> tuple[RoleFailed] | None:
-        if getattr(error, "actor_init_failed", False):  # rookery itself could not be loaded there
-            what = f"{_place_in(error) or self._where}: {gist(error)}; install rookery there"
-            return self._fail(RoleFailed(what, str(error), final=True))
-        self._end(f"{self._where}: {gist(error)}")
-        return None
-
-    def _raised(self, call: _Call, error: Exception) -> tuple[RoleFailed]:
-        return self._fail(
-            describe(error, str(error))._replace(summary=f"{self._where}: {gist(error)}")
-        )
+    def _broken(self, call: _Call, error: Exception) -> None:
+        """Handles a call that has failed: repeats it, or counts the worker as dead."""
+        verdict, what = self._link.classify(error), f"{self._where}: {gist(error)}"
+        if verdict is CallVerdict.RAISED:
+            self._fail(describe(error, str(error))._replace(summary=what))
+        elif verdict is CallVerdict.RETRY:
+            self._retry(call)
+        elif getattr(error, "actor_init_failed", False):  # rookery could not be loaded there
+            _, found, rest = str(error).partition("ip=")
+            place = rest.split(",")[0].split(")")[0] if found else self._where
+            what = f"{place}: {gist(error)}; install rookery there"
+            self._fail(RoleFailed(what, str(error), final=True))
+        else:
+            self._end(what)
 
     @property
     def _where(self) -> str:
@@ -449,24 +449,7 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
     def _end(self, why: str) -> None:
         self.failure = self.failure or why
         self._calls.clear()
-        self._setup = ()
         self._link.kill()
-
-
-_TAKERS: dict[  # type: ignore[explicit-any]  # each method has its own result
-    str, Callable[[RemoteHandle[Any, Any], _Call, Any], tuple[Any] | None]
-] = {
-    "hello": RemoteHandle._meet,
-    "build": RemoteHandle._built,
-    "do": RemoteHandle._answered,
-}
-_VERDICTS: dict[
-    CallVerdict, Callable[[RemoteHandle[Never, object], _Call, Exception], tuple[RoleFailed] | None]
-] = {
-    CallVerdict.RETRY: RemoteHandle._retry,
-    CallVerdict.DEAD: RemoteHandle._died,
-    CallVerdict.RAISED: RemoteHandle._raised,
-}
 
 
 def _difference(ours: dict[str, str], theirs: dict[str, str]) -> str | None:
@@ -493,8 +476,3 @@ def gist(error: Exception) -> str:
     if last.startswith("The actor"):
         last = last.partition(". ")[0].rstrip(".")
     return f"{type(error).__name__}: {last}"[:400]
-
-
-def _place_in(error: Exception) -> str | None:
-    _, found, rest = str(error).partition("ip=")
-    return rest.split(",")[0].split(")")[0] if found else None

@@ -89,10 +89,8 @@ class MaskFromInfo(gym.Wrapper[Any, Any, Any, Any]):
         entries[MASK] = spaces.Box(0, 1, self._none.shape, np.int8)
         self.observation_space = spaces.Dict(entries)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
         return self._with_mask(obs, info), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -122,10 +120,8 @@ class Corrected(gym.Wrapper[Any, Any, Any, Any]):
     random policies that ignore masks, such as gymnasium's checker, step a masked environment.
     """
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
         self._mask = np.asarray(obs[MASK])
         return obs, info
 

@@ -32,7 +32,7 @@ ADVICE = (
 # What the code of an environment may raise. `sys.exit` in it does not end the process: the run
 # would end without a message, and with the exit code that the environment chose.
 ENV_ERRORS = (Exception, SystemExit)
-EnvException: TypeAlias = Exception | SystemExit
+EnvException: TypeAlias = Exception | SystemExit | KeyboardInterrupt  # the last in workers alone
 
 
 class Fault(EnvError):

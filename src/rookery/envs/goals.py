@@ -6,7 +6,7 @@ gymnasium-robotics). For relabelled goals it is called with an empty `info`, so 
 depend on the two goals only.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -77,29 +77,26 @@ class Goals:
 
         Raises `ConfigError` if it raises, or its rewards differ from those that `step` returned.
         """
-        trial = self._played()
         try:
-            computed = self._raw(trial.achieved, trial.desired)
-        except EnvError as error:
-            raise ConfigError(str(error)) from error.__cause__
-        off = np.flatnonzero(~np.isclose(computed, trial.reward, rtol=CLOSE, atol=CLOSE))
-        if off.size:
-            at = int(off[0])
-            raise ConfigError(
-                f"{self.name}: a step gave the reward {trial.reward[at]:g}, but compute_reward "
-                f"gives {computed[at]:g} for its goals; rewards must be a function of achieved and "
-                f"desired goal alone; {_CURE}, and drop wrappers that change rewards "
-                "(env.reward_scale and env.reward_clip may be used)"
-            )
-
-    def _played(self) -> "TrialSteps":
-        try:
-            return _play(self.env)
+            achieved, desired, reward = _play(self.env)
         except ENV_ERRORS as error:  # a user's code may raise anything
             raise ConfigError(
                 f"{self.name}: a random step raised {type(error).__name__}: {error}; "
                 "hindsight tries a few before a run; correct the environment"
             ) from error
+        try:
+            computed = self._raw(achieved, desired)
+        except EnvError as error:
+            raise ConfigError(str(error)) from error.__cause__
+        off = np.flatnonzero(~np.isclose(computed, reward, rtol=CLOSE, atol=CLOSE))
+        if off.size:
+            at = int(off[0])
+            raise ConfigError(
+                f"{self.name}: a step gave the reward {reward[at]:g}, but compute_reward "
+                f"gives {computed[at]:g} for its goals; rewards must be a function of achieved and "
+                f"desired goal alone; {_CURE}, and drop wrappers that change rewards "
+                "(env.reward_scale and env.reward_clip may be used)"
+            )
 
     def close(self) -> None:
         try:
@@ -111,15 +108,11 @@ class Goals:
 _CURE = "correct the environment, or set replay.hindsight=0"
 
 
-class TrialSteps(NamedTuple):
-    """Goals and rewards of random steps in an environment, to test its `compute_reward`."""
+def _play(env: Env) -> tuple[Array, Array, Floats]:
+    """Steps an environment with random actions, to test its `compute_reward`.
 
-    achieved: Any  # [B, ...] after each step
-    desired: Any
-    reward: Floats  # [B]
-
-
-def _play(env: Env) -> TrialSteps:
+    Returns achieved goals [B, ...], desired goals and rewards [B] after each of B steps.
+    """
     env.action_space.seed(0)
     env.reset(seed=0)
     steps, over = [], False
@@ -130,7 +123,7 @@ def _play(env: Env) -> TrialSteps:
         over = terminated or truncated
         steps.append((np.array(obs[LEAVES[1]]), np.array(obs[LEAVES[2]]), float(reward)))
     achieved, desired, rewards = zip(*steps, strict=True)
-    return TrialSteps(np.stack(achieved), np.stack(desired), np.array(rewards))
+    return np.stack(achieved), np.stack(desired), np.array(rewards)
 
 
 def _goal_spaces(name: str, env: Env) -> tuple[Any, Any]:

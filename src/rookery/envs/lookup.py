@@ -13,6 +13,7 @@ A class or function may also make a PettingZoo environment, which is a multi-pla
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -66,14 +67,21 @@ def find(config: EnvConfig, given: Given | None = None, *, render: bool = False)
     if isinstance(given, str):
         _refuse_unnamed(given)
         if given not in gym.registry and (game := _game(given)) is not None:
-            return _own_game(given, game, config)
+            _refuse_for_games(given, config)
+            games = partial(game, **config.kwargs)
+            return EnvEntry(given.replace("-", "_"), None, partial(Tables, games))
         found = _thing(given)
         if found is None:
             _refuse_missing(given)
             return _registered(_spec(given), config, wrap, render)
         return _callable(given, found, config, wrap, render)
     if isinstance(given, gym.Env):
-        return _instance(given, config, wrap, render)
+        if given.spec is None:
+            raise ConfigError(
+                f"env is the instance {given}; a run needs several; pass its class, or a function "
+                "that returns a new one"
+            )
+        return _registered(given.spec, config, wrap, render)
     if not callable(given):
         raise ConfigError(
             f"env is {given!r}; it may be an id, a gymnasium.Env class, or a function that "
@@ -182,15 +190,6 @@ def _game(name: str) -> Callable[..., Games] | None:
         return None
     rules = plugins.names("games").get(plain)
     return None if rules is None else plugins.load(rules)
-
-
-def _own_game(name: str, game: Callable[..., Games], config: EnvConfig) -> EnvEntry:
-    _refuse_for_games(name, config)
-
-    def many(num: int) -> Vector:
-        return Tables(lambda tables: game(tables, **config.kwargs), num)
-
-    return EnvEntry(name.replace("-", "_"), None, many)
 
 
 def _refuse_for_games(name: str, config: EnvConfig) -> None:
@@ -320,19 +319,6 @@ def _callable(
         return wrap(env)
 
     return EnvEntry(name, one, None)
-
-
-def _instance(env: Env, config: EnvConfig, wrap: Wrap, render: bool) -> EnvEntry:
-    """Returns constructors of further environments like `env`, from its Gymnasium spec.
-
-    Raises `ConfigError` if `env` has no spec, that is, if `gymnasium.make` did not make it.
-    """
-    if env.spec is None:
-        raise ConfigError(
-            f"env is the instance {env}; a run needs several; pass its class, or a function that "
-            "returns a new one"
-        )
-    return _registered(env.spec, config, wrap, render)
 
 
 def _label(make: Callable[..., Any]) -> str:

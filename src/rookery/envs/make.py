@@ -4,21 +4,22 @@ import contextlib
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rookery.config.schema import EnvConfig
 from rookery.envs.action_masks import Corrected
-from rookery.envs.check_guard import CheckGuard
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
 from rookery.envs.spaces import SpaceCodec
-from rookery.envs.step_checks import BoxingGuard
-from rookery.envs.turn_based.pettingzoo import ZooGames, kind_of
+from rookery.envs.step_checks import BoxingGuard, CheckGuard
+from rookery.envs.turn_based.pettingzoo import kind_of
 from rookery.envs.turn_based.tables import Tables, any_allowed
 from rookery.envs.vector import MODES, Envs, Steps
 from rookery.errors import ConfigError, EnvError, RookeryError
@@ -140,8 +141,7 @@ def _native(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector | None:
     """
     if entry.many is None:
         return None
-    many = entry.many
-    vector: Vector = _made(entry, lambda: many(num), calls)
+    vector: Vector = _made(entry, partial(entry.many, num), calls)
     known = vector.metadata.get("autoreset_mode") in MODES
     if entry.one is None or (known and _alike(entry, vector, _made(entry, entry.one, calls))):
         return vector
@@ -159,26 +159,20 @@ def _alike(entry: EnvEntry, vector: Vector, one: Env) -> bool:
 def _synchronous(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector:
     if entry.one is None:
         raise ConfigError(f"{entry.name} has no entry point; register it with one")
-    first = _made(entry, entry.one, calls)
+    one = entry.one
+    first = _made(entry, one, calls)
     if (kind := kind_of(first)) is not None:
         _close(entry, first)
-        return _tables(entry, kind, num, calls)
+        tables: Vector = _made(entry, partial(Tables, partial(kind, one, calls=calls), num), calls)
+        return tables
     codec = SpaceCodec(first.observation_space, first.action_space)
-    rest = (_made(entry, entry.one, calls) for _ in range(num - 1))
+    rest = (_made(entry, one, calls) for _ in range(num - 1))
     guards = [BoxingGuard(env, codec, index, calls) for index, env in enumerate((first, *rest))]
     factories, mode = [_returning(guard) for guard in guards], AutoresetMode.SAME_STEP
     # copy=False, since the codec copies
-    vector: Vector = _made(
-        entry, lambda: SyncVectorEnv(factories, copy=False, autoreset_mode=mode), calls
-    )
+    build = partial(SyncVectorEnv, factories, copy=False, autoreset_mode=mode)
+    vector: Vector = _made(entry, build, calls)
     return vector
-
-
-def _tables(entry: EnvEntry, kind: type[ZooGames], num: int, calls: EnvCalls) -> Vector:
-    one = entry.one
-    assert one is not None, "it has made an environment before"
-    tables: Vector = _made(entry, lambda: Tables(lambda count: kind(one, count, calls), num), calls)
-    return tables
 
 
 def _returning(env: Env) -> Callable[[], Env]:
@@ -186,9 +180,9 @@ def _returning(env: Env) -> Callable[[], Env]:
 
 
 def _made(entry: EnvEntry, build: Callable[[], Any], calls: EnvCalls) -> Any:
-    calls.running = "the constructor"
     try:
-        return build()
+        with calls.during("the constructor"):
+            return build()
     except RookeryError:
         raise
     except SystemExit as error:
@@ -198,9 +192,6 @@ def _made(entry: EnvEntry, build: Callable[[], Any], calls: EnvCalls) -> Any:
             f"{entry.name} could not be made ({type(error).__name__}: {error}); "
             "check env.kwargs, env.wrappers and what the environment needs installed"
         ) from error
-    finally:
-        calls.running = ""
-        calls.beat()
 
 
 def _close(entry: EnvEntry, env: Env | Vector) -> None:
@@ -211,6 +202,12 @@ def _close(entry: EnvEntry, env: Env | Vector) -> None:
 
 
 def _checked(name: str, bare: Env, calls: EnvCalls) -> list[str]:
+    for space in ("observation_space", "action_space"):
+        if not isinstance(getattr(bare, space, None), gym.Space):
+            raise ConfigError(
+                f"{name} has no {space} of gymnasium.spaces; an environment needs "
+                "observation_space and action_space; set both in its constructor"
+            )
     codec = SpaceCodec(bare.observation_space, bare.action_space)
     env: Env = CheckGuard(bare, codec, calls)
     if any(leaf.kind is LeafKind.MASK for leaf in codec.leaves):

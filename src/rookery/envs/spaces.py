@@ -25,8 +25,9 @@ If actions are not Discrete, `action_mask` is stored like any other entry. Suppo
 | bounded Box of floats | float32 in [-1, 1], same shape |
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import singledispatch
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -97,7 +98,7 @@ class SpaceCodec:
         parts = tuple(_parts(observation_space))
         _refuse_odd_names(observation_space, [part.leaf.name for part in parts])
         self._single = None if isinstance(observation_space, spaces.Dict) else parts[0]
-        self._actions = _action_codec(action_space)
+        self._actions = action_codec(action_space)
         self.action = self._actions.spec
         self._parts = _with_mask(parts, observation_space, self.action)
         self.leaves = tuple(part.leaf for part in self._parts)
@@ -130,7 +131,7 @@ class SpaceCodec:
         """
         if self._single is not None:
             assert not isinstance(obs, dict), "a single leaf is one array"
-            return self._single.restore(obs)
+            return self._single.decode(obs)
         assert isinstance(obs, dict), "several leaves come by name"
         found: dict[str, Any] = {}
         for part in self._parts:
@@ -138,8 +139,20 @@ class SpaceCodec:
             at = found
             for parent in parents:
                 at = at.setdefault(parent, {})
-            at[last] = part.restore(obs[part.leaf.name])
+            at[last] = part.decode(obs[part.leaf.name])
         return found
+
+    def decode_one(self, obs: Obs) -> Any:
+        """Converts one observation, with a leading axis of size 1, to the environment's form."""
+        return _only(self.decode(obs))
+
+    def encode_leaves(self, leaves: Mapping[str, Any], num: int) -> dict[str, Array]:
+        """Converts observations as `encode` does; they are given as arrays by leaf name."""
+        return {part.leaf.name: part.encode(leaves[part.leaf.name], num) for part in self._parts}
+
+    def decode_leaves(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        """Converts observations as `decode` does, but returns arrays by leaf name."""
+        return {part.leaf.name: part.decode(leaves[part.leaf.name]) for part in self._parts}
 
     def check(self, obs: Any) -> None:
         """Raises `Fault` if an observation of one environment does not fit the observation space.
@@ -162,6 +175,13 @@ class SpaceCodec:
         return self._actions.encode(np.asarray(action))
 
 
+def _only(batch: Any) -> Any:
+    """Returns the single observation of a batch of size 1."""
+    if isinstance(batch, dict):
+        return {name: _only(part) for name, part in batch.items()}
+    return batch[0]
+
+
 @dataclass(frozen=True)
 class _Part:
     """One array (leaf) of an observation, with the functions that convert and check it."""
@@ -170,21 +190,24 @@ class _Part:
     path: Path  # keys that lead to it in nested dicts
     shape: tuple[int, ...]  # in the environment
     kinds: str  # numpy kinds of numbers that may be cast to it
-    store: Callable[[Array], Array]  # [E, *shape] → [E, *leaf.shape], always a copy
-    restore: Callable[[Array], Array]  # the inverse of `store`
+    convert: Callable[[Array], Array]  # the environment's values → those stored, always a copy
+    revert: Callable[[Array], Array]  # the inverse of `convert`, always a copy
     good: Callable[[Array], Array] | None  # stored values → which are allowed; None: all
     allowed: str  # description of allowed values, for errors
 
     def encode(self, raw: Any, num: int) -> Array:
         array = np.asarray(raw)
         self.check(array, (num, *self.shape))
-        stored = self.store(array)
+        stored = self.convert(array).reshape(num, *self.leaf.shape)
         if self.good is None:
             return stored
         good = self.good(stored)
         if np.count_nonzero(good) != good.size:  # a third of the time of good.all()
             raise self._bad_value(array, good)
         return stored
+
+    def decode(self, stored: Array) -> Array:
+        return self.revert(stored).reshape(-1, *self.shape)
 
     def check(self, array: Array, shape: tuple[int, ...]) -> None:
         if array.shape != shape:
@@ -239,11 +262,13 @@ def _parts(space: Space, path: Path = ()) -> Iterator[_Part]:
     if isinstance(space, spaces.Dict):
         for key, child in space.spaces.items():
             yield from _parts(child, (*path, str(key)))
-        return
-    for kind, build in LEAVES.items():
-        if isinstance(space, kind):
-            yield build(space, path)
-            return
+    else:
+        yield part_of(space, path)
+
+
+@singledispatch
+def part_of(space: Any, path: Path) -> _Part:
+    """Returns the `_Part` of a space that is one array; ConfigError if the space is unsupported."""
     raise ConfigError(f"{_where(path)} is {space}; {OBS_ALLOWED}; {_help(space, OBS_HELP)}")
 
 
@@ -269,6 +294,7 @@ def _refuse_odd_names(space: Space, names: list[str]) -> None:
         )
 
 
+@part_of.register(spaces.Box)
 def _box(space: spaces.Box, path: Path) -> _Part:
     if not prod(space.shape):
         raise ConfigError(f"{_where(path)} is {space}; it is empty; drop it with a wrapper")
@@ -284,37 +310,29 @@ def _box(space: spaces.Box, path: Path) -> _Part:
 
 
 def _vector(space: spaces.Box, path: Path) -> _Part:
-    shape = space.shape or (1,)
+    def revert(stored: Array) -> Array:
+        return stored.astype(space.dtype)
 
-    def store(array: Array) -> Array:
-        return narrowed(array).reshape(-1, *shape)
-
-    def restore(stored: Array) -> Array:
-        return stored.reshape(-1, *space.shape).astype(space.dtype)
-
-    leaf = Leaf("/".join(path), shape, "float32", LeafKind.VECTOR)
+    leaf = Leaf("/".join(path), space.shape or (1,), "float32", LeafKind.VECTOR)
     if space.dtype.kind != "f":
-        return _Part(leaf, path, space.shape, "iub", store, restore, None, "integers")
+        return _Part(leaf, path, space.shape, "iub", narrowed, revert, None, "integers")
     allowed = "finite 32-bit floats"
-    return _Part(leaf, path, space.shape, "fiub", store, restore, np.isfinite, allowed)
+    return _Part(leaf, path, space.shape, "fiub", narrowed, revert, np.isfinite, allowed)
 
 
+@part_of.register(Codes)
 def _codes(space: Codes, path: Path) -> _Part:
     if space.dtype.name not in CODED or not prod(space.shape):
         raise ConfigError(
             f"{_where(path)} is {space}; codes may be {', '.join(CODED)}, and at least one; give "
             "the space one of these types, or make it a Box"
         )
-    shape = space.shape or (1,)
 
-    def store(array: Array) -> Array:
-        return array.astype(space.dtype, order="C").reshape(-1, *shape)
+    def convert(array: Array) -> Array:
+        return array.astype(space.dtype, order="C")
 
-    def restore(stored: Array) -> Array:
-        return stored.reshape(-1, *space.shape).copy()
-
-    leaf = Leaf("/".join(path), shape, space.dtype.name, LeafKind.CODES)
-    return _Part(leaf, path, space.shape, space.dtype.kind, store, restore, None, leaf.dtype)
+    leaf = Leaf("/".join(path), space.shape or (1,), space.dtype.name, LeafKind.CODES)
+    return _Part(leaf, path, space.shape, space.dtype.kind, convert, np.array, None, leaf.dtype)
 
 
 def narrowed(array: Array) -> Array:
@@ -326,20 +344,18 @@ def narrowed(array: Array) -> Array:
 
 
 def _image(space: spaces.Box, path: Path) -> _Part:
-    axes = channel_axes(space.shape)
-    stored = (1, *space.shape) if len(space.shape) == 2 else tuple(space.shape[a] for a in axes)
+    full = (*space.shape, 1)[:3]  # a grey image has no axis of channels
+    axes = channel_axes(full)
     batched = (0, *(axis + 1 for axis in axes))
 
-    def store(array: Array) -> Array:
-        full = array[:, None] if array.ndim == 3 else array.transpose(batched)
-        return np.array(full, dtype=np.uint8, order="C")
+    def convert(array: Array) -> Array:
+        return np.array(array.reshape(-1, *full).transpose(batched), dtype=np.uint8, order="C")
 
-    def restore(stored: Array) -> Array:
-        flat = len(space.shape) == 2
-        return (stored[:, 0] if flat else stored.transpose(np.argsort(batched))).copy()
+    def revert(stored: Array) -> Array:
+        return stored.transpose(np.argsort(batched)).copy()
 
-    leaf = Leaf("/".join(path), stored, "uint8", LeafKind.IMAGE)
-    return _Part(leaf, path, space.shape, "u", store, restore, None, "uint8")
+    leaf = Leaf("/".join(path), tuple(full[axis] for axis in axes), "uint8", LeafKind.IMAGE)
+    return _Part(leaf, path, space.shape, "u", convert, revert, None, "uint8")
 
 
 def channel_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -355,24 +371,19 @@ def channel_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     return HWC if shape[-1] < shape[0] else CHW
 
 
-def _discrete(space: spaces.Discrete[Any], path: Path) -> _Part:
-    return _classes(path, (), np.array([space.n]), np.array([space.start]))
+@part_of.register(spaces.Discrete)
+@part_of.register(spaces.MultiDiscrete)
+def _classes(space: Any, path: Path) -> _Part:
+    sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).astype(np.int64)
+    start = np.ravel(space.start).astype(np.int64)
 
-
-def _multi_discrete(space: spaces.MultiDiscrete[Any], path: Path) -> _Part:
-    return _classes(path, space.shape, space.nvec.ravel(), space.start.ravel())
-
-
-def _classes(path: Path, shape: tuple[int, ...], sizes: Array, start: Array) -> _Part:
-    start, sizes = start.astype(np.int64), sizes.astype(np.int64)
-
-    def store(array: Array) -> Array:
+    def convert(array: Array) -> Array:
         wide = array.reshape(len(array), len(sizes)).astype(np.int64, order="C")
         shifted: Array = wide - start
         return shifted
 
-    def restore(stored: Array) -> Array:
-        back: Array = (stored + start).reshape(-1, *shape)
+    def revert(stored: Array) -> Array:
+        back: Array = stored + start
         return back
 
     def good(stored: Array) -> Array:
@@ -381,21 +392,17 @@ def _classes(path: Path, shape: tuple[int, ...], sizes: Array, start: Array) -> 
 
     leaf = Leaf("/".join(path), (len(sizes),), "int64", LeafKind.DISCRETE, tuple(map(int, sizes)))
     allowed = f"integers from {start.tolist()} to {(start + sizes - 1).tolist()}"
-    return _Part(leaf, path, shape, "iub", store, restore, good, allowed)
+    return _Part(leaf, path, space.shape, "iub", convert, revert, good, allowed)
 
 
+@part_of.register(spaces.MultiBinary)
 def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
-    size = prod(space.shape)
-
-    def store(array: Array) -> Array:
-        wide = array.reshape(len(array), size).astype(np.int64, order="C")
+    def convert(array: Array) -> Array:
+        wide = array.astype(np.int64, order="C")
         return np.clip(wide, -1, 2).astype(np.int8)  # 256 must not become a 0
 
-    def restore(stored: Array) -> Array:
-        return stored.reshape(-1, *space.shape).copy()
-
-    leaf = Leaf("/".join(path), (size,), "int8", LeafKind.BINARY)
-    return _Part(leaf, path, space.shape, "iub", store, restore, _is_bit, "only 0 and 1")
+    leaf = Leaf("/".join(path), (prod(space.shape),), "int8", LeafKind.BINARY)
+    return _Part(leaf, path, space.shape, "iub", convert, np.array, _is_bit, "only 0 and 1")
 
 
 def _is_bit(stored: Array) -> Array:
@@ -434,26 +441,17 @@ def _mask(space: Space, action: ActionSpec) -> _Part:
             f"integers or a MultiBinary of shape ({action.n},); correct it, or rename it"
         )
 
-    def store(array: Array) -> Array:
+    def convert(array: Array) -> Array:
         if array.dtype == np.int8:
             return array.copy()
         other = np.where(array == 0, np.int8(0), np.int8(-1))  # 256 and 0.5 must not become a 0
         return np.where(array == 1, np.int8(1), other)
 
-    def restore(stored: Array) -> Array:
+    def revert(stored: Array) -> Array:
         return stored.astype(space.dtype)
 
     leaf = Leaf(MASK, space.shape, "int8", LeafKind.MASK)
-    return _Part(leaf, (MASK,), space.shape, "fiub", store, restore, _is_bit, "only 0 and 1")
-
-
-LEAVES: dict[type[Space], Callable[[Any, Path], _Part]] = {
-    Codes: _codes,  # before Box, its base class
-    spaces.Box: _box,
-    spaces.Discrete: _discrete,
-    spaces.MultiDiscrete: _multi_discrete,
-    spaces.MultiBinary: _binary,
-}
+    return _Part(leaf, (MASK,), space.shape, "fiub", convert, revert, _is_bit, "only 0 and 1")
 
 
 class _ActionCodec(NamedTuple):
@@ -467,13 +465,12 @@ class _ActionCodec(NamedTuple):
     encode: Callable[[Array], Array]
 
 
-def _action_codec(space: Space) -> _ActionCodec:
-    for kind, build in ACTION_CODECS.items():
-        if isinstance(space, kind):
-            return build(space)
+@singledispatch
+def action_codec(space: Any) -> _ActionCodec:
     raise ConfigError(f"the action space is {space}; {ACTION_ALLOWED}; {_help(space, ACTION_HELP)}")
 
 
+@action_codec.register(spaces.Discrete)
 def _discrete_actions(space: spaces.Discrete[Any]) -> _ActionCodec:
     start, n = int(space.start), int(space.n)
 
@@ -488,20 +485,16 @@ def _discrete_actions(space: spaces.Discrete[Any]) -> _ActionCodec:
     return _ActionCodec(ActionSpec(n=n, start=start), decode, encode)
 
 
-def _multi_discrete_actions(space: spaces.MultiDiscrete[Any]) -> _ActionCodec:
-    return _several_actions(space, space.nvec, space.start)
-
-
-def _binary_actions(space: spaces.MultiBinary) -> _ActionCodec:
-    return _several_actions(space, np.full(space.shape, 2), np.zeros(space.shape, dtype=np.int64))
-
-
-def _several_actions(space: Space, nvec: Array, start: Array) -> _ActionCodec:
+@action_codec.register(spaces.MultiDiscrete)
+@action_codec.register(spaces.MultiBinary)
+def _several_actions(space: Any) -> _ActionCodec:
     """Returns the codec of MultiDiscrete or MultiBinary actions.
 
     A batch of B actions with k components each is stored as [B, k] integers.
     """
-    shape, start = nvec.shape, start.astype(np.int64)
+    bits = isinstance(space, spaces.MultiBinary)
+    shape, nvec = space.shape, np.full(space.shape, 2) if bits else space.nvec
+    start = np.zeros(shape, dtype=np.int64) if bits else space.start.astype(np.int64)
     if not nvec.size:
         raise ConfigError(f"the action space is {space}; it is empty; widen it")
 
@@ -517,6 +510,7 @@ def _several_actions(space: Space, nvec: Array, start: Array) -> _ActionCodec:
     return _ActionCodec(ActionSpec(shape=(len(sizes),), sizes=sizes), decode, encode)
 
 
+@action_codec.register(spaces.Box)
 def _continuous_actions(space: spaces.Box) -> _ActionCodec:
     _refuse_odd_bounds(space)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
@@ -538,14 +532,6 @@ def _continuous_actions(space: spaces.Box) -> _ActionCodec:
 
     lows, highs = tuple(low.ravel().tolist()), tuple(high.ravel().tolist())
     return _ActionCodec(ActionSpec(shape=space.shape, low=lows, high=highs), decode, encode)
-
-
-ACTION_CODECS: dict[type[Space], Callable[[Any], _ActionCodec]] = {
-    spaces.Discrete: _discrete_actions,
-    spaces.MultiDiscrete: _multi_discrete_actions,
-    spaces.MultiBinary: _binary_actions,
-    spaces.Box: _continuous_actions,
-}
 
 
 def _refuse_odd_actions(

@@ -12,6 +12,7 @@ All returned values have the shapes and dtypes of the `EnvSpec` and are finite. 
 returns anything else, an `EnvError` names the environment, its step and the value.
 """
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +27,7 @@ from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, STEP_FORM, Fault, raised
 from rookery.envs.spaces import SpaceCodec, narrowed
 from rookery.envs.step_checks import BOX
-from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables
+from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables, part
 from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.types import Array, Bools, EnvSpec, Floats, Obs, Rows
 
@@ -276,23 +277,26 @@ class Envs:
         """Closes every environment; a second call does nothing, even if the first one failed."""
         if self._closed:
             return
-        self._closed, self.calls.running = True, "close"
+        self._closed = True
         try:
-            self._vector.close()
+            with self.calls.during("close"):
+                self._vector.close()
         except Fault as fault:
             raise self._error(fault) from fault.__cause__
         except ENV_ERRORS as error:  # a user's code may raise anything
             raise EnvError(f"{self.name}: {raised('close', error)}") from error
-        finally:
-            self.calls.running = ""
 
     def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
-        self.calls.running = call
+        self.calls.running = call  # without `during`: every step passes here
         try:
             return getattr(self._vector, call)(*args, **kwargs)
         except Fault as fault:
             raise self._error(fault, call) from fault.__cause__
         except ENV_ERRORS as error:  # an environment may raise anything
+            raise self._error(Fault(raised(call, error)), call) from error
+        except KeyboardInterrupt as error:
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                raise  # it may be the user's Ctrl+C; workers ignore that
             raise self._error(Fault(raised(call, error)), call) from error
         finally:
             self.calls.running = ""
@@ -363,7 +367,7 @@ class Envs:
         leaves = {name: leaf.copy() for name, leaf in self.spec.unpack(answer.obs).items()}
         for index in np.flatnonzero(self._ended).tolist():
             try:
-                one = self.codec.encode_one(_at(given, index))
+                one = self.codec.encode_one(part(given, index))
             except Fault as fault:
                 raise Fault(fault.what, index) from fault.__cause__
             for name, leaf in self.spec.unpack(one).items():
@@ -423,13 +427,6 @@ def _flags(name: str, raw: Any, num: int) -> Bools:
     if array.shape != (num,) or array.dtype.kind != "b":
         raise Fault(f"{name} is {array.dtype} of shape {array.shape}; one bool each")
     return array
-
-
-def _at(batch: Any, index: int) -> Any:
-    """Returns one environment's observation from a batch, which may be a dict of batches."""
-    if isinstance(batch, Mapping):
-        return {key: _at(part, index) for key, part in batch.items()}
-    return batch[index]
 
 
 def _entry(info: Any, index: int, key: str) -> Any:

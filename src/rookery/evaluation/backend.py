@@ -57,5 +57,5 @@ class Backend(Protocol):
 
 def backend_of(config: Config) -> Backend | None:
     """Returns the backend named by the setting `backend`; None for Rookery's own training loop."""
-    name = plugins.names("backends").get(config.backend)
-    return None if name is None else plugins.load(name)
+    row = plugins.backends().get(config.backend)
+    return None if row is None else plugins.load(row.backend)

@@ -1,6 +1,8 @@
 """Evaluates a run, finished or in progress, with a checkpoint from its folder."""
 
+import contextlib
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,33 @@ import torch
 from rookery.algorithms import build_algorithm
 from rookery.checkpoints.load_weights import read_weights
 from rookery.config.load import load_run
-from rookery.envs.make import Envs, Factory, make
-from rookery.evaluation.evaluator import Evaluator, with_opponents
+from rookery.config.schema import Config, EnvConfig
+from rookery.envs.make import Factory, make
+from rookery.evaluation.evaluator import MOST_ENVS, Evaluator, with_opponents
 from rookery.networks.named_arrays import load_arrays
+from rookery.types import Weights
+
+
+@contextlib.contextmanager
+def evaluator_of(
+    config: Config,
+    weights: Weights,
+    env: EnvConfig,
+    episodes: int,
+    factory: Factory | None,
+    *,
+    render: bool = False,
+) -> Iterator[Evaluator]:
+    """Context with an evaluator that plays `env` with the weights of a checkpoint."""
+    torch.set_num_threads(1)
+    with contextlib.closing(
+        make(env, min(episodes, MOST_ENVS), factory=factory, render=render)
+    ) as envs:
+        algorithm = build_algorithm(config, envs.spec)
+        load_arrays(algorithm.acting, weights.arrays)
+        if not render:  # in a recording the policy plays all seats of a game
+            with_opponents(config, envs, algorithm)
+        yield Evaluator(lambda num: envs, algorithm, episodes=episodes)
 
 
 def evaluate_run(
@@ -24,26 +50,13 @@ def evaluate_run(
     factory: Factory | None = None,
 ) -> dict[str, Any]:
     """Plays evaluation episodes with a checkpoint's weights; returns scores and statistics."""
-    weights = read_weights(run_dir, checkpoint)
-    config = load_run(run_dir)
-    torch.set_num_threads(1)
-    probe = make(config.env, 1, factory=factory)
-    algorithm = build_algorithm(config, probe.spec)
-    probe.close()
-    load_arrays(algorithm.acting, weights.arrays)
-
-    def make_envs(num: int) -> Envs:
-        return with_opponents(config, make(config.eval_env, num, factory=factory), algorithm)
-
-    evaluator = Evaluator(make_envs, algorithm, episodes=episodes)
-    try:
+    weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
+    with evaluator_of(config, weights, config.eval_env, episodes, factory) as evaluator:
         result = evaluator.run(
             seed=seed,
             epsilon=0.0 if deterministic else config.randomness.last,
             noise=not deterministic,
         )
-    finally:
-        evaluator.close()
     success = {} if result.success_rate is None else {"success_rate": result.success_rate}
     return {
         "episodes": episodes,

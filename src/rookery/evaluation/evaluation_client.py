@@ -13,7 +13,7 @@ evaluation ends and training continues.
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from rookery.evaluation.evaluation_process import (
     WriteEvent,
 )
 from rookery.event import Counters, Event, Warned
-from rookery.runtime.supervision import Restarts
+from rookery.runtime.supervision import Supervision
 
 START_S = 60.0  # for a new process to import its modules
 MARGIN_S = 5.0  # beyond eval.timeout_s, which the process itself enforces where it can
@@ -43,12 +43,13 @@ class EvaluationClient:
     def __init__(self, setup: EvaluationSetup):
         self._setup = setup
         self._limit_s = setup.config.eval.timeout_s
-        self._restarts = Restarts(setup.config.eval.max_restarts)  # since a snapshot was evaluated
+        most = setup.config.eval.max_restarts  # since a snapshot was evaluated
+        self._restarts = Supervision("the evaluation process", max_restarts=most)
         self._child: Child | None = None
         self._number = 0
         self._began = 0.0  # when the process could begin with the oldest pending snapshot
         self._lost = 0  # snapshots given up since the last evaluation
-        self._starts = True  # whether to start it; False: it runs, or is given up
+        self._given_up = False  # the process has failed too often to be restarted, or was closed
         self.unconfirmed: deque[WriteEvent] = deque()  # sent, and not known to be written
         self.pending: deque[EvaluationSnapshot] = deque()
         self.counters = Counters()
@@ -64,19 +65,11 @@ class EvaluationClient:
         """Events that the evaluation process has not yet confirmed as written."""
         return [message.event for message in self.unconfirmed]
 
-    def write(self, event: Event) -> None:
-        """Sends an event that the evaluation process writes to all sinks (log file, trackers)."""
-        self._write(event, again=False)
+    def write(self, event: Event, *, again: bool = False) -> None:
+        """Sends an event that the evaluation process writes to all sinks (log file, trackers).
 
-    def rewrite(self, events: Sequence[Event]) -> None:
-        """Sends events that the checkpoint of a resumed run lists as not yet written to the log.
-
-        The evaluation process skips those that the log contains after all.
+        With `again` the log may contain the event already, as after a resume; then it is skipped.
         """
-        for event in events:
-            self._write(event, again=True)
-
-    def _write(self, event: Event, *, again: bool) -> None:
         if self._given_up:
             return
         self._number += 1
@@ -132,17 +125,14 @@ class EvaluationClient:
         """
         deadline = time.monotonic() + CLOSE_S
         self.pending.clear()
-        if not self._number:  # there was nothing to write
-            self.kill()
-            return
-        if not self._close_sinks(deadline) and self.unconfirmed and not self._given_up:
-            self.kill()
+        closed = not self._number or self._close_sinks(deadline)  # else nothing was written
+        if not closed and self.unconfirmed and not self._given_up:
+            self._end()
             with contextlib.suppress(OSError):  # out of processes
                 self._start()
                 self._close_sinks(deadline)
-        if self._child is not None:
-            self._child.stop(grace_s=2.0)
-            self._child = None
+        self._end(2.0 if self._number else 0.0)
+        self._given_up = True
 
     def _close_sinks(self, deadline: float) -> bool:
         """Asks the evaluation process to close its sinks (log writers).
@@ -157,18 +147,10 @@ class EvaluationClient:
             self._receive(message)
         return False
 
-    def kill(self) -> int | None:
-        """Kills the evaluation process; returns its exit status, or None without a process."""
-        if self._child is None:
-            return None
-        status = self._child.stop(grace_s=0.0)
-        self._child = None
-        return status
-
-    @property
-    def _given_up(self) -> bool:
-        """Whether the evaluation process has failed too often to be restarted."""
-        return self._child is None and not self._starts
+    def _end(self, grace_s: float = 0.0) -> int | None:
+        """Ends the evaluation process; returns its exit status, or None without a process."""
+        child, self._child = self._child, None
+        return None if child is None else child.stop(grace_s)
 
     def _send(self, message: Any) -> None:
         if self._child:
@@ -176,7 +158,6 @@ class EvaluationClient:
 
     def _start(self) -> None:
         self._child = spawn("rookery.evaluation.evaluation_process:serve", self._setup, name="eval")
-        self._starts = False
         self._began = time.monotonic() + START_S
         for message in (*self.unconfirmed, *self.pending):
             self._send(message)
@@ -185,9 +166,8 @@ class EvaluationClient:
 
     def _repair(self) -> Iterator[Warned]:
         if self._child is not None and (problem := self._problem(self._child)):
-            status = self.kill()
-            yield from self._count_failure(problem.format(status=status))
-        if self._starts and self._restarts.due:
+            yield from self._count_failure(problem.format(status=self._end()))
+        if self._child is None and not self._given_up and self._restarts.due:
             try:
                 self._start()
             except OSError as error:  # out of memory or processes
@@ -198,8 +178,7 @@ class EvaluationClient:
 
         After too many failures in a row, `_give_up` skips weight snapshots or ends evaluation.
         """
-        self._restarts.count()
-        self._starts = True
+        self._restarts.count_failure()
         yield self._warning("evaluator", f"the evaluation process {problem}")
         if self._restarts.too_many:
             yield from self._give_up()
@@ -213,7 +192,7 @@ class EvaluationClient:
         """
         most = self._restarts.max_restarts
         if not self.pending:
-            self._starts = False
+            self._given_up = True
             self.unconfirmed.clear()
             yield self._warning(
                 "evaluator",
@@ -222,25 +201,17 @@ class EvaluationClient:
             )
             return
         self._lost += 1
-        lost = [self.pending.popleft()]
-        if self._lost > most:
-            lost += self.pending
-            self.pending.clear()
+        last = self._lost > most
+        lost = [self.pending.popleft() for _ in range(len(self.pending) if last else 1)]
         # while snapshots wait, one try for each
         self._restarts.in_a_row = most if self.pending else 0
+        more = "; no further snapshots are evaluated" if last else ""
         for snapshot in lost:
             yield self._warning(
                 "evaluation",
                 f"the evaluation at env step {snapshot.counters.env_steps} was given up after "
-                f"{most} restarts" + self._more(),
+                f"{most} restarts{more}",
             )
-
-    def _more(self) -> str:
-        return (
-            "; no further snapshots are evaluated"
-            if self._lost > self._restarts.max_restarts
-            else ""
-        )
 
     def _problem(self, child: Child) -> str:
         if not child.alive:

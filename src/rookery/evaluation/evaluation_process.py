@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rookery import seeding
 from rookery.config.schema import Config
@@ -121,16 +121,16 @@ def _listen_and_exit(process: "_EvaluationProcess") -> None:
     It ends the evaluation process, even during an evaluation, on a `CloseProcess` message or when
     the training process is gone.
     """
-    status = 1
     try:
-        process.listen()
-        status = 0
-    except ClosedError:  # the training process is gone
-        status = 0
-    finally:
-        if status:
-            traceback.print_exc()
-        os._exit(status)
+        with contextlib.suppress(ClosedError):  # the training process is gone
+            process.listen()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+Answer: TypeAlias = int | EvaluationBegun | SnapshotEvaluated | Warned | CloseProcess
 
 
 class _EvaluationProcess:
@@ -150,6 +150,7 @@ class _EvaluationProcess:
 
         It runs in a thread of its own, beside the evaluations.
         """
+        from rookery.report.console.plain_lines import is_terminal
         from rookery.report.trackers.sinks import make_sinks
 
         setup = self._setup
@@ -158,7 +159,7 @@ class _EvaluationProcess:
             setup.config,
             resumed_at=setup.resumed_at if setup.first_try else None,
             stream=sys.stdout if setup.console else None,
-            terminal=setup.console and _is_terminal(),
+            terminal=setup.console and is_terminal(sys.stdout),
         )
         while not isinstance(message := receive(self._connection), CloseProcess):
             if not isinstance(message, WriteEvent):
@@ -206,28 +207,17 @@ class _EvaluationProcess:
         import torch
 
         from rookery.envs.make import make
-        from rookery.evaluation.evaluator import Evaluator, with_opponents
+        from rookery.evaluation.evaluator import MOST_ENVS, Evaluator, with_opponents
 
         torch.set_num_threads(1)
         config, factory = self._setup.config, self._setup.factory
-
-        def make_envs(num: int) -> Any:
-            with self._watched() as calls:
-                return make(
-                    config.eval_env, num, factory=factory, render=config.eval.record, calls=calls
-                )
-
-        probe = make_envs(1)
-        self._seats = probe.tables.seats if probe.tables is not None else 1
-        policy = build_policy(config, probe, factory)
-        with self._watched(probe.calls):
-            probe.close()
-
-        return Evaluator(
-            lambda num: with_opponents(config, make_envs(num), policy),
-            policy,
-            episodes=config.eval.episodes,
-        )
+        num, render = min(config.eval.episodes, MOST_ENVS), config.eval.record
+        with self._watched() as calls:
+            envs = make(config.eval_env, num, factory=factory, render=render, calls=calls)
+        self._seats = envs.tables.seats if envs.tables is not None else 1
+        policy = build_policy(config, envs, factory)
+        with_opponents(config, envs, policy)
+        return Evaluator(lambda num: envs, policy, episodes=config.eval.episodes)
 
     def _watched(
         self, calls: EnvCalls | None = None
@@ -236,7 +226,7 @@ class _EvaluationProcess:
 
         It raises StalledError after `actor.env_step_timeout_s` seconds in one call.
         """
-        from rookery.runtime.hang_watch import watched_calls
+        from rookery.runtime.watchdog import watched_calls
 
         config = self._setup.config
         return watched_calls(config.eval_env.id, config.actor.env_step_timeout_s, calls)
@@ -288,26 +278,21 @@ class _EvaluationProcess:
 
     def _record(self, snapshot: EvaluationSnapshot, result: Any) -> None:
         """Writes a GIF of the first episode if this evaluation's mean return is the best so far."""
-        if self._setup.config.eval.record and not result.frames:
-            self._warn_no_frames(snapshot)
+        wanted = self._setup.config.eval.record and not self._warned_no_frames
+        if wanted and not result.frames:
+            self._warned_no_frames = True
+            self._send(Warned(snapshot.counters, "video", NO_FRAMES))
         score = sum(result.returns) / len(result.returns)
         if not result.frames or score <= self._best:
             return
-        from rookery.report.gif import write_gif
+        from rookery.report.video import write_gif
 
         self._best = score
         folder = Path(self._setup.run_dir) / "videos"
         folder.mkdir(exist_ok=True)
         write_gif(folder / f"best-{snapshot.counters.env_steps:012d}.gif", result.frames, fps=30)
 
-    def _warn_no_frames(self, snapshot: EvaluationSnapshot) -> None:
-        if not self._warned_no_frames:
-            self._warned_no_frames = True
-            self._send(Warned(snapshot.counters, "video", NO_FRAMES))
-
-    def _send(
-        self, *messages: int | EvaluationBegun | SnapshotEvaluated | Warned | CloseProcess
-    ) -> None:
+    def _send(self, *messages: Answer) -> None:
         with self._sending:
             for message in messages:
                 send(self._connection, message)
@@ -323,9 +308,3 @@ def build_policy(config: Config, envs: Any, factory: Any) -> Any:
     from rookery.algorithms import build_algorithm
 
     return build_algorithm(config, envs.spec)
-
-
-def _is_terminal() -> bool:
-    from rookery.report.console.open_console import is_terminal
-
-    return is_terminal(sys.stdout)

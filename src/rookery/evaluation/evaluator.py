@@ -62,7 +62,7 @@ class Evaluator:
         tally = _Tally(self.envs, self._share)
         view = PolicyInputs(self.envs.spec, self.envs.reset(seed), self.algorithm.memory)
         while not tally.complete:
-            if record and tally.recording:
+            if record:
                 tally.record()
             acted = self.algorithm.act(
                 view.seen(), rng, epsilon=epsilon, noise=noise, memory=view.memory
@@ -112,13 +112,9 @@ class _Tally:
     def complete(self) -> bool:
         return self.done >= int(self.share.sum())
 
-    @property
-    def recording(self) -> bool:
-        return not self.played[0]
-
     def record(self) -> None:
-        frame = self.envs.render()
-        if frame is not None:
+        """Keeps a frame of the first environment, until its first episode has ended."""
+        if not self.played[0] and (frame := self.envs.render()) is not None:
             self.frames.append(frame)
 
     def add(self, steps: Steps) -> None:

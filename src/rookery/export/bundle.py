@@ -24,7 +24,8 @@ from safetensors.numpy import save
 
 from rookery.actors.policy import Policy
 from rookery.algorithms import build_algorithm
-from rookery.config.load import as_dict, parse
+from rookery.config.load import as_dict
+from rookery.config.parse import parse
 from rookery.config.schema import Config
 from rookery.envs.space_json import outline, restore
 from rookery.envs.spaces import SpaceCodec, spec_of
@@ -61,18 +62,18 @@ def write(path: Path, policy: PolicyBundle) -> None:
         "spec": _plain(policy.spec),
         "sha256": fingerprint(policy.arrays),
     }
-    arrays = {k: np.require(array, requirements="C") for k, array in policy.arrays.items()}
-    path.write_bytes(save(arrays, metadata={KEY: json.dumps(about)}))
+    path.write_bytes(described(about, policy.arrays))
+
+
+def described(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
+    """Returns the bytes of a safetensors file whose header has JSON about its arrays."""
+    whole = {name: np.require(array, requirements="C") for name, array in arrays.items()}
+    return bytes(save(whole, metadata={KEY: json.dumps(about)}))
 
 
 def read(path: Path) -> PolicyBundle:
     """Reads a policy bundle, without pickle; raises `CheckpointError` for any other file."""
-    about, arrays = _contents(path)
-    if about.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {about.get('format')}, written by Rookery {about.get('rookery')}; "
-            f"Rookery {__version__} reads format {FORMAT}; load it with the release that wrote it"
-        )
+    about, arrays = contents(path)
     if about.get("sha256") != fingerprint(arrays):
         raise CheckpointError(f"the arrays in {path} do not match their checksum; {AGAIN}")
     try:
@@ -84,22 +85,31 @@ def read(path: Path) -> PolicyBundle:
 def is_bundle(path: Path) -> bool:
     """Returns whether a file has the header of a policy bundle."""
     try:
-        _contents(path)
-    except CheckpointError:
+        with safe_open(path, framework="numpy") as file:
+            return KEY in (file.metadata() or {})
+    except (OSError, SafetensorError):
         return False
-    return True
 
 
-def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+def contents(
+    path: Path, what: str = "a policy", again: str = AGAIN
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Reads a file of `described`, without pickle; raises `CheckpointError` for any other file."""
     try:
         with safe_open(path, framework="numpy") as file:
-            about = json.loads((file.metadata() or {})[KEY])
-            return dict(about), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = dict(json.loads((file.metadata() or {})[KEY]))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     # KeyError: another safetensors file; RecursionError: a deeply nested header
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} cannot be read as a policy ({type(error).__name__}: {error}); {AGAIN}"
+            f"{path} cannot be read as {what} ({type(error).__name__}: {error}); {again}"
         ) from error
+    if about.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {about.get('format')}, written by Rookery {about.get('rookery')}; "
+            f"Rookery {__version__} reads format {FORMAT}; load it with the release that wrote it"
+        )
+    return about, arrays
 
 
 def _bundle_from(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> PolicyBundle:

@@ -1,14 +1,14 @@
 """Export of a trained policy to a file, which is kept only if it acts as the run's policy does."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from rookery.actors.policy import Policy
-from rookery.algorithms import Algorithm, build_algorithm
-from rookery.checkpoints.checkpoint import scratch_name
+from rookery.algorithms import Algorithm
 from rookery.checkpoints.load_weights import read_weights
 from rookery.config.load import load_run
 from rookery.envs.frame_stack import PolicyInputs
@@ -16,8 +16,8 @@ from rookery.envs.make import Envs, Factory, make
 from rookery.errors import CheckpointError, ConfigError
 from rookery.export import bundle, onnx
 from rookery.export.bundle import PolicyBundle
-from rookery.networks.named_arrays import load_arrays
-from rookery.terminal import output_path
+from rookery.files import replacing
+from rookery.terminal import output
 from rookery.types import ActionSpec, Array
 
 CHECKED = 256  # observations for which both policies act
@@ -47,10 +47,8 @@ FORMATS: dict[str, Format] = {
     ),
     "onnx": Format(
         require=onnx.require,
-        write=lambda path, content, algorithm: onnx.write(
-            path, algorithm, content.codec, content.spec
-        ),
-        read=lambda path, content: onnx.OnnxSession(path, content.codec, content.spec),
+        write=lambda path, content, algorithm: onnx.write(path, content, algorithm),
+        read=onnx.OnnxSession,
     ),
 }
 
@@ -78,34 +76,21 @@ def export(
     policy; otherwise `CheckpointError` is raised. Returns the result as a dict for JSON.
     """
     FORMATS[format].require()
-    output_path.prepare(out, "an exported policy")
+    output.prepare(out, "an exported policy")
     weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
     envs = make(config.env, 1, factory=factory)
     content = PolicyBundle(config, envs.codec, envs.spec, weights.arrays)
-    scratch = scratch_name(out)
-    try:
-        with output_path.reported(out):
-            compared = _written(scratch, format, content, envs, seed)
-            scratch.replace(out)
-    finally:
-        scratch.unlink(missing_ok=True)
-        envs.close()
+    with closing(envs), output.reported(out), replacing(out) as scratch:
+        algorithm = bundle.policy_of(content).algorithm
+        FORMATS[format].write(scratch, content, algorithm)
+        own, read = bundle.policy_of(content), FORMATS[format].read(scratch, content)
+        compared = compare(own, read, envs, wander(envs, algorithm, seed))
     return {
         "file": str(out),
         "format": format,
         "bytes": out.stat().st_size,
         **compared._asdict(),
     }
-
-
-def _written(
-    path: Path, format: str, content: PolicyBundle, envs: Envs, seed: int
-) -> ComparisonResult:
-    algorithm = build_algorithm(content.config, content.spec)
-    load_arrays(algorithm.acting, content.arrays)
-    FORMATS[format].write(path, content, algorithm)
-    own, read = bundle.policy_of(content), FORMATS[format].read(path, content)
-    return compare(own, read, envs, wander(envs, algorithm, seed))
 
 
 def wander(envs: Envs, algorithm: Algorithm, seed: int) -> Iterator[tuple[Any, bool]]:
@@ -116,17 +101,11 @@ def wander(envs: Envs, algorithm: Algorithm, seed: int) -> Iterator[tuple[Any, b
     rng, fresh = np.random.default_rng(seed), True
     view = PolicyInputs(envs.spec, envs.reset(seed), algorithm.memory)
     for _ in range(CHECKED):
-        yield _first(envs.codec.decode(view.obs)), fresh
+        yield envs.codec.decode_one(view.obs), fresh
         acted = algorithm.act(view.seen(), rng, epsilon=RANDOM, memory=view.memory)
         steps = envs.step(acted.action)
         view.push(steps, acted.memory)
         fresh = bool(steps.terminated[0] or steps.truncated[0] or not steps.real[0])
-
-
-def _first(obs: Any) -> Any:
-    if isinstance(obs, dict):
-        return {key: _first(part) for key, part in obs.items()}
-    return obs[0]
 
 
 def compare(
@@ -141,9 +120,11 @@ def compare(
     state: Any = None
     theirs: Any = None
     for number, (obs, fresh) in enumerate(observations, 1):
-        before = None if fresh else state
+        if fresh:
+            state = theirs = None
+        before = state
         expected, state = own.act(obs, before)
-        found, theirs = read.act(obs, None if fresh else theirs)
+        found, theirs = read.act(obs, theirs)
         one, other = _stored(envs, expected), _stored(envs, found)
         if one is None or other is None:
             raise _mismatch(number, expected, found)

@@ -30,6 +30,7 @@ from rookery.algorithms import Algorithm
 from rookery.envs.frame_stack import remember
 from rookery.envs.spaces import Space, SpaceCodec, channel_axes
 from rookery.errors import CheckpointError, ConfigError
+from rookery.export.bundle import PolicyBundle
 from rookery.types import Array, EnvSpec, Leaf, LeafKind
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -47,14 +48,16 @@ def require() -> None:
         )
 
 
-def write(path: Path, algorithm: Algorithm, codec: SpaceCodec, spec: EnvSpec) -> None:
-    """Writes a policy as an ONNX graph, including its weights."""
-    graph = OnnxPolicy(algorithm, codec, spec).eval()
-    names = input_names(spec, algorithm.memory)
+def write(path: Path, policy: PolicyBundle, algorithm: Algorithm) -> None:
+    """Writes a policy as an ONNX graph, with the weights of `algorithm`, which is built for it."""
+    graph = OnnxPolicy(algorithm, policy.codec, policy.spec).eval()
+    names = input_names(policy.spec, algorithm.memory)
     outputs = [ACTION, MEMORY_OUT][: 1 + bool(algorithm.memory)]
     with _quiet_exporter(), torch.no_grad():
-        program = _traced(graph, names, outputs, spec.name)
-        _rename_clashes(program.model.graph, names)
+        program = _traced(graph, names, outputs, policy.spec.name)
+        for value in (value for node in program.model.graph for value in node.outputs):
+            if value.name in names:  # an intermediate value such as `view`
+                value.name = f"{value.name}_inside"
         program.save(str(path), external_data=False)
 
 
@@ -75,14 +78,6 @@ def _traced(graph: "OnnxPolicy", inputs: list[str], outputs: list[str], name: st
             f"the policy for {name} cannot be traced ({reason}); your network or algorithm must "
             "not branch on tensor values, nor take len() of a tensor; or choose safetensors"
         ) from error
-
-
-def _rename_clashes(traced: Any, inputs: list[str]) -> None:
-    """Renames intermediate values of the graph that have the name of an input, such as `view`."""
-    for node in traced:
-        for value in node.outputs:
-            if value.name in inputs:
-                value.name = f"{value.name}_inside"
 
 
 def input_names(spec: EnvSpec, memory: int) -> list[str]:
@@ -110,7 +105,7 @@ class OnnxPolicy(nn.Module):
         self._algorithm, self._spec = algorithm, spec
         self._parts = parts_of(codec.observation_space)
         self._encoders = {
-            leaf.name: ENCODERS[leaf.kind](leaf, self._parts[leaf.name].space) for leaf in spec.obs
+            leaf.name: _encoder(leaf, self._parts[leaf.name].space) for leaf in spec.obs
         }
         self._decode = _decoder(codec.action_space)
 
@@ -149,52 +144,34 @@ class SpacePart(NamedTuple):
     space: Any
 
 
-def parts_of(space: Space) -> dict[str, SpacePart]:
+def parts_of(space: Space, path: tuple[str, ...] = ()) -> dict[str, SpacePart]:
     """Returns the leaves of an observation space by name: Dict keys, joined by slashes."""
-    return {"/".join(part.path): part for part in _walk(space, ())}
-
-
-def _walk(space: Space, path: tuple[str, ...]) -> Iterator[SpacePart]:
     if not isinstance(space, spaces.Dict):
-        yield SpacePart(path, space)
-        return
+        return {"/".join(path): SpacePart(path, space)}
+    found: dict[str, SpacePart] = {}
     for key, child in space.spaces.items():
-        yield from _walk(child, (*path, key))
+        found |= parts_of(child, (*path, key))
+    return found
 
 
 Encode = Callable[[Tensor], Tensor]  # [B, *shape] of the environment → [B, *leaf] as stored
 
 
-def _vector(leaf: Leaf, space: Space) -> Encode:
-    return lambda x: x.float().reshape(-1, *leaf.shape)
-
-
-def _image(leaf: Leaf, space: Space) -> Encode:
+def _encoder(leaf: Leaf, space: Space) -> Encode:
+    """Returns a function that converts a leaf of observations to the form that replay stores."""
     shape = space.shape or ()
-    if len(shape) == 2:
+    if leaf.kind is LeafKind.VECTOR:
+        return lambda x: x.float().reshape(-1, *leaf.shape)
+    if leaf.kind is LeafKind.IMAGE and len(shape) == 2:
         return lambda x: x.unsqueeze(1)
-    axes = [axis + 1 for axis in channel_axes(shape)]
-    return lambda x: x.permute(0, *axes)
-
-
-def _classes(leaf: Leaf, space: Space) -> Encode:
-    start = torch.from_numpy(np.asarray(_start(space)).astype(np.int64).reshape(-1))
-    width = prod(leaf.shape)
-    return lambda x: x.long().reshape(-1, width) - start
-
-
-def _identity(leaf: Leaf, space: Space) -> Encode:
-    return lambda x: x.reshape(-1, *leaf.shape)
-
-
-ENCODERS: dict[LeafKind, Callable[[Leaf, Space], Encode]] = {
-    LeafKind.VECTOR: _vector,
-    LeafKind.IMAGE: _image,
-    LeafKind.DISCRETE: _classes,
-    LeafKind.BINARY: _identity,
-    LeafKind.CODES: _identity,
-    LeafKind.MASK: _identity,
-}
+    if leaf.kind is LeafKind.IMAGE:
+        axes = [axis + 1 for axis in channel_axes(shape)]
+        return lambda x: x.permute(0, *axes)
+    if leaf.kind is LeafKind.DISCRETE:
+        start = torch.from_numpy(np.asarray(_start(space)).astype(np.int64).reshape(-1))
+        width = prod(leaf.shape)
+        return lambda x: x.long().reshape(-1, width) - start
+    return lambda x: x.reshape(-1, *leaf.shape)  # BINARY, CODES, MASK: as they are
 
 
 def _start(space: Any) -> Any:
@@ -216,7 +193,7 @@ def _decoder(space: Space) -> Callable[[Tensor], Tensor]:
 class OnnxSession:
     """An exported ONNX policy that acts on single observations, like `rookery.Policy`."""
 
-    def __init__(self, path: Path, codec: SpaceCodec, spec: EnvSpec):
+    def __init__(self, path: Path, policy: PolicyBundle):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -230,10 +207,14 @@ class OnnxSession:
             raise CheckpointError(
                 f"{path} cannot be run as a graph ({error}); export it again"
             ) from error
-        _refuse_one_size(path, self._session.get_inputs())
-        self._spec, self._parts = spec, parts_of(codec.observation_space)
-        widths = {given.name: given.shape[-1] for given in self._session.get_inputs()}
-        self._memory = widths[MEMORY] if len(widths) > len(spec.obs) else 0
+        inputs = self._session.get_inputs()
+        if fixed := [given.name for given in inputs if isinstance(given.shape[0], int)]:
+            raise CheckpointError(
+                f"{path} has a fixed batch size of {EXAMPLES} for {', '.join(fixed)}; write "
+                "x.shape[0] instead of len(x) in your network or algorithm, and export it again"
+            )
+        self._spec, self._parts = policy.spec, parts_of(policy.codec.observation_space)
+        self._memory = inputs[-1].shape[-1] if len(inputs) > len(policy.spec.obs) else 0
 
     def act(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
         """Returns the action for one observation, and the state for the next call.
@@ -252,15 +233,6 @@ class OnnxSession:
         else:
             (action,) = self._session.run(None, feed)
         return action[0], (frames, memory)
-
-
-def _refuse_one_size(path: Path, inputs: Any) -> None:
-    fixed = [given.name for given in inputs if isinstance(given.shape[0], int)]
-    if fixed:
-        raise CheckpointError(
-            f"{path} has a fixed batch size of {EXAMPLES} for {', '.join(fixed)}; write x.shape[0] "
-            "instead of len(x) in your network or algorithm, and export it again"
-        )
 
 
 def _frame(obs: Any, part: SpacePart) -> Array:

@@ -2,8 +2,6 @@
 
 from rookery.games.line_game import LineGame
 
-SIZE, LENGTH = (6, 7), 4
-
 
 class ConnectFour(LineGame):
     """Connect Four: four in a row on 6 x 7 cells; an action is a column.
@@ -13,6 +11,4 @@ class ConnectFour(LineGame):
     """
 
     name = "connect_four"
-
-    def __init__(self, num: int) -> None:
-        super().__init__(num, size=SIZE, length=LENGTH, drops=True)
+    size, length, drops = (6, 7), 4, True

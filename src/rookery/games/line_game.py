@@ -24,12 +24,15 @@ class LineGame(Turns):
     with reward 0.
     """
 
-    def __init__(self, num: int, *, size: tuple[int, int], length: int, drops: bool) -> None:
-        self.size, self.length, self.drops = size, length, drops
-        self._bits = bits(size)
-        self._gates = self._bits[: size[1]] if drops else self._bits
+    size: tuple[int, int]  # rows and columns
+    length: int
+    drops: bool
+
+    def __init__(self, num: int) -> None:
+        self._bits = bits(self.size)
+        self._gates = self._bits[: self.size[1]] if self.drops else self._bits
         table = record(len(self._gates), ("stones", "i8", (SEATS,)))
-        super().__init__(num, table, spaces.Box(0, 1, (*size, SEATS), np.int8))
+        super().__init__(num, table, spaces.Box(0, 1, (*self.size, SEATS), np.int8))
 
     def _begin(self, tables: Rows, rng: np.random.Generator) -> None:
         _begin(self.tables, tables)

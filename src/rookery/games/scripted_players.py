@@ -7,7 +7,6 @@ A player's `act` gets a batch of its observations and chooses legal actions; amo
 value it chooses at random.
 """
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from numba import njit
 
 from rookery.envs.turn_based.game import MASK, OBSERVATION, among
 from rookery.errors import ConfigError
-from rookery.games import connect_four, tictactoe
+from rookery.games.connect_four import ConnectFour
 from rookery.games.line_game import bits, has_line, landing, words
 from rookery.games.ludo import ACTIONS, BASE, DICE, HOME, OPPOSITE, RING, SAFE, SIX, TOKENS
+from rookery.games.tictactoe import TicTacToe
 from rookery.types import Array, Rows
 
 
@@ -64,7 +64,9 @@ class Minimax:
         self.depth = depth
 
     def act(self, obs: Any, rng: np.random.Generator) -> Rows:
-        return best(_four_worth(words(obs[OBSERVATION]), self.depth), obs, rng)
+        stones, (height, columns) = words(obs[OBSERVATION]), ConnectFour.size
+        gates, depth = bits(ConnectFour.size)[:columns], np.full(len(stones), self.depth)
+        return best(_minimax(stones, depth, gates, height, ConnectFour.length, True), obs, rng)
 
 
 class Perfect:
@@ -126,43 +128,42 @@ def ludo_worth(seen):  # type: ignore[no-untyped-def]
     return worth
 
 
-_GATES = bits(connect_four.SIZE)[: connect_four.SIZE[1]]
-_HEIGHT, _LENGTH = connect_four.SIZE[0], connect_four.LENGTH
-
-
 @njit(cache=True, nogil=True)
-def _after(mine, theirs, column, depth):  # type: ignore[no-untyped-def]
-    """Returns the minimax value, for the player to move, of a Connect Four stone in `column`.
+def _after(mine, theirs, gate, depth, gates, height, length, drops):  # type: ignore[no-untyped-def]
+    """Returns the minimax value, for the player to move, of a stone that is put at `gate`.
 
     `mine` and `theirs` are the stones of both players as bit sets. The search has `depth` plies,
     this one included. The value is positive for a forced win and negative for a forced loss, larger
     in size the sooner it comes, and 0 if neither is found.
     """
-    put = np.int64(1) << landing(mine | theirs, _GATES[column], _HEIGHT, True)
-    if has_line(mine | put, _HEIGHT, _LENGTH):
+    put = np.int64(1) << landing(mine | theirs, gate, height, drops)
+    if has_line(mine | put, height, length):
         return depth
     if depth == 1:
         return 0
     reply, moves = -depth, 0
-    for other in range(_GATES.size):
-        if not (mine | theirs | put) >> _GATES[other] & 1:
-            reply = max(reply, _after(theirs, mine | put, other, depth - 1))
+    for other in gates:
+        if not (mine | theirs | put) >> other & 1:
+            worth = _after(theirs, mine | put, other, depth - 1, gates, height, length, drops)
+            reply = max(reply, worth)
             moves += 1
     return -reply if moves else 0
 
 
 @njit(cache=True, nogil=True)
-def _four_worth(stones, depth):  # type: ignore[no-untyped-def]
-    """Returns the minimax value of each column in K positions of Connect Four, [K, 7].
+def _minimax(stones, depth, gates, height, length, drops):  # type: ignore[no-untyped-def]
+    """Returns the minimax values of A actions in K positions of a game of lines, [K, A].
 
-    `stones` [K, 2] are bit sets: the stones of the player to move, then the other's. Full columns
-    have the value 0.
+    `stones` [K, 2] are bit sets: the stones of the player to move, then the other's. `depth` [K]
+    are the plies that are searched, `gates` [A] the bits of the cells where stones are put.
+    Forbidden actions have the value 0.
     """
-    worth = np.zeros((len(stones), _GATES.size), dtype=np.int64)
+    worth = np.zeros((len(stones), gates.size), dtype=np.int64)
     for k in range(len(stones)):
-        for column in range(_GATES.size):
-            if not (stones[k, 0] | stones[k, 1]) >> _GATES[column] & 1:
-                worth[k, column] = _after(stones[k, 0], stones[k, 1], column, depth)
+        mine, theirs = stones[k]
+        for i, gate in enumerate(gates):
+            if not (mine | theirs) >> gate & 1:
+                worth[k, i] = _after(mine, theirs, gate, depth[k], gates, height, length, drops)
     return worth
 
 
@@ -172,7 +173,13 @@ def outcome(obs: Any) -> npt.NDArray[np.int8]:
     It is 1 if the player to move wins, 0 for a draw, -1 if it loses. `obs` is one observation of
     the player to move, or a batch of them.
     """
-    return np.sign(_solved()[_codes(obs[OBSERVATION])])
+    seen = obs[OBSERVATION]
+    theirs = words(seen.reshape(-1, *seen.shape[-3:]))[:, 1].reshape(seen.shape[:-3])
+    lost = np.vectorize(has_line)(theirs, TicTacToe.size[0], TicTacToe.length)
+    taken = seen.any(-1).reshape(*seen.shape[:-3], -1)
+    value = np.where(taken, -np.inf, worths(obs)).max(-1)
+    value = np.where(lost, -1, np.where(taken.all(-1), 0, value))
+    return np.asarray(np.sign(value), dtype=np.int8)
 
 
 def worths(obs: Any) -> npt.NDArray[np.int8]:
@@ -182,59 +189,9 @@ def worths(obs: Any) -> npt.NDArray[np.int8]:
     draw, positive for a win, negative for a loss. The absolute value of a win or loss is 1 plus the
     number of cells that are empty at the end. Occupied cells have the value 0.
     """
-    codes = _codes(obs[OBSERVATION])[..., None]
-    empty = codes // _PLACES % 3 == 0
-    swapped = _swapped(codes + empty * _PLACES)
-    return np.where(empty, -_solved()[swapped], 0).astype(np.int8)
-
-
-# A position of tic-tac-toe is a number of nine digits to base 3: 0 empty, 1 own, 2 the other's.
-_CELLS = tictactoe.SIZE[0] * tictactoe.SIZE[1]
-_PLACES = 3 ** np.arange(_CELLS)
-
-
-def _codes(seen: Array) -> Rows:
-    flat = seen.reshape(*seen.shape[:-3], _CELLS, 2).astype(np.int64)
-    return np.asarray((flat @ np.array([1, 2])) @ _PLACES)
-
-
-def _swapped(codes: Rows) -> Rows:
-    """Returns tic-tac-toe positions with the two players' stones exchanged.
-
-    A position is a number of nine base-3 digits: 0 empty, 1 own stone, 2 the other's.
-    """
-    digits = codes[..., None] // _PLACES % 3
-    return np.asarray((-digits % 3) @ _PLACES)
-
-
-@cache
-def _solved() -> npt.NDArray[np.int8]:
-    """Returns the value of every tic-tac-toe position for the player to move.
-
-    Values are computed by backward induction. The index is the position as a base-3 number. 0 is a
-    draw, positive a win, negative a loss; the absolute value of a win or loss is 1 plus the number
-    of cells that are empty at the end.
-    """
-    codes = np.arange(3**_CELLS)
-    digits = codes[:, None] // _PLACES % 3
-    swapped, empties = _swapped(codes), (digits == 0).sum(1)
-    lost = np.array(
-        [has_line(word, tictactoe.SIZE[0], tictactoe.LENGTH) for word in _theirs(digits)]
-    )
-    worth = np.where(lost, -1 - empties, 0).astype(np.int8)
-    for left in range(1, _CELLS + 1):
-        rows = np.flatnonzero((empties == left) & ~lost)
-        empty = digits[rows] == 0
-        after = -worth[swapped[codes[rows, None] + empty * _PLACES]]
-        worth[rows] = np.where(empty, after, -_CELLS - 2).max(1)
-    return worth
-
-
-def _theirs(digits: Rows) -> Rows:
-    """Returns the other player's stones in each tic-tac-toe position as a bit set.
-
-    `digits` are the cells of the positions: 0 empty, 1 own, 2 the other's.
-    """
-    return words((digits == 2).reshape(-1, *tictactoe.SIZE, 1).repeat(2, axis=-1).astype(np.int8))[
-        :, 0
-    ]
+    seen = obs[OBSERVATION]
+    boards, which = np.unique(seen.reshape(-1, *seen.shape[-3:]), axis=0, return_inverse=True)
+    height, length = TicTacToe.size[0], TicTacToe.length
+    empty = (boards == 0).all(-1).sum((1, 2))
+    worth: Rows = _minimax(words(boards), empty, bits(TicTacToe.size), height, length, False)
+    return worth[which.ravel()].reshape(*seen.shape[:-3], -1).astype(np.int8)

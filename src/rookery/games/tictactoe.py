@@ -2,8 +2,6 @@
 
 from rookery.games.line_game import LineGame
 
-SIZE, LENGTH = (3, 3), 3
-
 
 class TicTacToe(LineGame):
     """Tic-tac-toe: three in a row on 3 x 3 cells; an action is a cell, counted row by row.
@@ -13,6 +11,4 @@ class TicTacToe(LineGame):
     """
 
     name = "tictactoe"
-
-    def __init__(self, num: int) -> None:
-        super().__init__(num, size=SIZE, length=LENGTH, drops=False)
+    size, length, drops = (3, 3), 3, False

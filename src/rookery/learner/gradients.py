@@ -9,14 +9,13 @@ parameters are dicts of arrays, named as in `algorithm.networks`.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rookery.algorithms.algorithm import Algorithm, Loss
-from rookery.config.schema import EnvConfig, LearnerConfig
 from rookery.errors import ConfigError
 from rookery.learner.learner import Learner, trained
 from rookery.types import Array, SampledBatch
@@ -30,21 +29,6 @@ class ComputedGradients(NamedTuple):
     metrics: dict[str, Tensor]
 
 
-class _NoStepOptimizer:
-    """Stands in for an optimizer where gradients are only computed: `step` does nothing."""
-
-    def step(self) -> None: ...
-
-
-def no_step_optimizer() -> torch.optim.Optimizer:
-    """Returns an optimizer whose `step` does nothing.
-
-    It is not a real torch optimizer, because creating the first of those imports the torch
-    compiler, which takes seconds.
-    """
-    return cast(torch.optim.Optimizer, _NoStepOptimizer())
-
-
 class GradientLearner(Learner):
     """A learner that can also compute gradients without applying them.
 
@@ -52,17 +36,10 @@ class GradientLearner(Learner):
     `gradients` computes the gradients of all losses at the same parameters.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        config: LearnerConfig,
-        env: EnvConfig,
-        device: torch.device,
-        *,
-        seed: int = 0,
-    ):
-        super().__init__(algorithm, config, env, device, seed=seed)
-        self.trained = trained(self.algorithm)
+    @cached_property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The trained parameters by name, in the order of the optimizers."""
+        return trained(self.algorithm)
 
     def gradients(self, batch: SampledBatch) -> ComputedGradients | None:
         """Computes the clipped gradients of a batch without an optimizer step.
@@ -70,29 +47,11 @@ class GradientLearner(Learner):
         Returns None if a loss or gradient is not finite; raises LostError if that has happened for
         `learner.max_bad_steps` batches in a row.
         """
-        td_error: Tensor | None = None
-        metrics: dict[str, Tensor] = {}
-        step = self.learner_steps + 1
-        for own in self.algorithm.losses(self._to_device(batch), step=step, rng=self.rng):
-            loss, norm = self._descend(own)
-            if not self._clip(loss, norm):
-                self._skip()
-                return None
-            td_error = loss.td_error if loss.td_error is not None else td_error
-            metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
-            metrics.update(loss.metrics)
-        self.bad_steps = 0
-        on_host = None if td_error is None else td_error.cpu().numpy()
-        return ComputedGradients(_arrays(self._grads()), on_host, metrics)
-
-    def _clip(self, loss: Loss, norm: Tensor) -> bool:
-        """Clips the gradient to `max_grad_norm`; returns False if it or the loss is not finite."""
-        optimizers = self.optimizers
-        self.optimizers = dict.fromkeys(optimizers, no_step_optimizer())
-        try:
-            return self._step(loss, norm)
-        finally:
-            self.optimizers = optimizers
+        learned = self._descend_all(batch, apply=lambda group: None)
+        if learned is None:
+            self._skip()
+            return None
+        return ComputedGradients(_arrays(self._grads()), *learned)
 
     def _grads(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self.trained.items():
@@ -104,7 +63,7 @@ class GradientLearner(Learner):
 
         Raises ConfigError if names or shapes are not those of the trained parameters.
         """
-        self._refuse_others(gradients, "gradients")
+        refuse_others(gradients, self.trained, "gradients")
         for name, grad in self._grads():
             grad.copy_(_tensor(gradients[name]))
         for optimizer in self.optimizers.values():
@@ -123,30 +82,29 @@ class GradientLearner(Learner):
         target networks are updated that many times. With 0, the parameters are the initial ones,
         and target networks are set to them. Raises ConfigError for parameters of another network.
         """
-        self._refuse_others(parameters, "parameters")
+        refuse_others(parameters, self.trained, "parameters")
         for name, parameter in self.trained.items():
             parameter.copy_(_tensor(parameters[name]))
-        self._update_targets(learner_steps)
-
-    def _update_targets(self, learner_steps: int) -> None:
         if learner_steps == 0:
             self.algorithm.update_targets(0)
-        for _ in range(learner_steps):
-            self.learner_steps += 1
-            self.algorithm.update_targets(self.learner_steps)
+        self._update_targets(learner_steps)
 
-    def _refuse_others(self, given: Mapping[str, Array], what: str) -> None:
-        wrong = sorted(self.trained.keys() ^ given.keys())
-        wrong += [
-            f"{name} {np.shape(given[name])} for {tuple(parameter.shape)}"
-            for name, parameter in self.trained.items()
-            if name in given and np.shape(given[name]) != tuple(parameter.shape)
-        ]
-        if wrong:
-            raise ConfigError(
-                f"these {what} are of another network: {', '.join(wrong[:8])}; make both agents "
-                "with the same algorithm, environment and settings"
-            )
+
+def refuse_others(
+    given: Mapping[str, Array], parameters: Mapping[str, nn.Parameter], what: str
+) -> None:
+    """Raises ConfigError if names or shapes are not those of a network's parameters."""
+    wrong = sorted(parameters.keys() ^ given.keys())
+    wrong += [
+        f"{name} {np.shape(given[name])} for {tuple(parameter.shape)}"
+        for name, parameter in parameters.items()
+        if name in given and np.shape(given[name]) != tuple(parameter.shape)
+    ]
+    if wrong:
+        raise ConfigError(
+            f"these {what} are of another network: {', '.join(wrong[:8])}; use the same "
+            "algorithm, environment and settings on both sides"
+        )
 
 
 def _arrays(tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Array]:

@@ -4,9 +4,11 @@ learned = learner.learn(batch)     # one gradient step on each of the algorithm'
 learner.due()                      # whether to publish the weights to actors now
 """
 
+import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +24,16 @@ from rookery.networks.encoders import EPSILON, Normalize, normalizers, observe
 from rookery.networks.named_arrays import arrays_of, fingerprint, load_arrays
 from rookery.schedule import Schedule
 from rookery.seeding import Role
-from rookery.types import Array, Batch, Json, LearnResult, SampledBatch, SavedState, TensorBatch
+from rookery.types import (
+    Array,
+    Batch,
+    Floats,
+    Json,
+    LearnResult,
+    SampledBatch,
+    SavedState,
+    TensorBatch,
+)
 
 OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {  # type: ignore[explicit-any]  # settings of the user
     Optimizer.ADAM: torch.optim.Adam,
@@ -31,8 +42,13 @@ OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {  # type: i
     Optimizer.SGD: torch.optim.SGD,
 }
 FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
+CRITIC = "critic"  # parameter group with a learning rate of its own, `learner.critic_lr`
 NEWEST = "newest_statistics"  # of observations, in the networks of a learner; not in use yet
-CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW)  # need capturable=True inside a CUDA graph
+CAPTURABLE = (
+    Optimizer.ADAM,
+    Optimizer.ADAMW,
+    Optimizer.RMSPROP,
+)  # need capturable=True inside a CUDA graph
 
 
 class FlatParameters:
@@ -75,11 +91,57 @@ def _refuse_mixture(parameters: list[nn.Parameter]) -> None:
         )
 
 
+class HostWeights:
+    """The weights of a module, as arrays by name.
+
+    From a GPU, parameters that are views of a flat tensor come in one transfer, into memory that is
+    reused.
+    """
+
+    def __init__(self, module: nn.Module, flats: Sequence[Tensor]):
+        """`flats` are the flat tensors of which the module's parameters are views."""
+        self.arrays: dict[str, Array] = {}  # on the CPU always current, on a GPU as read last
+        self._transfers: list[tuple[Tensor, Tensor]] = []  # from the device, to the host
+        self._flats = {flat.untyped_storage().data_ptr(): flat.detach() for flat in flats}
+        self._hosts: dict[int, Tensor] = {}  # of flat tensors
+        for name, tensor in module.state_dict().items():
+            self.arrays[name] = self._on_host(tensor).numpy()
+
+    def _on_host(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage().data_ptr()
+        if tensor.device.type == "cpu":
+            return tensor
+        if storage not in self._flats:
+            return self._destination(tensor)
+        if storage not in self._hosts:
+            self._hosts[storage] = self._destination(self._flats[storage])
+        first = tensor.storage_offset()
+        return self._hosts[storage][first : first + tensor.numel()].view(tensor.shape)
+
+    def _destination(self, tensor: Tensor) -> Tensor:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        self._transfers.append((tensor, host))
+        return host
+
+    def read(self) -> dict[str, Array]:
+        """Returns the present weights by name; waits for the device if they are on one.
+
+        On the CPU, later gradient steps change the arrays; on a GPU, later calls do.
+        """
+        for tensor, host in self._transfers:
+            host.copy_(tensor, non_blocking=True)
+        if self._transfers:
+            torch.cuda.current_stream().synchronize()
+        return self.arrays
+
+
 class Learner:
     """Takes gradient steps on an algorithm's losses.
 
     It owns the optimizers and the running statistics that normalise observations and rewards.
     """
+
+    prioritized = True  # TD errors are needed on the host, for priorities of replay
 
     def __init__(
         self,
@@ -91,6 +153,8 @@ class Learner:
         seed: int = 0,
     ):
         self.algorithm, self.config, self.device = algorithm, config, device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # streams and graphs are those of the present device
         self.rng = torch.Generator(device)
         self.rng.manual_seed(seeding.integer(seed, Role.LEARNER))
         self.normalize = env
@@ -109,17 +173,17 @@ class Learner:
         self._flat = {
             name: FlatParameters(group, alone=len(groups) == 1) for name, group in groups.items()
         }
-        self._views = (
-            arrays_of(algorithm.acting) if self._on_cpu else None
-        )  # views, so always current
+        self._host_weights = HostWeights(
+            algorithm.acting, [flat.data for flat in self._flat.values()]
+        )
         self.learner_steps = 0
         self.bad_steps = 0  # in a row
         self.skipped = 0  # in the whole run
         self.lr = Schedule(config.lr, config.lr_end, config.lr_decay)
-        self.optimizers = {name: self._optimizer(flat) for name, flat in self._flat.items()}
+        self.optimizers = self._optimizers()
         self._backups = {
-            name: OptimizerBackup(flat.data, self.optimizers[name])
-            for name, flat in (self._flat.items() if len(groups) > 1 else ())
+            name: OptimizerBackup(self._flat[name].data, optimizer)
+            for name, optimizer in (self.optimizers.items() if len(groups) > 1 else ())
         }
 
     def learn(self, batch: SampledBatch) -> LearnResult:
@@ -129,37 +193,60 @@ class Learner:
         as before it, also those of the earlier losses, and there are no TD errors. Raises LostError
         after `learner.max_bad_steps` such batches in a row.
         """
-        td_error: Tensor | None = None
-        metrics: dict[str, Tensor] = {}
-        stepped: dict[str, OptimizerBackup] = {}
+        with self._explaining_out_of_memory():
+            for backup in self._backups.values():
+                backup.save()
+            learned = self._descend_all(batch, lambda group: self.optimizers[group].step())
+        if learned is None:
+            for backup in self._backups.values():
+                backup.restore()
+            self._skip()
+            return LearnResult(None, {})
+        self._update_targets(1)
+        return LearnResult(*learned)
+
+    @contextlib.contextmanager
+    def _explaining_out_of_memory(self) -> Iterator[None]:
         try:
-            step = self.learner_steps + 1
-            for own in self.algorithm.losses(self._to_device(batch), step=step, rng=self.rng):
-                loss, norm = self._descend(own)
-                if loss.group in self._backups and loss.group not in stepped:
-                    stepped[loss.group] = self._backups[loss.group]
-                    stepped[loss.group].save()
-                if not self._step(loss, norm):
-                    for backup in stepped.values():
-                        backup.restore()
-                    return self._skip()
-                td_error = loss.td_error if loss.td_error is not None else td_error
-                metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
-                metrics.update(loss.metrics)
+            yield
         except torch.OutOfMemoryError as error:
             raise LostError(
                 f"{self.device} ran out of memory in a learner step; lower replay.batch_size or "
                 "net.hidden, or resume with learner.device=cpu from the last checkpoint"
             ) from error
+
+    def _descend_all(
+        self, batch: SampledBatch, apply: Callable[[str], None]
+    ) -> tuple[Array | None, dict[str, Tensor]] | None:
+        """Computes and clips the gradient of each loss, then calls `apply` with its group.
+
+        Returns TD errors and metrics; None as soon as a loss or gradient is not finite.
+        """
+        td_error: Tensor | None = None
+        metrics: dict[str, Tensor] = {}
+        step = self.learner_steps + 1
+        for own in self.algorithm.losses(self._to_device(batch), step=step, rng=self.rng):
+            loss, norm = self._descend(own)
+            if not self._clip(loss, norm):
+                return None
+            apply(loss.group)
+            td_error = loss.td_error if loss.td_error is not None else td_error
+            metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
+            metrics.update(loss.metrics)
         self.bad_steps = 0
-        self.learner_steps += 1
-        self.algorithm.update_targets(self.learner_steps)
-        return LearnResult(_host(td_error), metrics)
+        on_host = None if td_error is None else td_error.cpu().numpy()  # a sync point
+        return on_host, metrics
+
+    def _update_targets(self, learner_steps: int) -> None:
+        for _ in range(learner_steps):
+            self.learner_steps += 1
+            self.algorithm.update_targets(self.learner_steps)
 
     def count_skipped(self) -> None:
         """Updates `skipped`, the number of steps skipped for a non-finite loss or gradient.
 
-        Does nothing in this class, since `learn` counts them; `CapturedLearner` overrides it.
+        Does nothing in this class, since `learn` counts them; `CapturedLearner` overrides it. The
+        loops call it after each insertion of env steps.
         """
 
     def _descend(self, loss: Loss) -> tuple[Loss, Tensor]:
@@ -169,23 +256,22 @@ class Learner:
         """
         return loss, self._flat[loss.group].descend(loss.value)
 
-    def _step(self, loss: Loss, norm: Tensor) -> bool:
-        flat, limit = self._flat[loss.group], self.config.max_grad_norm
-        size = norm.item()  # a sync point; TD errors are one anyway
+    def _clip(self, loss: Loss, norm: Tensor) -> bool:
+        """Clips the gradient to `max_grad_norm`; returns False if it or the loss is not finite."""
+        size, limit = norm.item(), self.config.max_grad_norm  # a sync point; TD errors are one too
         # the Huber loss may be infinite while its gradient is finite
         if not math.isfinite(size + loss.value.item()):
             return False
         if limit is not None and size > limit:
-            flat.grad.mul_(limit / size)
-        self.optimizers[loss.group].step()
+            self._flat[loss.group].grad.mul_(limit / size)
         return True
 
-    def _skip(self) -> LearnResult:
+    def _skip(self) -> None:
+        """Counts a batch whose loss or gradient is not finite; raises LostError for too many."""
         self.bad_steps += 1
         self.skipped += 1
         if self.bad_steps >= self.config.max_bad_steps:
             raise self._too_many_bad_steps()
-        return LearnResult(None, {})
 
     def _too_many_bad_steps(self) -> LostError:
         return LostError(
@@ -194,29 +280,39 @@ class Learner:
             f"({self.config.lr}), scale rewards, or set learner.max_grad_norm"
         )
 
-    def _optimizer(self, flat: FlatParameters) -> torch.optim.Optimizer:
-        return make_optimizer(self.config, flat)
+    def _schedule(self, group: str) -> Schedule:
+        """Returns the learning rate of a parameter group; critics may have one of their own."""
+        if group != CRITIC or self.config.critic_lr is None:
+            return self.lr
+        return Schedule(self.config.critic_lr, self.lr.last, self.lr.decay)
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Returns the optimizer of each parameter group; none where steps are taken elsewhere."""
+        return {
+            name: self._optimizer(flat, self._schedule(name).first)
+            for name, flat in self._flat.items()
+        }
+
+    def _optimizer(self, flat: FlatParameters, lr: float) -> torch.optim.Optimizer:
+        return make_optimizer(replace(self.config, lr=lr), flat)
 
     def _to_device(self, batch: SampledBatch) -> TensorBatch:
-        """Returns a batch as tensors on the learner's device.
+        """Returns a batch as tensors on the learner's device, with normalised rewards."""
+        return self._scaled(Batch(*map(self._tensor, batch))._replace(rows=batch.rows))
 
-        Rewards are normalised if `env.normalize_reward` is set.
-        """
-        to = self._tensor
-        here = Batch(
-            obs=to(batch.obs),
-            action=to(batch.action),
-            reward=to(batch.reward),
-            discount=to(batch.discount),
-            next_obs=to(batch.next_obs),
-            weight=to(batch.weight),
-            rows=batch.rows,
-            mask=to(batch.mask),
-            extras=to(batch.extras),
-        )
+    def _scaled(self, batch: TensorBatch) -> TensorBatch:
+        """Returns the batch with normalised rewards, if `env.normalize_reward` is set."""
         if not self.normalize.normalize_reward:
-            return here
-        return here._replace(reward=here.reward / self.deviation())
+            return batch
+        return batch._replace(reward=self._clipped(batch.reward / self.deviation()))
+
+    def normalized(self, reward: Floats) -> Floats:
+        """Returns normalised rewards, as the learner sees them."""
+        return self._clipped(torch.from_numpy(reward) / self.deviation().cpu()).numpy()
+
+    def _clipped(self, reward: Tensor) -> Tensor:
+        limit = self.normalize.normalized_reward_clip
+        return reward if limit is None else reward.clamp(-limit, limit)
 
     def deviation(self) -> Tensor:
         """Returns the standard deviation of returns, by which rewards are normalised."""
@@ -257,15 +353,16 @@ class Learner:
                 used.load_state_dict(newest.state_dict())
 
     def advance(self, share: float) -> None:
-        """Sets the learning rate according to its schedule.
+        """Sets the learning rates, and scheduled settings of the algorithm.
 
         `share` is the finished fraction of the run, 0 to 1.
         """
+        self.algorithm.progress = share
         if self.lr.constant:
             return
-        for optimizer in self.optimizers.values():
+        for name, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
-                group["lr"] = self.lr.at(share)
+                group["lr"] = self._schedule(name).at(share)
 
     def due(self) -> bool:
         """Returns whether to publish weights to actors now.
@@ -277,9 +374,9 @@ class Learner:
     def weights(self) -> dict[str, Array]:
         """Returns the weights that actors need, as arrays by name.
 
-        If the learner is on the CPU, the arrays are views, which later gradient steps change.
+        The arrays are valid until the next gradient step, on the CPU, or the next call, on a GPU.
         """
-        return self._views or arrays_of(self.algorithm.acting)
+        return self._host_weights.read()
 
     def weights_sha256(self) -> str:
         """Returns the SHA-256 of the weights that actors need."""
@@ -363,10 +460,6 @@ def trained(algorithm: Algorithm) -> dict[str, nn.Parameter]:
     """Returns the parameters that optimizers train, by name, in the order of the optimizers."""
     names = {id(parameter): name for name, parameter in algorithm.networks.named_parameters()}
     return {names[id(p)]: p for group in algorithm.groups().values() for p in group}
-
-
-def _host(td_error: Tensor | None) -> Array | None:
-    return None if td_error is None else td_error.cpu().numpy()  # the learner's one sync point
 
 
 def make_optimizer(config: LearnerConfig, flat: FlatParameters) -> torch.optim.Optimizer:

@@ -10,56 +10,40 @@ present weights.
     weights = store.latest(than)   # any reader: Weights newer than `than`, or None
 """
 
-import contextlib
-import json
-import mmap
-import os
 from collections.abc import Mapping
 
 import numpy as np
 
-from rookery.errors import ClosedError, ConfigError, ProtocolError
-from rookery.replay.ring import allocate, default_directory, private_file
+from rookery.errors import ProtocolError
+from rookery.replay.shared_arrays import LINE, ArrayLayout, SharedFile, new_file
 from rookery.replay.shared_memory import look, post
 from rookery.types import Array, Weights
 
 SLOTS = 4
 TRIES = 3
 
-_LINE = 64
 _NEWEST = 0  # word of the newest complete version
 _SEQ = 8  # first slot's sequence number; one cache line each
 
 
-class WeightStore:
+class WeightStore(SharedFile):
     """Versioned network weights in shared memory: one publisher, any number of readers, no lock."""
+
+    what = "weight store"
 
     def __init__(self, arrays: Mapping[str, Array], *, fd: int | None = None):
         """Creates a store, or maps an existing one by its file descriptor `fd`.
 
         `arrays` gives names, shapes and dtypes of the weights; the values are not used.
         """
-        self.layout = {name: (a.shape, a.dtype.str) for name, a in arrays.items()}
-        sizes = [-(-a.nbytes // _LINE) * _LINE for a in arrays.values()]
-        offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        header = (1 + 2 * SLOTS) * _LINE
-        total = header + SLOTS * int(offsets[-1])
-        self.fd = _new_file(total) if fd is None else fd
-        self._map = mmap.mmap(self.fd, total)
-        raw = np.frombuffer(self._map, dtype=np.uint8)
-        self._words = raw[:header].view(np.int64)
+        layout, header = ArrayLayout.of(arrays), (1 + 2 * SLOTS) * LINE
+        size = header + SLOTS * layout.size
+        super().__init__(new_file(size, what="a weight store") if fd is None else fd)
+        self._words = self.bytes[:header].view(np.int64)
         self._slots = [
-            self._views(raw, header + slot * int(offsets[-1]), offsets) for slot in range(SLOTS)
+            layout.views(self.bytes[header + slot * layout.size :]) for slot in range(SLOTS)
         ]
         self.misses = 0  # copies that the learner overwrote while they were made
-
-    def _views(self, raw: Array, base: int, offsets: Array) -> dict[str, Array]:
-        views = {}
-        for (name, (shape, dtype)), at in zip(self.layout.items(), offsets, strict=False):
-            count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            piece = raw[base + int(at) : base + int(at) + count]
-            views[name] = piece.view(dtype).reshape(shape)
-        return views
 
     @property
     def version(self) -> int:
@@ -102,36 +86,10 @@ class WeightStore:
             self.misses += 1
         return None
 
-    def describe(self) -> str:
-        """Returns names, shapes and dtypes of the weights as JSON, for other processes."""
-        return json.dumps(self.layout)
-
     def close(self) -> None:
-        """Unmaps the store; its memory is freed once all processes have closed it.
-
-        Raises ClosedError if this object is closed already.
-        """
-        if self.fd < 0:
-            raise ClosedError("this weight store is closed already; keep one owner for each store")
+        super().close()
         self._slots.clear()
         del self._words
-        with contextlib.suppress(
-            BufferError
-        ):  # a view still exists: the kernel frees the mapping later
-            self._map.close()
-        os.close(self.fd)
-        self.fd = -1
 
     def _mark(self, slot: int, sequence: int) -> None:
         post(self._words, _SEQ * (1 + slot), sequence)
-
-
-def _new_file(size: int) -> int:
-    directory = default_directory()
-    fd = private_file(directory)
-    try:
-        allocate(fd, size, directory, what="a weight store")
-    except (ConfigError, OSError):
-        os.close(fd)
-        raise
-    return fd

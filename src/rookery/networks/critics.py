@@ -34,6 +34,7 @@ class Critic(nn.Module):
         self._is_dict = spec.is_dict
         self._is_flat = config.custom is None and not normalize and is_plain(spec)
         given = _concatenated(spec) if self._is_flat else with_action(spec)
+        config = for_critics(config)
         self.networks = nn.ModuleList(
             build(config, given, outputs, normalize=normalize) for _ in range(count)
         )
@@ -57,6 +58,11 @@ class Critic(nn.Module):
         if self._is_flat:
             return torch.cat((obs, action), 1)
         return {**(obs if self._is_dict else {OBS: obs}), ACTION: action}
+
+
+def for_critics(net: NetConfig) -> NetConfig:
+    """Returns the settings of the networks of critics and state values."""
+    return net if net.critic_hidden is None else replace(net, hidden=net.critic_hidden)
 
 
 def with_action(spec: EnvSpec) -> EnvSpec:

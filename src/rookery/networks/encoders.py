@@ -4,6 +4,7 @@ Each entry ("leaf") of a dict observation has its own encoder; their outputs are
 """
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -60,8 +61,8 @@ class VectorEncoder(nn.Module):
 
     def __init__(self, leaf: Leaf, frames: int, normalize: bool):
         super().__init__()
-        self.width = frames * _size(leaf)
-        self.frame = _size(leaf)
+        self.frame = prod(leaf.shape)
+        self.width = frames * self.frame
         self.norm = Normalize(self.frame) if normalize else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -156,10 +157,3 @@ def is_plain(spec: EnvSpec) -> bool:
     """Returns whether an observation is one float32 vector, with or without an action mask."""
     leaves = [(leaf.kind, len(leaf.shape), leaf.dtype) for leaf in input_leaves(spec)]
     return leaves == [(LeafKind.VECTOR, 1, "float32")] and spec.is_dict == spec.masked
-
-
-def _size(leaf: Leaf) -> int:
-    size = 1
-    for n in leaf.shape:
-        size *= n
-    return size

@@ -70,9 +70,7 @@ class CompiledMlp:
         self._scratch = np.empty((2, 0, self._widest), dtype=np.float32)
         self._flat = _flatten(layers)
         self._first, self._address = layers[0].weight, layers[0].weight.data_ptr()
-        self.leaf = net.features.names[
-            0
-        ]  # the one leaf of a Dict besides the mask; "" without a Dict
+        self.leaf = net.features.names[0]  # of a Dict, the one besides the mask; "" without a Dict
 
     @classmethod
     def of(cls, net: nn.Module) -> "CompiledMlp | None":

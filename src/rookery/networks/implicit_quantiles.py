@@ -67,6 +67,6 @@ class ImplicitQuantileNetwork(nn.Module):
         return self.out(features[:, None] * embedding).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-def midpoints(count: int) -> Tensor:
+def midpoints(count: int, device: torch.device | None = None) -> Tensor:
     """Returns the midpoints of `count` equal intervals of [0, 1]: evenly spaced quantile levels."""
-    return (torch.arange(count) + 0.5) / count
+    return (torch.arange(count, device=device) + 0.5) / count

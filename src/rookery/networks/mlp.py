@@ -1,5 +1,6 @@
 """Multi-layer perceptrons (MLPs), and `build`, which builds the network of the settings `net`."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rookery import plugins
-from rookery.config.schema import Activation, NetConfig
+from rookery.config.schema import Activation, Init, NetConfig
 from rookery.errors import ConfigError
 from rookery.networks.encoders import Features, Normalize
 from rookery.networks.noisy import SIGMA0, NoisyLinear
@@ -45,6 +46,8 @@ class Perceptron(nn.Module):
         self.hidden = nn.ModuleList(layer(a, b) for a, b in pairwise(widths))
         self.out = layer(widths[-1], outputs)
         self.activate = ACTIVATIONS[config.activation]
+        if config.init is Init.ORTHOGONAL:
+            _make_orthogonal(self)
 
     def forward(self, obs: Any) -> Tensor:
         """Returns the outputs [B, outputs] for a batch of B observations.
@@ -55,6 +58,16 @@ class Perceptron(nn.Module):
         for layer in self.hidden:
             x = self.activate(F.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]
         return F.linear(x, self.out.weight, self.out.bias)
+
+
+@torch.no_grad()
+def _make_orthogonal(network: Perceptron) -> None:
+    """Draws orthogonal weights (Saxe et al. 2014): gain sqrt(2), but 1 for the last layer."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, 1.0 if layer is network.out else math.sqrt(2.0))
+            if layer.bias is not None:
+                layer.bias.zero_()
 
 
 class NoisyPerceptron(Perceptron):

@@ -29,10 +29,15 @@ class TargetNetwork:
         It is a soft (Polyak) update if `tau` is given, else a hard update every `period` steps.
         Step 0, before the first gradient step, copies all weights.
         """
-        if tau is not None and step > 0:
-            self.soft_update(tau)
-        elif step % period == 0:
+        if self.is_copied(step, tau=tau, period=period):
             self.copy()
+        elif tau is not None:
+            self.soft_update(tau)
+
+    @staticmethod
+    def is_copied(step: int, *, tau: float | None, period: int = 1) -> bool:
+        """Returns whether `update` makes a hard update after gradient step `step`."""
+        return step % period == 0 if tau is None else step == 0
 
     @torch.no_grad()  # otherwise autograd would record every update
     def soft_update(self, tau: float) -> None:

@@ -39,16 +39,12 @@ class PathfindingBatchedEnv:
                 f"a batch holds whole teams, got replay.batch_size {batch} and teams of {uneven}; "
                 "choose a batch that every team size of algo.curriculum divides"
             )
-        if teams[-1] > config.device.agents:
+        needed = teams[-1] * (2 if algo.taught else 1)
+        if needed > config.device.agents:
             raise ConfigError(
-                f"device.agents {config.device.agents} is less than a team of {teams[-1]}; raise "
-                "it, or leave that team out of algo.curriculum"
-            )
-        if algo.taught and 2 * teams[-1] > config.device.agents:
-            raise ConfigError(
-                "a teacher needs guided worlds and unguided ones, got device.agents "
-                f"{config.device.agents} and a team of {teams[-1]}; set device.agents to at least "
-                "twice the largest team"
+                f"device.agents {config.device.agents} is less than a team of {teams[-1]} needs, "
+                f"{needed} (twice the team with a teacher, which guides some worlds and not all); "
+                "raise it, or leave that team out of algo.curriculum"
             )
         least = algo.sequence + 1 + algo.stride
         if config.device.rows < least:

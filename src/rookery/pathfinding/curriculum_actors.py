@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rookery import seeding
-from rookery.actors.actor_group import LADDER, ActorGroupState
+from rookery.actors.actor_group import LADDER, ActorGroup, ActorGroupState
 from rookery.actors.messages import ActorReport, ActorState
 from rookery.config.schema import Config
 from rookery.event import Activity, Counters, Episode, Traced
@@ -33,7 +33,7 @@ TRACE_S = 0.5  # between two traces
 CALM = 0.01  # only worlds with a smaller epsilon count for the curriculum
 
 
-class DeviceActors:
+class DeviceActors(ActorGroup):
     """Actor group of a path-finding run in `run.mode device` (environments and replay on one GPU).
 
     Has one `TeamActor` for each team size that is trained now.
@@ -97,17 +97,14 @@ class DeviceActors:
         stride = self.algorithm.config.stride
         for team_actor in self._able():
             teacher = self._teachers.get(team_actor.agents)
-            told = (
-                stride * team_actor.count * team_actor.agents
-                if teacher is None
-                else teacher.load_plans()
-            )
-            shares = self._ladder(epsilon, team_actor.count)
+            steps = stride * team_actor.count
+            learnable += steps * team_actor.agents if teacher is None else teacher.load_plans()
+            rung = torch.arange(team_actor.count, device=self.device) / max(1, team_actor.count - 1)
+            shares = torch.pow(epsilon, 1 + LADDER * rung)
             over = team_actor.play(stride, shares)
             self._record_results(team_actor, over, shares)
             ended += _episodes(over, team_actor.agents)
-            env_steps += stride * team_actor.count
-            learnable += told
+            env_steps += steps
             if teacher is not None:
                 teacher.advance(stride)
         self.curriculum.advance()
@@ -167,12 +164,7 @@ class DeviceActors:
             replay=config.replay,
             sizes=sizes,
             rng=self.rng,
-            guided_steps=None if self._planners is None else self.algorithm.config.guided_steps,
         )
-
-    def _ladder(self, epsilon: float, worlds: int) -> Tensor:
-        rung = torch.arange(worlds, device=self.device) / max(1, worlds - 1)
-        return torch.pow(epsilon, 1 + LADDER * rung)
 
     def _record_results(
         self, team_actor: TeamActor, over: EndedTeamEpisodes, shares: Tensor
@@ -194,18 +186,6 @@ class DeviceActors:
                 self.curriculum.record(task, success=bool(success))
 
     # Other methods of an `ActorGroup`.
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """Returns an empty dict: the resource use of planner processes is not measured."""
-        return {}
-
-    @property
-    def complete(self) -> bool:
-        return True
-
-    def asynchronous(self) -> None:
-        """Returns None: there is no asynchronous mode; environments step only in `collect`."""
 
     def metrics(self) -> dict[str, float]:
         stored = sum(team_actor.ring.nbytes for team_actor in self.live)

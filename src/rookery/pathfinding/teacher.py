@@ -21,11 +21,11 @@ guided; their episodes measure the policy alone.
 
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, Protocol
 
 import numpy as np
 
 from rookery.pathfinding.planner.advice import PlannedActions
+from rookery.pathfinding.planner.planner_pool import PlannerPool
 from rookery.pathfinding.settings import TeamConfig
 from rookery.pathfinding.team_actor import TeamActor
 from rookery.pathfinding.world.cases import select
@@ -43,22 +43,13 @@ def first_unguided_world(worlds: int) -> int:
     return worlds - max(1, worlds // UNGUIDED_ONE_IN)
 
 
-class PlanSubmitter(Protocol):
-    """Interface of a pool of planner processes, which plan the actions of all agents.
-
-    `submit` takes the arguments of `advice.plan_actions` and returns a future of its result.
-    """
-
-    def submit(self, *given: Any) -> Future[PlannedActions]: ...
-
-
 class PlannerTeacher:
     """Teacher of imitation learning: chooses which grid worlds of one actor follow a planner.
 
     Requests the plans for these worlds from planner processes.
     """
 
-    def __init__(self, actor: TeamActor, planners: PlanSubmitter, config: TeamConfig, *, seed: int):
+    def __init__(self, actor: TeamActor, planners: PlannerPool, config: TeamConfig, *, seed: int):
         self.actor, self._planners, self._config = actor, planners, config
         self._rng = np.random.default_rng(seed)
         self._requests: list[Future[PlannedActions]] = []
@@ -77,7 +68,7 @@ class PlannerTeacher:
         if not self._requests:
             return 0
         teacher_actions, planned = self.actor.teacher_actions, _merge(self._requests)
-        assert teacher_actions is not None, "an actor with a teacher was made with guided_steps"
+        assert teacher_actions is not None, "the algorithm has a teacher"
         self._requests = []
         self._rows_left = self._config.guided_steps + self._config.policy_steps
         return teacher_actions.load(planned) * self.actor.agents

@@ -23,7 +23,6 @@ from rookery.errors import ConfigError
 from rookery.networks.cuda_graph import CapturedFunction
 from rookery.pathfinding.settings import TeamConfig
 from rookery.pathfinding.team_dqn import TeamDQN, Window, WindowLoss, n_step_targets, shaped_rewards
-from rookery.pathfinding.team_network import Links
 from rookery.pathfinding.world.cases import Cases, check_possible
 from rookery.pathfinding.world.device_worlds import (
     DeviceCases,
@@ -36,7 +35,6 @@ from rookery.replay.device_replay import DeviceColumn, DeviceRing, SampledWindow
 from rookery.types import Array, Batch, DeviceBatch
 
 NO_ROWS = np.empty(0, dtype=np.int64)  # `SampledWindows` identify sequences, not row numbers
-NO_AGENT = 255  # in the column `who`: no communication edge
 GUIDED = "guided"  # column: whether the step follows the planner
 MAX_FIELDS = 16_384  # agents whose distance fields are computed in one batch
 TRIES = 1000  # maps generated without finding a problem instance before an error
@@ -113,14 +111,9 @@ class TeamActor:
         replay: ReplayConfig,
         sizes: Sequence[int],
         rng: torch.Generator,
-        guided_steps: int | None = None,
     ):
-        """Draws problem instances (map, starts, goals) for all grid worlds; allocates the replay.
-
-        `guided_steps` is the maximum length of a planner's plan; None: no imitation of a planner.
-        """
+        """Draws problem instances for all grid worlds; allocates the replay."""
         check_possible(worlds, agents, width, density)
-        _check_byte_columns(agents, rules)
         self.algorithm, self.agents, self.count = algorithm, agents, worlds
         self.rules, self.width, self.density, self.rng = rules, width, density, rng
         self.config: TeamConfig = algorithm.config
@@ -130,24 +123,24 @@ class TeamActor:
         self._taken = torch.zeros((), dtype=torch.int64, device=device)  # instances of the stock
         self._refilled = 0  # taken instances that have been replaced
         self.worlds = DeviceWorlds(self._new_cases(worlds), rules, width=width)
-        self.teacher_actions = (
-            None if guided_steps is None else TeacherActions(guided_steps, worlds, agents, device)
-        )
+        self.teacher_actions: TeacherActions | None = None
+        if self.config.taught:
+            steps = self.config.guided_steps
+            self.teacher_actions = TeacherActions(steps, worlds, agents, device)
         self.ring = self._build_ring(rows, replay)
         self.memory = torch.zeros(worlds, agents, algorithm.online.memory, device=device)
         self.fresh = torch.ones(worlds, dtype=torch.bool, device=device)
         self.over = torch.zeros(worlds, dtype=torch.bool, device=device)
         self.score = torch.zeros(worlds, device=device)
         number = torch.arange(agents, device=device) + torch.arange(worlds, device=device)[:, None]
-        self._explores = (
-            number % min(self.config.explorers, agents) == 0
-        )  # as in the other run modes
+        # as in the other run modes
+        self._explores = number % min(self.config.explorers, agents) == 0
         self._captured_step = CapturedFunction(self._step, device, [rng])
 
     def _build_ring(self, rows: int, replay: ReplayConfig) -> DeviceRing:
-        kept, marks = replay_columns(self.algorithm, self.agents, self.device)
+        columns, marks = replay_columns(self.algorithm, self.agents, self.device)
         return DeviceRing(
-            kept if self.teacher_actions is None else kept | {GUIDED: DeviceColumn((), torch.bool)},
+            columns,
             marks,
             worlds=self.count,
             rows=rows,
@@ -192,8 +185,8 @@ class TeamActor:
         """
         worlds, steps, fresh = self.worlds, ~self.over, self.fresh.clone()
         h = self.memory.masked_fill(fresh[:, None, None], 0.0).flatten(0, 1)
-        view = worlds.views()
-        links = self.algorithm.listen(worlds.place)
+        view, place = worlds.views(), worlds.place
+        links = self.algorithm.listen(place)
         q, after = self.algorithm.online(view.flatten(0, 1), h, links)
         q = q.view(self.count, self.agents, -1)
         action, guided = self._choose_actions(q, epsilon), {}
@@ -205,7 +198,7 @@ class TeamActor:
         facts = self._facts(ended, stepped.finished, stepped.home)
         row = {
             "view": view,
-            **self._link_columns(links),
+            "place": place,
             "action": action,
             "reward": stepped.reward,
             "q": q,
@@ -234,15 +227,6 @@ class TeamActor:
         facts = (ended, finished, home.float().mean(1), self.worlds.steps, self.worlds.layouts.size)
         return torch.stack([*(fact.float() for fact in facts), self.score])
 
-    def _link_columns(self, links: Links) -> dict[str, Tensor]:
-        """Returns the replay columns `who` and `where` of the communication graph.
-
-        They hold the senders of each agent's messages and their cells in its view, without itself.
-        """
-        shape = (self.count, self.agents, -1)
-        who = (links.who % self.agents).masked_fill(~links.heard, NO_AGENT)
-        return {"who": who[:, 1:].reshape(shape), "where": links.where[:, 1:].reshape(shape)}
-
     def _initial_priorities(self, rows: dict[str, Tensor]) -> Tensor:
         """Returns initial replay priorities [E] of new sequences, one in each of E grid worlds.
 
@@ -255,10 +239,10 @@ class TeamActor:
         q, config = rows["q"].float(), self.config
         taken = q[:-1].gather(3, rows["action"][:-1].long()[..., None]).squeeze(3)  # [T, E, N]
         steps, discount = rows["steps"][:-1, :, None], rows["discount"][:-1, :, None]
-        links = self._links(rows["who"], rows["where"])
-        reward = shaped_rewards(rows["reward"][:-1].flatten(1), links, config.care).view(
-            taken.shape
-        )
+        reward = rows["reward"][:-1]
+        if config.care:
+            links = self.algorithm.links_over_time(rows["place"])
+            reward = shaped_rewards(reward.flatten(1), links, config.care).view(taken.shape)
         target = n_step_targets(q.amax(3), reward, discount, steps, config.n_step)
         burn_in = config.burn_in
         td_error = ((target - taken).abs() * steps)[burn_in:].flatten(1)
@@ -305,10 +289,24 @@ class TeamActor:
 
         Raises ConfigError if none of the first `TRIES` random maps has room for all agents.
         """
+        assert max(self.sizes) <= self.width, "the width is that of the largest map"
         found: list[DeviceCases] = []
         several = min(count, max(1, MAX_FIELDS // self.agents))
+        sizes = torch.tensor(self.sizes, device=self.device)
         while sum(some.cases for some in found) < count:
-            found.append(self._draw_cases(several))
+            drawn = torch.randint(
+                len(self.sizes), (several,), device=self.device, generator=self.rng
+            )
+            found.append(
+                draw_device_cases(
+                    sizes[drawn],
+                    agents=self.agents,
+                    width=self.width,
+                    rules=self.rules,
+                    density=self.density,
+                    rng=self.rng,
+                )
+            )
             if len(found) * several >= TRIES and not any(some.cases for some in found):
                 raise ConfigError(
                     f"{self.agents} agents were to have starts and goals on maps of {self.sizes} "
@@ -316,19 +314,6 @@ class TeamActor:
                     "no room for them; take fewer agents, larger maps or a lower density"
                 )
         return concatenate(found, count)
-
-    def _draw_cases(self, maps: int) -> DeviceCases:
-        """Draws `maps` random maps; returns problem instances on those with room for all agents."""
-        assert max(self.sizes) <= self.width, "the width is that of the largest map"
-        which = torch.randint(len(self.sizes), (maps,), device=self.device, generator=self.rng)
-        return draw_device_cases(
-            torch.tensor(self.sizes, device=self.device)[which],
-            agents=self.agents,
-            width=self.width,
-            rules=self.rules,
-            density=self.density,
-            rng=self.rng,
-        )
 
     # Learning.
 
@@ -346,7 +331,7 @@ class TeamActor:
 
         window = Window(
             view=rows["view"].flatten(1, 2),
-            links=self._links(rows["who"], rows["where"]),
+            links=self.algorithm.links_over_time(rows["place"]),
             action=rows["action"][:-1].flatten(1).long(),
             reward=rows["reward"][:-1].flatten(1),
             discount=each(rows["discount"][:-1]),
@@ -376,24 +361,6 @@ class TeamActor:
         steps = rows["steps"][:-1]
         return steps if self.teacher_actions is None else steps & rows[GUIDED][:-1]
 
-    def _links(self, who: Tensor, where: Tensor) -> Links:
-        """Converts stored communication edges to a communication graph of B * N agents.
-
-        They are the N agents of B stored sequences of T steps; each agent has up to K senders,
-        itself included. `who`, [T + 1, B, N, others], are the numbers of the other senders within
-        their team. `where` are their cells in the receivers' views.
-        """
-        batch = who.shape[1]
-        number = torch.arange(batch * self.agents, device=self.device).view(1, batch, -1, 1)
-        base = number // self.agents * self.agents
-        heard = who != NO_AGENT
-        own = number.expand(len(who), -1, -1, 1)
-        full = torch.cat([own, torch.where(heard, who.long() + base, number)], 3)
-        middle = torch.full_like(own, self.rules.sight**2 // 2)
-        place = torch.cat([middle, torch.where(heard, where.long(), middle)], 3)
-        all_heard = torch.cat([torch.ones_like(own, dtype=torch.bool), heard], 3)
-        return Links(full.flatten(1, 2), all_heard.flatten(1, 2), place.flatten(1, 2))
-
     def update_priorities(self, picks: SampledWindows, td_error: Tensor) -> None:
         """Updates the replay priorities of B sampled sequences.
 
@@ -408,15 +375,6 @@ def choose_precision() -> None:
     torch.backends.cudnn.benchmark = True
 
 
-def _check_byte_columns(agents: int, rules: WorldRules) -> None:
-    """Raises ConfigError if agents or view cells are too many for the replay's uint8 columns."""
-    if agents > NO_AGENT or rules.sight**2 > NO_AGENT + 1:
-        raise ConfigError(
-            f"on a device a team has at most {NO_AGENT} agents, which see at most 16 rows, got "
-            f"{agents} and {rules.sight}; use smaller teams or a smaller radius"
-        )
-
-
 def replay_columns(
     algorithm: TeamDQN, agents: int, device: torch.device
 ) -> tuple[dict[str, DeviceColumn], dict[str, DeviceColumn]]:
@@ -424,13 +382,12 @@ def replay_columns(
 
     Only the recurrent state is stored at starts of sequences, every `algo.length` steps.
     """
-    others, sight = algorithm.config.neighbours, 2 * algorithm.radius + 1
+    sight = 2 * algorithm.radius + 1
     low = torch.bfloat16 if device.type == "cuda" else torch.float32
     byte = torch.uint8
     rows = {
         "view": DeviceColumn((agents, sight, sight), byte),
-        "who": DeviceColumn((agents, others), byte),
-        "where": DeviceColumn((agents, others), byte),
+        "place": DeviceColumn((agents, 2), torch.int16),
         "action": DeviceColumn((agents,), byte),
         "reward": DeviceColumn((agents,), torch.float32),
         "q": DeviceColumn((agents, algorithm.choices), low),
@@ -438,6 +395,8 @@ def replay_columns(
         "discount": DeviceColumn((), torch.float32),
         "fresh": DeviceColumn((), torch.bool),
     }
+    if algorithm.config.taught:
+        rows[GUIDED] = DeviceColumn((), torch.bool)
     return rows, {"memory": DeviceColumn((agents, algorithm.online.memory), low)}
 
 

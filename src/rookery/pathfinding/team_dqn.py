@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from rookery.algorithms.algorithm import Acted, Algorithm, Loss, require_actions
+from rookery.algorithms.algorithm import Acted, Loss, require_actions
+from rookery.algorithms.dqn import QLearning
 from rookery.algorithms.exploration import explore_agents, sample_categorical
 from rookery.config.schema import EnvConfig, NetConfig
 from rookery.networks.forward import tensors
-from rookery.networks.target_network import TargetNetwork
 from rookery.pathfinding.settings import Talk, TeamConfig
 from rookery.pathfinding.team_network import LinkInputs, Links, TeamQ, neighbours
 from rookery.types import Array, Batch, EnvSpec, Extra, Floats, Obs, TensorBatch
@@ -60,10 +60,11 @@ class WindowLoss(NamedTuple):
 AgentBatch: TypeAlias = Batch[Window, None, Tensor | None]
 
 
-class TeamDQN(Algorithm):
+class TeamDQN(QLearning):
     """Recurrent DQN for a team: agents act on view, recurrent state and neighbours' messages."""
 
     batches_actors = True
+    capturable = True
 
     def __init__(self, config: TeamConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         leaves = {leaf.name: leaf.shape for leaf in spec.obs}
@@ -76,6 +77,7 @@ class TeamDQN(Algorithm):
         self.config, self.spec, self.evaluate_stochastic = config, spec, config.temperature > 0
         self.agents, sight, _ = leaves[VIEW]
         self.radius, self.choices = sight // 2, spec.action.sizes[0]
+        self.neighbours = 0 if config.talk is Talk.NONE else config.neighbours  # at most
         self.online = TeamQ(
             sight=sight,
             actions=self.choices,
@@ -85,9 +87,7 @@ class TeamDQN(Algorithm):
             width=config.width,
             rounds=0 if config.talk is Talk.NONE else config.rounds,
         )
-        self.target = TargetNetwork(self.online)
-        self.acting: nn.Module = self.online
-        self.networks = nn.ModuleDict({"online": self.online, "target": self.target.network})
+        self.set_network(self.online, tau=config.target_tau, period=config.target_period)
         self.memory = self.agents * net.memory
         self.extras = (
             Extra(MEMORY, (self.memory,), each=False, own=True),  # before the step
@@ -95,9 +95,6 @@ class TeamDQN(Algorithm):
             Extra(COMM, (self.agents, self.agents), "uint8"),  # [receiver, sender] 1: an edge
             Extra(VALUES, (self.agents, self.choices)),  # the actor's values of all actions
         )
-
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {"q": list(self.online.parameters())}
 
     def losses(
         self, batch: "TensorBatch | AgentBatch", *, step: int, rng: torch.Generator
@@ -191,18 +188,22 @@ class TeamDQN(Algorithm):
     def _mix(self, largest: Tensor, mean: Tensor) -> Tensor:
         return self.config.eta * largest + (1.0 - self.config.eta) * mean
 
-    def update_targets(self, step: int) -> None:
-        self.target.update(step, tau=self.config.target_tau, period=self.config.target_period)
-
     def listen(self, place: Tensor) -> Links:
         """Returns the communication graph of N agents in each of E parallel grid worlds.
 
         `place` [E, N, 2] are the agents' rows and columns.
         """
-        links = neighbours(place, radius=self.radius, most=self.config.neighbours)
-        if self.config.talk is Talk.NONE:
-            return links._replace(heard=links.heard & _own_link(links))
-        return links
+        return neighbours(place, radius=self.radius, most=self.neighbours)
+
+    def links_over_time(self, place: Tensor) -> Links:
+        """Returns the communication graphs of B teams of N agents at T times, [T, B * N, K] each.
+
+        `place` [T, B, N, 2] are the agents' rows and columns. At each time the agents are numbered
+        from 0 to B * N - 1.
+        """
+        times, count = len(place), place.shape[1] * place.shape[2]
+        who, heard, where = self.listen(place.flatten(0, 1))
+        return Links(*(part.view(times, count, -1) for part in (who % count, heard, where)))
 
     def act(
         self,
@@ -248,13 +249,10 @@ class TeamDQN(Algorithm):
         return who.masked_fill(~links.heard.view_as(who), -1).cpu().numpy()
 
     def scores(self, obs: Any, memory: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        view, worlds = obs[VIEW], obs[VIEW].shape[0]  # len() would be a constant of a graph
-        if memory is None:
-            memory = torch.zeros(worlds, self.memory, device=view.device)
-        h = memory.view(-1, self.online.memory)
-        links = self.listen(obs[PLACE])
-        q, after = self.online(view.flatten(0, 1), h, links)
-        return q.view(worlds, -1), after.view(memory.shape)
+        if memory is None:  # not by len(), which would be a constant of a graph
+            memory = torch.zeros(obs[VIEW].shape[0], self.memory, device=obs[VIEW].device)
+        q, after, _ = self._forward(obs, memory)
+        return q.flatten(1), after
 
     @torch.inference_mode()
     def _step(self, obs: dict[str, Array], memory: Floats) -> tuple[Array, Floats, Array]:
@@ -263,16 +261,16 @@ class TeamDQN(Algorithm):
         Returns Q values [E, N, actions], next recurrent states, and communication masks [E, N, N].
         """
         device = self.online.head.weight.device
-        seen = tensors(obs, device)
-        links = self.listen(seen[PLACE])
-        h = torch.from_numpy(memory).to(device).view(-1, self.online.memory)
-        q, after = self.online(seen[VIEW].flatten(0, 1), h, links)
-        worlds = len(memory)
-        return (
-            q.view(worlds, self.agents, -1).cpu().numpy(),
-            after.view(worlds, -1).cpu().numpy(),
-            comm_mask(links, self.agents).view(worlds, self.agents, -1).cpu().numpy(),
-        )
+        q, after, links = self._forward(tensors(obs, device), torch.from_numpy(memory).to(device))
+        comm = comm_mask(links, self.agents).view(len(memory), self.agents, -1)
+        return q.cpu().numpy(), after.cpu().numpy(), comm.cpu().numpy()
+
+    def _forward(self, obs: Any, memory: Tensor) -> tuple[Tensor, Tensor, Links]:
+        """Returns Q values [E, N, actions], next recurrent states, and the communication graph."""
+        links = self.listen(obs[PLACE])
+        h = memory.view(-1, self.online.memory)
+        q, after = self.online(obs[VIEW].flatten(0, 1), h, links)
+        return q.view(obs[VIEW].shape[0], self.agents, -1), after.view(memory.shape), links
 
     def _window(self, batch: TensorBatch) -> Window:
         """Converts a replay batch of B sequences to B * N sequences of single agents, time first.
@@ -281,10 +279,8 @@ class TeamDQN(Algorithm):
         """
         assert isinstance(batch.obs, dict)
         place = batch.obs[PLACE].transpose(0, 1)  # [T + 1, B, N, 2]
-        moments, worlds, agents = place.shape[:3]
-        links = neighbours(place.flatten(0, 1), radius=self.radius, most=self.config.neighbours)
-        links = Links(links.who % (worlds * agents), links.heard, links.where)
-        links = Links(*(part.view(moments, worlds * agents, -1) for part in links))
+        worlds, agents = place.shape[1:3]
+        links = self.links_over_time(place)
         links = links._replace(heard=_used_links(links, batch.extras[COMM], batch.mask))
         present = (place[:-1, ..., 0] >= 0).flatten(1)
 
@@ -309,14 +305,6 @@ class TeamDQN(Algorithm):
         """
         q: Tensor = batch.extras[VALUES].gather(3, batch.action[..., None]).squeeze(3)
         return q.transpose(0, 1).flatten(1)
-
-
-def _own_link(links: Links) -> Tensor:
-    """Returns a mask [K] of an agent's K communication edges, True for the edge to itself.
-
-    This is the first edge of every agent.
-    """
-    return torch.arange(links.heard.shape[-1], device=links.heard.device) == 0
 
 
 def shaped_rewards(reward: Tensor, links: Links, care: float) -> Tensor:

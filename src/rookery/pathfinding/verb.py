@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rookery.config.checks import DEVICE
 from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
 
@@ -28,8 +29,15 @@ LAST_CASE = 10**6  # highest problem instance number of --case
 MIN_PACE, PACE, MAX_PACE = 0.1, 4.0, 50.0  # steps per second
 MAX_TEMPERATURE = 1_000.0  # of --temperature: practically random
 METHOD_NAMES = {"results": "policy", "baseline": "shortest paths", "planner": "planner"}
-HEAD = ("agents", "size", "cases", "success", "individual", "length", "sum of costs")
-WIDTHS = (8, 9, 7, 9, 12, 8, 14)
+COLUMNS = (  # of the printed results: heading, width, key of the JSON answer, format
+    ("agents", 8, "agents", ""),
+    ("size", 9, "size", ""),
+    ("cases", 7, "cases", ""),
+    ("success", 9, "success", ".1%"),
+    ("individual", 12, "individual_success", ".1%"),
+    ("length", 8, "mean_length", ".1f"),
+    ("sum of costs", 14, "sum_of_costs", ".1f"),
+)
 
 
 class RandomCases(NamedTuple):
@@ -47,230 +55,40 @@ DEMO_CASES = RandomCases((8, 16, 32), (20, 20), (0.2, 0.2), 20)
 
 
 class Subcommand(NamedTuple):
-    """A subcommand of `rookery pathfinding`: help text, argument parser setup, and function."""
+    """A subcommand of `rookery pathfinding`: help text, function, and its flags.
+
+    A flag has its usual value: a number, or words for the help text.
+    """
 
     about: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    flags: dict[str, str | float]
+    policy: bool = True  # takes the argument RUN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, verb in VERBS.items():
-        verb.add_arguments(verbs.add_parser(name, help=verb.about, description=verb.about))
+        subparser = verbs.add_parser(name, help=verb.about, description=verb.about)
+        if verb.policy:
+            subparser.add_argument("run", metavar="RUN", help=SOURCE)
+            arguments.add_checkpoint(subparser)
+        for flag, usual in (verb.flags | EVERY).items():
+            _add_flag(subparser, flag, usual)
+        arguments.add_json(subparser)
+
+
+def _add_flag(parser: argparse.ArgumentParser, flag: str, usual: str | float) -> None:
+    about, options = FLAGS[flag]
+    if not isinstance(usual, str):
+        options = {**options, "default": usual}
+    parser.add_argument(flag, help=f"{about} (default: {usual})", **options)
 
 
 def run(args: argparse.Namespace) -> int:
+    DEVICE.check("--device", args.device)
     return VERBS[args.verb].run(args)
-
-
-def _add_evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=SOURCE)
-    drawn = _add_cases(parser)
-    drawn.add_argument(
-        "--agents",
-        type=arguments.counts,
-        metavar="N,...",
-        help="numbers of agents to evaluate, separated by commas (default 8,16,32,64)",
-    )
-    drawn.add_argument(
-        "--size",
-        type=sizes,
-        metavar="S",
-        help="rows and columns of random maps, or a range such as 17-21 (default 40)",
-    )
-    drawn.add_argument(
-        "--density",
-        type=densities,
-        metavar="D",
-        help="share of blocked cells in random maps, or a range such as 0.1-0.3 (default 0.3)",
-    )
-    drawn.add_argument(
-        "--cases",
-        type=arguments.count,
-        metavar="N",
-        help="problem instances (map, starts, goals) for each number of agents (default 200, or "
-        "all of --cases-file)",
-    )
-    _add_rules(parser, steps=256)
-    parser.add_argument(
-        "--baseline",
-        action="store_true",
-        help="also evaluate agents that follow their shortest paths and ignore each other "
-        "(default: only the policy)",
-    )
-    parser.add_argument(
-        "--planner",
-        action="store_true",
-        help="also evaluate a centralized MAPF planner, LaCAM (default: only the policy)",
-    )
-    parser.add_argument(
-        "--shield",
-        action="store_true",
-        help="replace actions of the policy that would make agents collide, by the MAPF method "
-        "PIBT (default: keep them)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the results as one JSON object (default: text)"
-    )
-
-
-def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=SOURCE)
-    drawn = _add_cases(parser)
-    drawn.add_argument(
-        "--agents", type=_one_count, metavar="N", help="number of agents on the map (default 16)"
-    )
-    drawn.add_argument(
-        "--size",
-        type=sizes,
-        metavar="S",
-        help="rows and columns of the random map, or a range such as 17-21 (default 20)",
-    )
-    drawn.add_argument(
-        "--density",
-        type=densities,
-        metavar="D",
-        help="share of blocked cells in the random map, or a range such as 0.1-0.3 (default 0.2)",
-    )
-    parser.add_argument(
-        "--case",
-        type=_case,
-        default=0,
-        metavar="K",
-        help="index of the problem instance (map, starts, goals) to play and draw (default 0)",
-    )
-    _add_rules(parser, steps=SHOWN_STEPS)
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="file to write the animation to (default: episode.svg in the run folder, or in the "
-        "current folder if RUN is no folder)",
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        help="file format of the animation (default: by the file extension of --out)",
-    )
-    parser.add_argument(
-        "--pace",
-        type=arguments.between(MIN_PACE, MAX_PACE),
-        default=PACE,
-        metavar="P",
-        help="env steps that the animation shows per second (default 4)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the results as one JSON object (default: text)"
-    )
-
-
-def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        default="demo.svg",
-        metavar="FILE",
-        help="file to write the animation to, SVG or GIF (default demo.svg)",
-    )
-    parser.add_argument(
-        "--cases",
-        type=arguments.count,
-        default=20,
-        metavar="N",
-        help="random problem instances for each number of agents, 8, 16 and 32 (default 20)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=number,
-        default=0,
-        metavar="S",
-        help="seed of random problem instances and of sampled actions (default 0)",
-    )
-    _add_place(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print the results as one JSON object (default: text)"
-    )
-
-
-def _add_cases(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Adds the flags that choose problem instances (map, starts, goals): random or from files.
-
-    Returns the argument group for random instances, to which the caller adds further flags.
-    """
-    drawn = parser.add_argument_group("random cases")
-    drawn.add_argument(
-        "--seed",
-        type=number,
-        metavar="S",
-        help="seed of random problem instances, sampled actions and the planner (default 0)",
-    )
-    read = parser.add_argument_group("problem instances from files")
-    read.add_argument(
-        "--cases-file",
-        metavar="F.npz",
-        help="NumPy file of problem instances: arrays maps, starts and goals (default: random)",
-    )
-    read.add_argument(
-        "--map",
-        metavar="F.map",
-        help="map file in MovingAI format; needs --scen (default: random maps)",
-    )
-    read.add_argument(
-        "--scen",
-        action="append",
-        metavar="F.scen",
-        help="MovingAI scenario file: one agent's start and goal on --map in each row. The first "
-        "rows, as many as agents, are one problem instance; repeatable (default: none)",
-    )
-    return drawn
-
-
-def _add_rules(parser: argparse.ArgumentParser, steps: int) -> None:
-    parser.add_argument(
-        "--steps",
-        type=arguments.count,
-        default=steps,
-        metavar="N",
-        help=f"maximum env steps of an episode (default {steps})",
-    )
-    parser.add_argument(
-        "--collision",
-        choices=COLLISIONS,
-        default="reference",
-        help="rule for conflicting moves; reference: two agents cannot swap cells, and of several "
-        "that move to one cell the one with the lowest number moves; soft: the rule `soft` of "
-        "POGEMA (default reference)",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=arguments.between(0.0, MAX_TEMPERATURE),
-        metavar="T",
-        help="temperature of the softmax over Q values from which actions are sampled; 0: greedy "
-        "(default: algo.temperature of the run)",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        type=arguments.checkpoint,
-        default="best",
-        metavar="WHICH",
-        help="checkpoint to load: best, last, or its number of env steps (default best)",
-    )
-    _add_place(parser)
-
-
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        type=device,
-        default="auto",
-        help="device that runs the policy: auto, cpu or cuda:N (default auto)",
-    )
-    parser.add_argument(
-        "--threads",
-        type=arguments.count,
-        metavar="N",
-        help="CPU threads of torch (default: as torch chooses)",
-    )
 
 
 def _evaluate(args: argparse.Namespace) -> int:
@@ -283,7 +101,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         "steps": args.steps,
         "collision": args.collision,
         "shield": args.shield,
-        "temperature": evaluator.policy.temperature,
+        "temperature": evaluator.policy.algo.temperature,
     }
     answer |= _evaluate_methods(evaluator, _case_sets(args, EVALUATED), keys, quiet=args.json)
     if args.json:
@@ -293,53 +111,40 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     _refuse_wrong_sources(args)
+    if args.agents and len(args.agents) > 1:
+        raise ConfigError(
+            f"show draws one problem instance, got --agents {','.join(map(str, args.agents))}; "
+            "give one number above 0"
+        )
     out, format = arguments.target(_folder(args.run) / "episode", args.out, args.format, FORMATS)
     evaluator = _evaluator(args)
     from rookery.pathfinding.evaluation.case_sets import record_case
 
     case_set = next(iter(_case_sets(args, SHOWN)))
     answer = record_case(evaluator, case_set, args.case, out, format=format, pace=args.pace)
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*picture_line(answer))
+    _say_picture(answer, args)
     return 0
 
 
 def _demo(args: argparse.Namespace) -> int:
     out, format = arguments.target(Path(DEMO), args.out, None, FORMATS)
     with abrupt_exit.abrupt():
-        from rookery.pathfinding.evaluation.case_sets import CaseEvaluator, record_case
+        from rookery.pathfinding.evaluation.case_sets import (
+            CaseEvaluator,
+            random_case_sets,
+            record_case,
+        )
         from rookery.pathfinding.evaluation.team_policy import load_packaged_policy
 
     policy = load_packaged_policy(device=args.device, threads=args.threads)
     evaluator = CaseEvaluator(policy=policy, rules=policy.rules(steps=SHOWN_STEPS), seed=args.seed)
     sample = DEMO_CASES._replace(cases=args.cases)
-    answer = _evaluate_methods(
-        evaluator, _random_case_sets(sample, args.seed), ["results"], quiet=args.json
-    )
-    case_set = next(iter(_random_case_sets(SHOWN, args.seed)))
+    case_sets = random_case_sets(**sample._asdict(), seed=args.seed)
+    answer = _evaluate_methods(evaluator, case_sets, ["results"], quiet=args.json)
+    case_set = next(random_case_sets(**SHOWN._asdict(), seed=args.seed))
     answer |= record_case(evaluator, case_set, 0, out, format=format, pace=PACE)
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*picture_line(answer))
+    _say_picture(answer, args)
     return 0
-
-
-VERBS: dict[str, Subcommand] = {
-    "evaluate": Subcommand(
-        "play problem instances with a policy; report success, makespan and sum of costs",
-        _add_evaluate,
-        _evaluate,
-    ),
-    "show": Subcommand(
-        "play one problem instance and draw it as an animated SVG or GIF", _add_show, _show
-    ),
-    "demo": Subcommand(
-        "evaluate and draw the policy that comes with the library", _add_demo, _demo
-    ),
-}
 
 
 def _evaluator(args: argparse.Namespace) -> "CaseEvaluator":
@@ -348,21 +153,18 @@ def _evaluator(args: argparse.Namespace) -> "CaseEvaluator":
     The evaluator has the command line's options, such as step limit and collision rule.
     """
     if args.run != DEMO and not Path(args.run).is_file():
-        from rookery.config.load import load_run
-
-        load_run(args.run)  # errors come before torch is imported
+        arguments.require_run(args.run)  # errors come before torch is imported
     with abrupt_exit.abrupt():
         from rookery.pathfinding.evaluation.case_sets import CaseEvaluator
         from rookery.pathfinding.evaluation.team_policy import load_team_policy
-        from rookery.pathfinding.world.rules import Collision
 
     policy = load_team_policy(
         args.run, checkpoint=args.checkpoint, device=args.device, threads=args.threads
     )
     policy = policy if args.temperature is None else policy.with_temperature(args.temperature)
-    rules = policy.rules(steps=args.steps, collision=Collision(args.collision))
+    rules = policy.rules(steps=args.steps, collision=args.collision)
     shield = getattr(args, "shield", False)  # `show` has no such flag
-    return CaseEvaluator(policy=policy, rules=rules, seed=args.seed or 0, shield=shield)
+    return CaseEvaluator(policy=policy, rules=rules, seed=args.seed, shield=shield)
 
 
 def _folder(run: str) -> Path:
@@ -385,10 +187,10 @@ def _evaluate_methods(
         output.say(heading(len(keys) > 1))
     for case_set in case_sets:
         for key in keys:
-            result = evaluator.evaluate(key, case_set)
-            answer[key].append(result._asdict())
+            result = evaluator.evaluate(key, case_set)._asdict()
+            answer[key].append(result)
             if not quiet:
-                output.say(row(result._asdict(), METHOD_NAMES[key] if len(keys) > 1 else ""))
+                output.say(row(result, METHOD_NAMES[key] if len(keys) > 1 else ""))
     return answer
 
 
@@ -399,30 +201,18 @@ def _case_sets(args: argparse.Namespace, usual: RandomCases) -> Iterable["CaseSe
     """
     from rookery.pathfinding.evaluation import case_sets
 
+    count = getattr(args, "cases", None)  # `show` draws one of all
     if args.cases_file:
-        count = getattr(args, "cases", None)  # `show` draws one of all
         return [case_sets.from_file(args.cases_file, agents=args.agents, count=count)]
+    agents = args.agents or usual.agents
     if args.map:
-        return case_sets.from_map(args.map, args.scen, args.agents or usual.agents)
-    chosen = RandomCases(
-        args.agents or usual.agents,
-        args.size or usual.sizes,
-        args.density or usual.densities,
-        getattr(args, "cases", None) or usual.cases,
-    )
-    return _random_case_sets(chosen, args.seed or 0, skip=getattr(args, "case", 0))
-
-
-def _random_case_sets(chosen: RandomCases, seed: int, skip: int = 0) -> Iterable["CaseSet"]:
-    from rookery.pathfinding.evaluation import case_sets
-
+        return case_sets.from_map(args.map, args.scen, agents)
     return case_sets.random_case_sets(
-        chosen.cases,
-        agents=chosen.agents,
-        sizes=chosen.sizes,
-        densities=chosen.densities,
-        seed=seed,
-        skip=skip,
+        count or usual.cases + getattr(args, "case", 0),
+        agents=agents,
+        sizes=args.size or usual.sizes,
+        densities=args.density or usual.densities,
+        seed=args.seed,
     )
 
 
@@ -431,7 +221,7 @@ def heading(several: bool) -> str:
 
     With `several`, there is a column that names the method: policy, baseline or planner.
     """
-    return _aligned(HEAD, "  by" if several else "")
+    return "".join(f"{head:>{width}}" for head, width, *_ in COLUMNS) + ("  by" if several else "")
 
 
 def row(result: Mapping[str, Any], who: str = "") -> str:
@@ -439,29 +229,21 @@ def row(result: Mapping[str, Any], who: str = "") -> str:
 
     `who` names the method in the last column; an empty text leaves the column out.
     """
-    cells = (
-        str(result["agents"]),
-        str(result["size"]),
-        str(result["cases"]),
-        f"{result['success']:.1%}",
-        f"{result['individual_success']:.1%}",
-        f"{result['mean_length']:.1f}",
-        f"{result['sum_of_costs']:.1f}",
-    )
-    return _aligned(cells, f"  {who}" if who else "")
+    cells = (f"{result[key]:{spec}}".rjust(width) for _, width, key, spec in COLUMNS)
+    return "".join(cells) + (f"  {who}" if who else "")
 
 
-def _aligned(cells: Sequence[str], end: str) -> str:
-    return "".join(f"{cell:>{w}}" for cell, w in zip(cells, WIDTHS, strict=True)) + end
+def _say_picture(answer: Mapping[str, Any], args: argparse.Namespace) -> None:
+    if args.json:
+        output.say_json(answer)
+    else:
+        output.say(picture_line(answer))
 
 
-def picture_line(answer: Mapping[str, Any]) -> list[str]:
-    """Returns a line that describes an animation file, in a list.
-
-    It names file and size, how many agents are on their goals at the end, and the episode's length.
-    """
+def picture_line(answer: Mapping[str, Any]) -> str:
+    """Returns a line about an animation: its file, how the episode ended, and the file's size."""
     home = f"{answer['home']} of {answer['agents']} agents home after {answer['length']} steps"
-    return [f"{answer['file']}: {home}, {output.size(answer['bytes'])}"]
+    return f"{answer['file']}: {home}, {output.size(answer['bytes'])}"
 
 
 def _refuse_wrong_sources(args: argparse.Namespace) -> None:
@@ -505,13 +287,6 @@ def densities(text: str) -> tuple[float, float]:
     return low, high
 
 
-def device(text: str) -> str:
-    """Parses the device that a policy runs on: auto, cpu or cuda:N."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", text):
-        raise argparse.ArgumentTypeError(f"needs auto, cpu or cuda:N, got {text!r}")
-    return text
-
-
 def number(text: str) -> int:
     """Parses a command-line argument that is a whole number of at least 0."""
     if (found := arguments.whole(text)) < 0:
@@ -522,12 +297,122 @@ def number(text: str) -> int:
 def _case(text: str) -> int:
     """Parses the index of a problem instance, from 0 to `LAST_CASE`.
 
-    It is limited because the random seeds of all instances before it have to be drawn.
+    It is limited because all instances before it are drawn.
     """
     if (case := number(text)) > LAST_CASE:
         raise argparse.ArgumentTypeError(f"needs a whole number from 0 to {LAST_CASE}, got {text}")
     return case
 
 
-def _one_count(text: str) -> list[int]:
-    return [arguments.count(text)]
+class Flag(NamedTuple):
+    """Help text of a flag, without its default, and further arguments of `add_argument`."""
+
+    about: str
+    options: Mapping[str, Any]
+
+
+def _value(metavar: str, parse: Callable[[str], Any], about: str, **options: Any) -> Flag:
+    return Flag(about, {"metavar": metavar, "type": parse, **options})
+
+
+FLAGS: dict[str, Flag] = {
+    "--agents": _value(
+        "N", arguments.counts, "number of agents; evaluate takes several, separated by commas"
+    ),
+    "--size": _value("S", sizes, "rows and columns of random maps, or a range such as 17-21"),
+    "--density": _value(
+        "D", densities, "share of blocked cells in random maps, or a range such as 0.1-0.3"
+    ),
+    "--cases": _value(
+        "N", arguments.count, "problem instances (map, starts, goals) for each number of agents"
+    ),
+    "--seed": _value(
+        "S", number, "seed of random problem instances, sampled actions and the planner"
+    ),
+    "--cases-file": _value(
+        "F.npz", str, "NumPy file of problem instances: arrays maps, starts and goals"
+    ),
+    "--map": _value("F.map", str, "map file in MovingAI format; needs --scen"),
+    "--scen": _value(
+        "F.scen",
+        str,
+        "MovingAI scenario file: one agent's start and goal on --map in each row. The first rows, "
+        "as many as agents, are one problem instance; repeatable",
+        action="append",
+    ),
+    "--steps": _value("N", arguments.count, "maximum env steps of an episode"),
+    "--collision": Flag(
+        "name of the rule for conflicting moves: two agents cannot swap cells, and of several that "
+        "move to one cell the one with the lowest number moves; soft, the rule of POGEMA, lets the "
+        "same agents move",
+        {"choices": COLLISIONS, "default": "reference"},
+    ),
+    "--temperature": _value(
+        "T",
+        arguments.between(0.0, MAX_TEMPERATURE),
+        "temperature of the softmax over Q values from which actions are sampled; 0: greedy",
+    ),
+    "--baseline": Flag(
+        "also evaluate agents that follow their shortest paths and ignore each other",
+        {"action": "store_true"},
+    ),
+    "--planner": Flag("also evaluate a centralized MAPF planner, LaCAM", {"action": "store_true"}),
+    "--shield": Flag(
+        "replace actions of the policy that would make agents collide, by the MAPF method PIBT",
+        {"action": "store_true"},
+    ),
+    "--case": _value("K", _case, "index of the problem instance (map, starts, goals) to draw"),
+    "--out": _value("FILE", str, "file to write the animation to, SVG or GIF"),
+    "--format": Flag("file format of the animation", {"choices": FORMATS}),
+    "--pace": _value(
+        "P", arguments.between(MIN_PACE, MAX_PACE), "env steps that the animation shows per second"
+    ),
+    "--device": _value("DEVICE", str, "device of the policy: auto, cpu or cuda:N", default="auto"),
+    "--threads": _value("N", arguments.count, "CPU threads of torch"),
+}
+FILES: dict[str, str | float] = {"--cases-file": "random", "--map": "random maps", "--scen": "none"}
+RULES: dict[str, str | float] = {
+    "--collision": "reference",
+    "--temperature": "algo.temperature of the run",
+}
+EVERY: dict[str, str | float] = {"--seed": 0, "--device": "auto", "--threads": "as torch chooses"}
+VERBS: dict[str, Subcommand] = {
+    "evaluate": Subcommand(
+        "play problem instances with a policy; report success, makespan and sum of costs",
+        _evaluate,
+        {
+            "--agents": "8,16,32,64",
+            "--size": "40",
+            "--density": "0.3",
+            "--cases": "200, or all of --cases-file",
+            **FILES,
+            "--steps": 256,
+            **RULES,
+            "--baseline": "only the policy",
+            "--planner": "only the policy",
+            "--shield": "keep them",
+        },
+    ),
+    "show": Subcommand(
+        "play one problem instance and draw it as an animated SVG or GIF",
+        _show,
+        {
+            "--agents": "16",
+            "--size": "20",
+            "--density": "0.2",
+            "--case": 0,
+            **FILES,
+            "--steps": SHOWN_STEPS,
+            **RULES,
+            "--pace": PACE,
+            "--out": "episode.svg in the run folder, or in the current folder if RUN is none",
+            "--format": "by the file extension of --out",
+        },
+    ),
+    "demo": Subcommand(
+        "evaluate and draw the policy that comes with the library",
+        _demo,
+        {"--cases": 20, "--out": "demo.svg"},
+        policy=False,
+    ),
+}

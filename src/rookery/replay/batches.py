@@ -5,7 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from rookery.types import Array, ArrayBatch, Batch
+from rookery.types import Array, ArrayBatch, Batch, SampledBatch
+
+
+def arrays_in(batch: SampledBatch) -> list[Array]:
+    """Returns all arrays of a batch, in order, without its row numbers."""
+    found: list[Array] = []
+    replaced(batch, found.append)
+    return found
+
+
+def replaced(  # type: ignore[explicit-any]  # any field
+    batch: SampledBatch, change: Callable[[Array], Any]
+) -> dict[str, Any]:
+    """Returns the fields of a batch, of which `change` has replaced each array but row numbers."""
+    fields = batch._asdict()
+    return {k: v if k == "rows" else _changed(v, change) for k, v in fields.items()}
 
 
 def picked(batch: ArrayBatch, index: Array) -> ArrayBatch:
@@ -33,7 +48,7 @@ def _concatenated(fields: tuple[Any, ...]) -> Any:  # type: ignore[explicit-any]
 
 
 def _changed(  # type: ignore[explicit-any]  # any field
-    field: Any, change: Callable[[Array], Array]
+    field: Any, change: Callable[[Array], Any]
 ) -> Any:
     if field is None:
         return None

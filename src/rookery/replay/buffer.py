@@ -9,21 +9,25 @@ rows, the TD errors and the random generator, so after `restore` of a saved stat
 for bit.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from rookery import seeding
 from rookery.config.algorithms import AlgoConfig
-from rookery.config.schema import FirstPriority, ReplayConfig
+from rookery.config.schema import Config, FirstPriority, ReplayConfig, Storage
+from rookery.envs.goals import Goals
+from rookery.envs.make import Factory
 from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.replay import fold
-from rookery.replay.fold import Chains
+from rookery.replay.fold import Chains, Horizon
 from rookery.replay.hindsight import Hindsight
-from rookery.replay.replay import Inserted, Observed
-from rookery.replay.ring import Ring, Schema, obs_column, row_bytes, schema_of
+from rookery.replay.replay import Inserted, LentRings, Observed
+from rookery.replay.ring import Ring, obs_column, row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS, UNKNOWN, SampledRows, Sampler
 from rookery.replay.saved_rows import (
     ReplayState,
@@ -40,6 +44,8 @@ from rookery.types import Array, ArrayBatch, EnvSpec, Floats, Json, Rows, SavedS
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+R = TypeVar("R", bound="LocalReplay")
 
 TRIES = 100  # batches sampled before a run fails that finds no row with all its frames
 
@@ -69,13 +75,11 @@ class LocalReplay:
         algo: AlgoConfig,
         *,
         rng: np.random.Generator,
-        transports: Sequence[Ring],
+        transports: Iterable[Ring],
         envs: int,
         actors: int | None = None,
         directory: Path | None = None,
         ring: Ring | None = None,
-        sequence: int = 0,
-        stride: int = 1,
         hindsight: Hindsight | None = None,
     ):
         """Creates an empty replay buffer.
@@ -85,16 +89,17 @@ class LocalReplay:
         or, if that is None, in a new ring file in `directory`. Each actor has `envs` environments.
         """
         self.spec, self.config, self.algo, self.rng = spec, config, algo, rng
-        self.n_step, self.gamma, self.sequence = algo.n_step, algo.gamma, sequence
+        self.horizon = Horizon(algo.n_step, algo.gamma, algo.sequence)
         self.hindsight = hindsight
         self.transports = transports  # by actor; a replaced actor has a new ring
-        actors = len(transports) if actors is None else actors  # of the run: rows have their number
+        # of the run: rows have their number
+        actors = len(list(transports)) if actors is None else actors
         self.ring = ring or Ring.create(schema_of(spec), config.capacity, directory=directory)
         self.chains = Chains(
             actors * envs,
             envs,
-            window=max(self.n_step, sequence),
-            stride=stride,
+            window=self.horizon.window,
+            stride=algo.stride,
             burn_in=algo.burn_in,
             capacity=config.capacity,
         )
@@ -155,9 +160,9 @@ class LocalReplay:
         `replay.initial_priority` is `largest`, returns the empty array `UNKNOWN` instead: the
         sampler then gives new rows the largest priority so far.
         """
-        if self.config.initial_priority is FirstPriority.LARGEST or self.sequence:
+        if self.config.initial_priority is FirstPriority.LARGEST or self.horizon.sequence:
             return UNKNOWN
-        return fold.errors(self.ring, rows, n_step=self.n_step, gamma=self.gamma)
+        return fold.errors(self.ring, rows, n_step=self.algo.n_step, gamma=self.algo.gamma)
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
         """Samples a batch of n-step transitions or sequences, as numpy arrays.
@@ -171,16 +176,7 @@ class LocalReplay:
         return self._gather(drawn.rows, drawn.weight, self.rng)
 
     def _gather(self, rows: Rows, weight: Floats, rng: np.random.Generator) -> ArrayBatch:
-        batch = fold.gather(
-            self.ring,
-            self.spec,
-            rows,
-            weight,
-            n_step=self.n_step,
-            gamma=self.gamma,
-            sequence=self.sequence,
-            oldest=self.ring.oldest,
-        )
+        batch = fold.gather(self.ring, self.spec, rows, weight, self.horizon, self.ring.oldest)
         if self.hindsight is not None:
             self.hindsight.relabel(self.ring, batch, rng)
         return batch
@@ -235,30 +231,6 @@ class LocalReplay:
         """Share of the replay capacity that is filled with env steps, 0 to 1."""
         return min(1.0, self.ring.committed / self.ring.capacity)
 
-    def observations_between(self, first: int, count: int) -> dict[str, Array]:
-        """Returns the observations of `count` newly inserted rows (env steps) from row `first` on.
-
-        They are for running normalisation statistics. Rows that are already overwritten are left
-        out.
-        """
-        slots = self.ring.slots(*self._left(first, count))
-        return {
-            leaf.name: self.ring.columns[obs_column(leaf.name)][slots] for leaf in self.spec.obs
-        }
-
-    def returns_between(self, first: int, count: int) -> Array:
-        """Returns the discounted return of the episode so far at newly inserted rows (env steps).
-
-        The rows are `count` rows from row `first` on. The method continues running sums, so it must
-        be called exactly once for each inserted row.
-        """
-        start, left = self._left(first, count)
-        if left < count:
-            self.running[:] = 0.0  # rows are missing, and of which lanes is unknown
-        return fold.returns(
-            self.ring, start, left, envs=self.chains.envs, gamma=self.gamma, running=self.running
-        )
-
     def _left(self, first: int, count: int) -> tuple[int, int]:
         """Returns first number and count of those inserted rows (env steps) that are still stored.
 
@@ -270,10 +242,18 @@ class LocalReplay:
     def observed(self, inserted: Inserted) -> Observed:
         """Returns observations and discounted returns so far of newly inserted rows (env steps).
 
-        It must be called exactly once for each insertion.
+        It continues running sums, so it must be called exactly once for each insertion. Rows that
+        are already overwritten are left out.
         """
-        at = inserted.first, inserted.count
-        return Observed(self.observations_between(*at), self.returns_between(*at))
+        first, count = self._left(inserted.first, inserted.count)
+        if count < inserted.count:
+            self.running[:] = 0.0  # rows are missing, and of which lanes is unknown
+        columns, slots = self.ring.columns, self.ring.slots(first, count)
+        leaves = {leaf.name: columns[obs_column(leaf.name)][slots] for leaf in self.spec.obs}
+        envs, gamma, running = self.chains.envs, self.algo.gamma, self.running
+        return Observed(
+            leaves, fold.returns(self.ring, first, count, envs=envs, gamma=gamma, running=running)
+        )
 
     def newest_version(self, inserted: Inserted) -> int:
         """Returns the newest version of the weights with which inserted steps were collected."""
@@ -375,7 +355,8 @@ class LocalReplay:
                 "resume from an older checkpoint"
             )
         self._make_room(len(arrays["running"]))
-        self._relink(int(numbers["first"]), position)
+        if (count := position - int(numbers["first"])) > 0:
+            self.chains.link(self.ring, int(numbers["first"]), count)
         if self._late.size == len(arrays["late"]):
             self._late[:] = arrays["late"]
             self.chains.closed[: self._late.size][self._late == 1] = 0
@@ -418,11 +399,6 @@ class LocalReplay:
         self.chains.grow(lanes)
         self.running = np.pad(self.running, (0, max(0, lanes - len(self.running))))
 
-    def _relink(self, first: int, last: int) -> None:
-        """Links each restored row (env step) in [first, last) to the next of its environment."""
-        if last > first:
-            self.chains.link(self.ring, first, last - first)
-
     def adopt(self, columns: Mapping[str, Array]) -> None:
         """Inserts rows (env steps), oldest first, that come from a checkpoint or another host."""
         count = len(columns["end"])
@@ -441,7 +417,53 @@ class LocalReplay:
             self.ring.close()
 
 
+def build_shard(  # type: ignore[explicit-any]  # `build` is a constructor of many arguments
+    config: Config,
+    spec: EnvSpec,
+    rings: Iterable[Ring],
+    rng: np.random.Generator,
+    shards: int,
+    build: Callable[..., R],
+    run_dir: Path | None = None,
+    lent: LentRings | None = None,
+    place: int = 0,
+    factory: Factory | None = None,
+    actors: int = 0,
+) -> R:
+    """Builds one of the `shards` shards (parts) of a run's replay buffer, number `place`.
+
+    `build` is the constructor of the shard. The shard takes new rows (env steps) from `rings`, one
+    ring buffer in shared memory for each actor that writes to this shard. If `lent` is given, it
+    creates the shard's own ring buffer, from which other runs can sample too. Actor numbers in the
+    rows must be below the larger of `actors` and `actor.num`.
+    """
+    capacity = config.capacity // shards
+    with contextlib.ExitStack() as stack:
+        hindsight = _hindsight(config, factory)
+        if hindsight is not None:
+            stack.callback(hindsight.close)
+        shard = build(
+            spec,
+            replace(config.replay, capacity=capacity),
+            config.algo,
+            rng=rng,
+            transports=rings,
+            envs=config.actor.envs,
+            actors=max(config.actor.num, actors),
+            directory=run_dir if config.replay.storage is Storage.DISK else None,
+            ring=lent.ring(place, schema_of(spec), capacity) if lent else None,
+            hindsight=hindsight,
+        )
+        stack.pop_all()  # the shard closes it
+    return shard
+
+
+def _hindsight(config: Config, factory: Factory | None) -> Hindsight | None:
+    if config.replay.hindsight == 0:
+        return None
+    return Hindsight(config.replay.hindsight, Goals(config.env, factory))
+
+
 def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:
     """Returns the bytes of memory that a replay ring buffer and its priorities need."""
-    schema: Schema = schema_of(spec)
-    return config.capacity * (row_bytes(schema) + 1 + 10)
+    return config.capacity * (row_bytes(schema_of(spec)) + 1 + 10)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from rookery.replay.ring import BOOKKEEPING, COMMITTED, WORDS, Ring, obs_column
-from rookery.replay.shared_memory import copy, store
+from rookery.replay.ring import BOOKKEEPING, COMMITTED, Ring, obs_column
+from rookery.replay.shared_memory import address, copy, store
 from rookery.types import Array, ArrayBatch, Batch, EnvSpec, Floats, Obs, Rows
 
 # What is kept of a lane: the newest row of its open episode (-1: none), that episode's incarnation
@@ -75,21 +75,24 @@ class Chains:
         number.
         """
         found = np.empty(count + self.lanes.shape[0] * self.window, dtype=np.int64)
-        total, steps = _link(
-            ring.bytes,
-            ring.layout,
-            first,
-            count,
-            self.envs,
-            self.stride,
-            self.burn_in,
-            self.lanes,
-            self.closed,
-            found,
-        )
+        state = self.envs, self.stride, self.burn_in, self.lanes, self.closed
+        total, steps = _link(ring.bytes, ring.layout, first, count, *state, found)
         if total < 0:
             raise ValueError(f"a row of lane {steps}, and there is room for {len(self.lanes)}")
         return Linked(found[:total], steps)
+
+
+class Horizon(NamedTuple):
+    """How far the transitions or sequences of a batch reach, and their discount factor."""
+
+    n_step: int
+    gamma: float
+    sequence: int = 0  # steps of a sequence; 0: the batch has n-step transitions
+
+    @property
+    def window(self) -> int:
+        """Number of rows (env steps) after a row that a transition or sequence from it may need."""
+        return max(self.n_step, self.sequence)
 
 
 class Folded(NamedTuple):
@@ -105,27 +108,19 @@ class Folded(NamedTuple):
 
 
 def gather(
-    ring: Ring,
-    spec: EnvSpec,
-    rows: Rows,
-    weight: Floats,
-    *,
-    n_step: int,
-    gamma: float,
-    sequence: int,
-    oldest: int,
+    ring: Ring, spec: EnvSpec, rows: Rows, weight: Floats, horizon: Horizon, oldest: int
 ) -> ArrayBatch:
     """Builds a batch of n-step transitions that start at B given rows (stored env steps).
 
-    If `sequence` is not 0, builds sequences of that many steps instead. Frame stacks use no row
-    older than row `oldest`.
+    If `horizon.sequence` is not 0, builds sequences of that many steps instead. Frame stacks use no
+    row older than row `oldest`.
     """
-    if sequence:
-        return _stretches(ring, spec, rows, weight, gamma=gamma, length=sequence, oldest=oldest)
+    if horizon.sequence:
+        return _stretches(ring, spec, rows, weight, horizon, oldest)
     if spec.frame_stack == 1:
-        batch = _transitions(ring, spec, rows, weight, n_step=n_step, gamma=gamma)
+        batch = _transitions(ring, spec, rows, weight, horizon)
         return batch._replace(extras=extras(ring, spec, rows)) if spec.extras else batch
-    reward, discount, last = fold(ring, rows, n_step=n_step, gamma=gamma)
+    reward, discount, last = fold(ring, rows, n_step=horizon.n_step, gamma=horizon.gamma)
     return Batch(
         obs=observations(ring, spec, rows, oldest),
         action=take(ring, "action", rows),
@@ -155,7 +150,7 @@ def extras(ring: Ring, spec: EnvSpec, rows: Rows, steps: Rows | None = None) -> 
 
 
 def _transitions(
-    ring: Ring, spec: EnvSpec, rows: Rows, weight: Floats, *, n_step: int, gamma: float
+    ring: Ring, spec: EnvSpec, rows: Rows, weight: Floats, horizon: Horizon
 ) -> ArrayBatch:
     """Builds a batch of n-step transitions in one compiled call; without frame stacking only."""
     batch, leaves = rows.size, len(spec.obs)
@@ -164,19 +159,8 @@ def _transitions(
     obs, next_obs = np.empty(size, dtype=np.uint8), np.empty(size, dtype=np.uint8)
     action = np.empty((batch, *spec.action.shape), dtype=spec.action.dtype)
     reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
-    _gather(
-        ring.bytes,
-        ring.layout,
-        leaves,
-        rows,
-        n_step,
-        gamma,
-        obs,
-        next_obs,
-        action.reshape(-1).view(np.uint8),
-        reward,
-        discount,
-    )
+    out = obs, next_obs, action.reshape(-1).view(np.uint8), reward, discount
+    _gather(ring.bytes, ring.layout, leaves, rows, horizon.n_step, horizon.gamma, *out)
     return Batch(
         obs=_leaves(spec, obs, batch, widths),
         action=action,
@@ -203,17 +187,10 @@ def _leaves(spec: EnvSpec, raw: Array, batch: int, widths: list[int]) -> Obs:
 
 
 def _stretches(
-    ring: Ring,
-    spec: EnvSpec,
-    rows: Rows,
-    weight: Floats,
-    *,
-    gamma: float,
-    length: int,
-    oldest: int,
+    ring: Ring, spec: EnvSpec, rows: Rows, weight: Floats, horizon: Horizon, oldest: int
 ) -> ArrayBatch:
-    walked, mask, discount = sequences(ring, rows, length=length, gamma=gamma)
-    steps, shape = walked[:, :-1].ravel(), (rows.size, length)
+    walked, mask, discount = sequences(ring, rows, length=horizon.sequence, gamma=horizon.gamma)
+    steps, shape = walked[:, :-1].ravel(), mask.shape
     leaves = spec.unpack(observations(ring, spec, walked.ravel(), oldest))
     return Batch(
         obs=spec.pack(
@@ -235,23 +212,11 @@ def fold(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Folded:
 
     A row is one stored env step.
     """
-    reward = np.empty(rows.size, dtype=np.float32)
-    discount = np.empty(rows.size, dtype=np.float32)
-    last = np.empty(rows.size, dtype=np.int64)
-    columns = ring.columns
-    _fold(
-        rows,
-        ring.capacity,
-        n_step,
-        gamma,
-        columns["reward"],
-        columns["end"],
-        columns["next"],
-        reward,
-        discount,
-        last,
-    )
-    return Folded(reward, discount, last)
+    size, columns = rows.size, ring.columns
+    out = Folded(np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.int64))
+    steps = columns["reward"], columns["end"], columns["next"]
+    _fold(rows, ring.capacity, n_step, gamma, *steps, *out)
+    return out
 
 
 def errors(ring: Ring, rows: Rows, *, n_step: int, gamma: float) -> Floats:
@@ -325,13 +290,14 @@ def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
 
     A sequence has `length` steps. It does not cross the end of its episode; it is padded there.
     """
-    out = np.empty((rows.size, length + 1), dtype=np.int64)
-    mask = np.zeros((rows.size, length), dtype=np.float32)
-    discount = np.zeros((rows.size, length), dtype=np.float32)
-    _sequence(
-        rows, ring.capacity, gamma, ring.columns["end"], ring.columns["next"], out, mask, discount
+    shape, columns = (rows.size, length), ring.columns
+    out = Sequence(
+        np.empty((rows.size, length + 1), np.int64),
+        np.zeros(shape, np.float32),
+        np.zeros(shape, np.float32),
     )
-    return Sequence(out, mask, discount)
+    _sequence(rows, ring.capacity, gamma, columns["end"], columns["next"], *out)
+    return out
 
 
 def returns(
@@ -343,20 +309,8 @@ def returns(
     updated in place.
     """
     out = np.zeros(count, dtype=np.float32)
-    columns = ring.columns
-    _returns(
-        first,
-        ring.capacity,
-        envs,
-        gamma,
-        columns["actor"],
-        columns["env"],
-        columns["end"],
-        columns["t"],
-        columns["reward"],
-        running,
-        out,
-    )
+    steps = (ring.columns[name] for name in ("actor", "env", "end", "t", "reward"))
+    _returns(first, ring.capacity, envs, gamma, *steps, running, out)
     return out
 
 
@@ -462,7 +416,7 @@ def _link(raw, layout, first, count, envs, stride, burn_in, lanes, closed, found
                 total += 1
         lane[_RECENT + (depth % window if window > 1 else 0)] = row
         lane[_LAST] = -1 if ended else row
-    store(raw[:WORDS].view(_I8), COMMITTED, first + count)
+    store(address(raw) + 8 * COMMITTED, first + count)
     return total, steps
 
 
@@ -533,17 +487,17 @@ def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, 
         last,
     )
     base = rows[0] - rows[0] % capacity if batch else 0
-    done = 0
+    to, to_next, to_action = address(obs), address(next_obs), address(action)
     for c in range(leaves):
-        offset, width = layout[1 + c], layout[1 + columns + c]
+        column, width = address(raw) + layout[1 + c], layout[1 + columns + c]
         for b in range(batch):
-            to = done + b * width
-            copy(obs, to, raw, offset + _slot(rows[b], base, capacity) * width, width)
-            copy(next_obs, to, raw, offset + _slot(last[b], base, capacity) * width, width)
-        done += batch * width
-    offset, width = layout[1 + leaves], layout[1 + columns + leaves]
+            copy(to, column + _slot(rows[b], base, capacity) * width, width)
+            copy(to_next, column + _slot(last[b], base, capacity) * width, width)
+            to += width
+            to_next += width
+    column, width = address(raw) + layout[1 + leaves], layout[1 + columns + leaves]
     for b in range(batch):
-        copy(action, b * width, raw, offset + _slot(rows[b], base, capacity) * width, width)
+        copy(to_action + b * width, column + _slot(rows[b], base, capacity) * width, width)
 
 
 @njit(cache=True, nogil=True)
@@ -560,8 +514,9 @@ def _stack(rows, capacity, oldest, prev, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _take(source, offset, width, capacity, rows, out):  # type: ignore[no-untyped-def]
+    to, column = address(out), address(source) + offset
     for b in range(rows.size):
-        copy(out, b * width, source, offset + (rows[b] % capacity) * width, width)
+        copy(to + b * width, column + (rows[b] % capacity) * width, width)
 
 
 @njit(cache=True, nogil=True)

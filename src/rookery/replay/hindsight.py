@@ -1,6 +1,6 @@
 """Hindsight experience replay (HER, Andrychowicz et al. 2017) with the "future" strategy.
 
-    hindsight = Hindsight(0.8, goal_rewards)
+    hindsight = Hindsight(0.8, goals)
     hindsight.relabel(ring, batch, rng)          # a batch of single steps, just sampled
 
 Stored rows (env steps) keep their original goal. When a batch is sampled, a share of its rows gets
@@ -9,35 +9,22 @@ rows of the episode that are stored, the final observation included. The reward 
 for the new goal. `discount` is not: termination stays as it was stored.
 """
 
-from typing import Protocol
-
 import numpy as np
 from numba import njit
 
+from rookery.envs.goals import Goals
 from rookery.replay.fold import take
 from rookery.replay.ring import Ring, obs_column
-from rookery.types import Array, ArrayBatch, Floats, Rows
+from rookery.types import ArrayBatch, Floats, Rows
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # the leaves, as gymnasium-robotics has them
-
-
-class GoalRewards(Protocol):
-    """Reward function of a goal-conditioned environment."""
-
-    def rewards(self, achieved: Array, desired: Array) -> Floats:
-        """Returns the rewards of a batch of B pairs of an achieved and a desired goal.
-
-        The goals are arrays [B, ...], as stored in replay.
-        """
-
-    def close(self) -> None: ...
 
 
 class Hindsight:
     """Relabels a share of a batch with goals that were achieved later in the same episode (HER)."""
 
-    def __init__(self, share: float, goal_rewards: GoalRewards):
-        self.share, self.goal_rewards = share, goal_rewards
+    def __init__(self, share: float, goals: Goals):
+        self.share, self.goals = share, goals
 
     def relabel(self, ring: Ring, batch: ArrayBatch, rng: np.random.Generator) -> None:
         """Replaces goals and rewards of a share of a newly sampled batch, in place.
@@ -55,10 +42,10 @@ class Hindsight:
         assert isinstance(batch.next_obs, dict)
         batch.obs[DESIRED][index] = goal
         batch.next_obs[DESIRED][index] = goal
-        batch.reward[index] = self.goal_rewards.rewards(batch.next_obs[ACHIEVED][index], goal)
+        batch.reward[index] = self.goals.rewards(batch.next_obs[ACHIEVED][index], goal)
 
     def close(self) -> None:
-        self.goal_rewards.close()
+        self.goals.close()
 
 
 def future(ring: Ring, rows: Rows, noise: Floats) -> Rows:

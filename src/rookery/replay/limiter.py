@@ -60,6 +60,9 @@ class Limiter:
             raise ProtocolError(f"a batch has at least one row, got {rows}")
         self.drawn += rows
 
+    def skip_rest(self) -> None:
+        """Does nothing: only an on-policy learner leaves out the rest of a rollout."""
+
     def ready(self) -> bool:
         """Returns whether the learner may sample a batch now."""
         allowed = self.drawn + self.batch <= self.samples_per_insert * self.inserted
@@ -116,7 +119,7 @@ def build_limiter(
     each = 2 * (config.actor.chunk + config.actor.envs)
     return Limiter(
         sampleable=sampleable,
-        warmup=config.replay.learning_starts,
+        warmup=max(config.replay.learning_starts, config.replay.batch_size),
         batch=config.replay.batch_size * config.algo.learned,
         samples_per_insert=config.replay.samples_per_insert,
         slack=each * config.actor.num if actors is None else lambda: each * actors(),

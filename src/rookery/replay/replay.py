@@ -1,4 +1,4 @@
-"""The interface of a run's replay buffer, and its implementations.
+"""The interfaces of a run's replay buffer, and of other runs' replay buffers to sample from.
 
     inserted = replay.insert()                      # rows that actors wrote since the last call
     batch = replay.sample(64, beta=0.4)             # rows → n-step batch
@@ -18,6 +18,7 @@ A row is one stored env step, or the final observation of an episode.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from rookery.replay.ring import Ring, Schema
 from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay
 from rookery.types import Array, Rows, SampledBatch
 
@@ -111,5 +112,68 @@ class Replay(Protocol):
         If the number of shards (parts of the replay buffer) has changed, the rows are distributed
         again over the shards.
         """
+
+    def close(self) -> None: ...
+
+
+# Sampling from other runs' replay buffers; `rookery.sharing` implements these interfaces.
+
+
+class ReplayPeers(Protocol):
+    """The learner's access to other runs' replay buffers, to mix their steps into its batches."""
+
+    def sample(self, pool: Replay, batch: int, beta: float) -> SampledBatch:
+        """Samples a batch of env steps from the run's own replay `pool` and other runs' replay."""
+
+    def update_priorities(self, pool: Replay, rows: Rows, td_error: "Array | Tensor") -> None:
+        """Updates the priorities of those batch rows (env steps) that are in the run's own replay.
+
+        `pool` is that replay. TD errors of other runs' rows are ignored.
+        """
+
+    def beat(self) -> None:
+        """Writes a heartbeat, which tells other runs that this run's replay is still in use."""
+
+    def stats(self) -> dict[str, float]:
+        """Returns metrics of replay sharing, such as how many rows of other runs were sampled."""
+
+    def close(self) -> None: ...
+
+
+class LentRings(Protocol):
+    """Interface of an object that creates replay ring buffers from which other runs may sample."""
+
+    def ring(self, place: int, schema: Schema, capacity: int) -> Ring:
+        """Creates the ring buffer of replay shard (part of a run's replay buffer) number `place`.
+
+        Other runs may map and read it from now on.
+        """
+
+
+class LocalPeers(ReplayPeers, LentRings, Protocol):
+    """Interface for replay sharing of a run whose replay buffer is on the learner's host.
+
+    It creates the run's replay ring buffers, and mixes env steps of other runs into the learner's
+    batches.
+    """
+
+
+class HostPeers(LentRings, Protocol):
+    """Interface for replay sharing on one host of a cluster.
+
+    The run's worker process on the host uses it to create the ring buffer of its replay shard (the
+    part of the run's replay on this host), and to sample other runs' env steps for a learner on
+    another host.
+    """
+
+    def answer(self, question: object) -> object:
+        """Samples env steps of other runs' replay on this host for the learner; returns the reply.
+
+        `question` is the request, a message from the learner's `ReplayPeers` object, which also
+        reads the reply.
+        """
+
+    def beat(self) -> None:
+        """Writes a heartbeat, which tells other runs that this run's replay is still in use."""
 
     def close(self) -> None: ...

@@ -23,14 +23,12 @@ were not consumed are never overwritten.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
 import mmap
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,17 +38,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from rookery.errors import ClosedError, ConfigError, ProtocolError
+from rookery.errors import ConfigError, ProtocolError
 from rookery.replay.file_owner import Owner
-from rookery.replay.shared_memory import copy, load, look, post, store
+from rookery.replay.shared_arrays import SharedFile, new_file, padded
+from rookery.replay.shared_memory import address, copy, load, look, post, store
 from rookery.types import Array, End, EnvSpec, Rows, Slots
 
 FORMAT = 1
 MAGIC = b"ROOKRING"
-SHM = Path("/dev/shm")
 
 _PAGE = 4096
-_LINE = 64  # columns and counters start on their own cache lines
 _HEAD = struct.Struct("<8sqqqqq16sq32s")  # magic format header capacity pid start boot json hash
 _OWNER = struct.Struct("<qq16s")
 _OWNER_AT = 32
@@ -132,26 +129,25 @@ def row_bytes(schema: Schema) -> int:
     return sum(column.width for column in schema)
 
 
-class Ring:
+class Ring(SharedFile):
     """Ring buffer of rows (env steps) in a memory-mapped file.
 
     Build it with `create`, `open` or `from_fd`.
     """
 
+    what = "ring"
+
     def __init__(self, fd: int, *, writable: bool):
-        self.fd = fd
         size = os.fstat(fd).st_size
         if size < _PAGE:
             raise ProtocolError(f"not a ring: the file has {size} bytes, a ring at least {_PAGE}")
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._map = mmap.mmap(fd, size, access=access)
+        super().__init__(fd, writable=writable)
         head = _HEAD.unpack_from(self._map)
         _refuse_foreign(head)
         self.capacity: int = head[3]
         self.schema = _read_schema(self._map, head[7], head[8])
         _refuse_damaged(self.schema, self.capacity, head[2], size)
         self.offsets = _offsets(self.schema, self.capacity, head[2])
-        self.bytes = np.frombuffer(self._map, dtype=np.uint8)
         self.words: Rows = self.bytes[:WORDS].view(np.int64)
         self.widths = np.array([c.width for c in self.schema], dtype=np.int64)
         self.layout = np.concatenate([[self.capacity], self.offsets, self.widths])  # for kernels
@@ -179,17 +175,16 @@ class Ring:
         if capacity < 1:
             raise ConfigError(f"a ring has at least one row, got a capacity of {capacity}")
         header = _header_bytes(schema)
-        directory = directory or default_directory()
-        fd = private_file(directory) if name is None else _named_file(directory / name)
+        size = _size(schema, capacity, header)
+        fd = new_file(size, what="a ring", directory=directory, name=name)
         try:
-            allocate(fd, _size(schema, capacity, header), directory, what="a ring")
             os.pwrite(fd, _head(schema, capacity, header, Owner.this()), 0)
-        except (ConfigError, OSError):
+            ring = cls(fd, writable=True)
+        except OSError:
             os.close(fd)
-            if name is not None:
-                (directory / name).unlink()
+            if directory is not None and name is not None:
+                (directory / name).unlink(missing_ok=True)
             raise
-        ring = cls(fd, writable=True)
         ring.words[_STRIDE] = stride
         return ring
 
@@ -364,9 +359,7 @@ class Ring:
         Both ring buffers must have the same schema. The rows are not committed here: `Chains.link`
         links them to earlier rows and commits them.
         """
-        first, count = _drain(
-            self.bytes, self.layout, self.words, transport.bytes, transport.layout, transport.words
-        )
+        first, count = _drain(self.bytes, self.layout, transport.bytes, transport.layout)
         return int(first), int(count)
 
     def adopt(self) -> None:
@@ -416,36 +409,22 @@ class Ring:
         An unnamed ring buffer is deleted once the last process closes it. Raises `ClosedError` if
         it was closed before.
         """
-        if self.fd < 0:
-            raise ClosedError("this ring was closed before; keep one owner for each ring")
+        super().close()
         self.columns.clear()
-        del self.bytes, self.words
-        with contextlib.suppress(BufferError):  # a view outlives us: the kernel frees it later
-            self._map.close()
-        os.close(self.fd)
-        self.fd = -1
+        del self.words
 
     def _column(self, column: Column, at: int) -> Array:
         raw = self.bytes[at : at + column.width * self.capacity]
         return raw.view(column.dtype).reshape(self.capacity, *column.shape)
 
 
-def default_directory() -> Path:
-    """Returns the directory for ring buffers: /dev/shm if it exists, else the temporary folder."""
-    return SHM if SHM.is_dir() else Path(tempfile.gettempdir())
-
-
-def _padded(size: int) -> int:
-    return -(-size // _LINE) * _LINE
-
-
 def _offsets(schema: Schema, capacity: int, header: int) -> Rows:
-    sizes = [header, *(_padded(c.width * capacity) for c in schema[:-1])]
+    sizes = [header, *(padded(c.width * capacity) for c in schema[:-1])]
     return np.cumsum(sizes, dtype=np.int64)
 
 
 def _size(schema: Schema, capacity: int, header: int) -> int:
-    return int(_offsets(schema, capacity, header)[-1]) + _padded(schema[-1].width * capacity)
+    return int(_offsets(schema, capacity, header)[-1]) + padded(schema[-1].width * capacity)
 
 
 def _encode(schema: Schema) -> bytes:
@@ -458,18 +437,9 @@ def _header_bytes(schema: Schema) -> int:
 
 def _head(schema: Schema, capacity: int, header: int, owner: Owner) -> bytes:
     text = _encode(schema)
-    head = _HEAD.pack(
-        MAGIC,
-        FORMAT,
-        header,
-        capacity,
-        owner.pid,
-        owner.started,
-        owner.boot,
-        len(text),
-        hashlib.sha256(text).digest(),
-    )
-    return bytes(head) + bytes(16 * 8 - len(head)) + bytes(WORDS - 16 * 8) + text
+    digest = hashlib.sha256(text).digest()
+    head = _HEAD.pack(MAGIC, FORMAT, header, capacity, *owner, len(text), digest)
+    return bytes(head).ljust(WORDS, b"\0") + text
 
 
 def _refuse_foreign(head: tuple[object, ...]) -> None:
@@ -499,45 +469,6 @@ def _read_schema(raw: mmap.mmap, length: int, digest: bytes) -> Schema:
     return tuple(Column(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
 
 
-def private_file(directory: Path) -> int:
-    """Creates an unnamed file; the kernel deletes it once the last process closes it.
-
-    Returns the file descriptor.
-    """
-    try:
-        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except (OSError, AttributeError):  # filesystems without O_TMPFILE, and macOS
-        fd, path = tempfile.mkstemp(prefix="rookery-", dir=directory)
-        os.unlink(path)
-        return fd
-
-
-def _named_file(path: Path) -> int:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-
-
-def allocate(fd: int, size: int, directory: Path, *, what: str) -> None:
-    """Allocates `size` bytes for a file; raises `ConfigError` if they do not fit.
-
-    Without this, a full /dev/shm would kill the process with SIGBUS at a later write.
-    """
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)
-        else:
-            os.truncate(fd, size)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            raise
-        free = os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize
-        raise ConfigError(
-            f"{what} of {size / 1e6:.0f} MB does not fit into {directory} "
-            f"({free / 1e6:.0f} MB free); lower replay.capacity, enlarge {directory} "
-            "(docker: --shm-size), or set replay.storage=disk"
-        ) from error
-
-
 @njit(cache=True, nogil=True)
 def _cut(links, first, last):  # type: ignore[no-untyped-def]
     """Removes the links of rows [first, last) to row `last` and later rows: sets them to 0.
@@ -551,7 +482,7 @@ def _cut(links, first, last):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _drain(target, target_layout, target_words, source, source_layout, source_words):  # type: ignore[no-untyped-def]
+def _drain(target, target_layout, source, source_layout):  # type: ignore[no-untyped-def]
     """Copies the unread rows (env steps) of an actor's ring buffer to the replay ring buffer.
 
     Copies column by column, in the longest blocks in which neither ring buffer wraps around.
@@ -559,10 +490,11 @@ def _drain(target, target_layout, target_words, source, source_layout, source_wo
     """
     columns = target_layout.size // 2
     target_capacity, source_capacity = target_layout[0], source_layout[0]
-    begin = load(source_words, _CONSUMED)
-    count = min(load(source_words, COMMITTED) - begin, target_capacity)
-    first = load(target_words, RESERVED)
-    store(target_words, RESERVED, first + count)
+    to_ring, from_ring = address(target), address(source)
+    begin = load(from_ring + 8 * _CONSUMED)
+    count = min(load(from_ring + 8 * COMMITTED) - begin, target_capacity)
+    first = load(to_ring + 8 * RESERVED)
+    store(to_ring + 8 * RESERVED, first + count)
     done = 0
     while done < count:
         to = (first + done) % target_capacity
@@ -570,13 +502,8 @@ def _drain(target, target_layout, target_words, source, source_layout, source_wo
         run = min(count - done, target_capacity - to, source_capacity - at)
         for c in range(1, columns + 1):
             width = target_layout[columns + c]
-            copy(
-                target,
-                target_layout[c] + to * width,
-                source,
-                source_layout[c] + at * width,
-                run * width,
-            )
+            to_column, from_column = to_ring + target_layout[c], from_ring + source_layout[c]
+            copy(to_column + to * width, from_column + at * width, run * width)
         done += run
-    store(source_words, _CONSUMED, begin + count)
+    store(from_ring + 8 * _CONSUMED, begin + count)
     return first, count

@@ -67,7 +67,7 @@ class Rollouts(LocalReplay):
         self, *args: Any, source: RowSource | None = None, **kwargs: Any
     ):
         super().__init__(*args, **kwargs)
-        self.scale: Callable[[], float] = lambda: 1.0  # what rewards are divided by
+        self.scale: Callable[[Floats], Floats] = lambda rewards: rewards  # normalises them
         self._source = source
         self._first = 0  # the rollout's first row
         self._drawn = 0  # batches sampled from it
@@ -99,11 +99,8 @@ class Rollouts(LocalReplay):
         It is 1 for algorithms such as A2C, which learn from the whole rollout at once.
         """
         rows = self._estimated().rows.size
-        return (
-            min(1, rows)
-            if self.algo.whole
-            else min(rows, max(1, round(rows / self.config.batch_size)))
-        )
+        batches = 1 if self.algo.whole else max(1, round(rows / self.config.batch_size))
+        return min(rows, batches)
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
         """Returns the next minibatch of the epoch; all minibatches have about the same size.
@@ -135,6 +132,11 @@ class Rollouts(LocalReplay):
             extras=extras,
         )
 
+    def skip_rest(self) -> None:
+        """Leaves out the minibatches that are left of the present rollout."""
+        self._drawn += self.left
+        self._order = self._order[:0]
+
     def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
         """Does nothing: rollouts are sampled without priorities."""
 
@@ -148,12 +150,12 @@ class Rollouts(LocalReplay):
         columns, slots = self.ring.columns, self.ring.slots(first, last - first)
         value = columns["best"][slots]
         advantage, known = advantages(
-            columns["reward"][slots] / np.float32(self.scale()),
+            self.scale(columns["reward"][slots]),
             value,
             columns[AHEAD][slots],
             columns["end"][slots],
             columns["next"][slots],
-            gamma=self.gamma,
+            gamma=self.algo.gamma,
             gae_lambda=self.algo.gae_lambda,
         )
         lane = columns["actor"][slots] * np.int64(self.chains.envs) + columns["env"][slots]
@@ -187,6 +189,9 @@ class RolloutLimiter:
 
     def sample(self, rows: int) -> None:
         self.drawn += rows
+
+    def skip_rest(self) -> None:
+        self._rollouts.skip_rest()
 
     def ready(self) -> bool:
         """Returns whether the learner may sample: until all epochs of the rollout are done."""

@@ -89,30 +89,51 @@ class Sampler(Protocol):
         The probabilities `likelihood` need not be normalised. The largest weight is 1.
         """
 
-    def find(self, places: Floats, spread: float) -> Hits: ...
-    def clear(self, first: int, count: int) -> None: ...
-    def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None: ...
-    def sample(self, batch: int, beta: float, rng: np.random.Generator) -> SampledRows: ...
-    def update_priorities(self, rows: Rows, td_error: Floats) -> None: ...
-    def state(self) -> dict[str, Array]: ...
-    def restore(self, state: Mapping[str, Array]) -> None: ...
-    def forget(self, slots: Rows) -> None: ...
+    def find(self, places: Floats, spread: float) -> Hits:
+        """Returns the rows (env steps) of this shard at sampling positions in [0, spread)."""
+
+    def sample(self, batch: int, beta: float, rng: np.random.Generator) -> SampledRows:
+        """Samples rows (env steps) for a batch.
+
+        Raises `EmptyReplayError` if there are too few rows that can be sampled.
+        """
+
+    def clear(self, first: int, count: int) -> None:
+        """Removes rows (env steps) that are about to be overwritten."""
+
+    def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
+        """Makes rows (env steps) available for sampling, with priorities from their TD errors.
+
+        A row without a known TD error gets the largest priority so far.
+        """
+
+    def update_priorities(self, rows: Rows, td_error: Floats) -> None:
+        """Sets the priorities of rows (env steps) to |TD error| + FLOOR; skips overwritten rows.
+
+        Raises `ProtocolError` if a TD error is not finite.
+        """
+
+    def state(self) -> dict[str, Array]:
+        """Returns the sampler's state for a checkpoint."""
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Restores the state that `state` returned."""
+
+    def forget(self, slots: Rows) -> None:
+        """Removes the priorities of rows (env steps) that cannot be sampled, by index in the ring.
+
+        Called after `restore` if some saved rows were lost.
+        """
 
 
 class Uniform:
-    """Uniform sampler: every env step that can start a transition or sequence is equally likely."""
+    """Uniform sampler: every env step that can start a transition or sequence is equally likely.
+
+    Which rows (env steps) can be sampled is read from the array `Chains.closed`.
+    """
 
     def __init__(self, ring: Ring, chains: Chains, alpha: float):
         self._ring, self._closed = ring, chains.closed
-
-    def clear(self, first: int, count: int) -> None:
-        """Does nothing: uniform sampling has no priorities to clear."""
-
-    def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
-        """Does nothing: uniform sampling has no priorities.
-
-        Which rows (env steps) can be sampled is read from the array `Chains.closed` instead.
-        """
 
     @property
     def spread(self) -> float:
@@ -158,17 +179,16 @@ class Uniform:
         index = np.flatnonzero(self._closed[rows % self._closed.size] == 1)
         return Hits(rows[index], index, np.ones(index.size))
 
-    def update_priorities(self, rows: Rows, td_error: Floats) -> None:
-        """Does nothing: uniform sampling has no priorities."""
-
     def state(self) -> dict[str, Array]:
         return {}
 
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Does nothing: uniform sampling has no state to restore."""
+    # Without priorities there is nothing to keep up to date.
 
-    def forget(self, slots: Rows) -> None:
-        """Does nothing: uniform sampling has no priorities."""
+    def clear(self, first: int, count: int) -> None: ...
+    def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None: ...
+    def update_priorities(self, rows: Rows, td_error: Floats) -> None: ...
+    def restore(self, state: Mapping[str, Array]) -> None: ...
+    def forget(self, slots: Rows) -> None: ...
 
 
 class Prioritized:
@@ -225,19 +245,8 @@ class Prioritized:
         _clear(self._tree, self._starts, first, count, self._ring.capacity)
 
     def admit(self, rows: Rows, td_error: Floats = UNKNOWN) -> None:
-        """Makes rows (env steps) available for sampling, with priorities from their TD errors.
-
-        A row without a known TD error gets the largest priority so far.
-        """
-        _admit(
-            self._tree,
-            self._starts,
-            rows,
-            td_error,
-            self._largest,
-            self._alpha,
-            self._ring.capacity,
-        )
+        tree, starts, capacity = self._tree, self._starts, self._ring.capacity
+        _admit(tree, starts, rows, td_error, self._largest, self._alpha, capacity)
 
     def sample(self, batch: int, beta: float, rng: np.random.Generator) -> SampledRows:
         _refuse_batch(batch)
@@ -247,36 +256,20 @@ class Prioritized:
             )
         rows = np.empty(batch, dtype=np.int64)
         weight = np.empty(batch, dtype=np.float32)
-        _draw(
-            self._tree,
-            self._starts,
-            rng.random(batch),
-            beta,
-            self._ring.committed,
-            self._ring.capacity,
-            rows,
-            weight,
-        )
+        tree, starts, ring = self._tree, self._starts, self._ring
+        noise = rng.random(batch)
+        _draw(tree, starts, noise, beta, ring.committed, ring.capacity, rows, weight)
         return SampledRows(rows, weight)
 
     def update_priorities(self, rows: Rows, td_error: Floats) -> None:
-        """Sets the priorities of rows (env steps) to |TD error| + FLOOR; skips overwritten rows.
-
-        Raises `ProtocolError` if a TD error is not finite.
-        """
         if td_error.shape != rows.shape:
             raise ProtocolError(
                 f"update_priorities needs one TD error for each row, got {td_error.shape} for "
                 f"{rows.shape}; give it the rows of the batch they were computed from"
             )
+        tree, starts, ring = self._tree, self._starts, self._ring
         largest = _update_priorities(
-            self._tree,
-            self._starts,
-            rows,
-            td_error,
-            self._alpha,
-            self._ring.oldest,
-            self._ring.capacity,
+            tree, starts, rows, td_error, self._alpha, ring.oldest, ring.capacity
         )
         if largest > CEILING:
             raise ProtocolError(
@@ -294,10 +287,6 @@ class Prioritized:
         _rebuild(self._tree, self._starts)
 
     def forget(self, slots: Rows) -> None:
-        """Removes the priorities of rows (env steps) that cannot be sampled, by index in the ring.
-
-        Called after `restore` if some saved rows were lost.
-        """
         self.leaves[slots] = 0.0
         _rebuild(self._tree, self._starts)
 

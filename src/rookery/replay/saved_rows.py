@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rookery import seeding
-from rookery.types import Array, Arrays, End, JsonObject, SavedState
+from rookery.types import Array, Arrays, End, JsonObject, SavedState, below
 
 INCARNATIONS = 1 << 20  # more than an actor ever has
 
@@ -77,11 +77,7 @@ def apart(
     """
     if "shards" not in numbers:
         return [(dict(numbers), dict(arrays))]
-    prefixes = [f"{i}." for i in range(len(numbers["shards"]))]
-    return [
-        (own, {n[len(p) :]: a for n, a in arrays.items() if n.startswith(p)})
-        for own, p in zip(numbers["shards"], prefixes, strict=True)
-    ]
+    return [(own, below(f"{i}.", arrays)) for i, own in enumerate(numbers["shards"])]
 
 
 def lost_rows(count: int) -> dict[str, Array]:

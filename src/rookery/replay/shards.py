@@ -62,18 +62,11 @@ class Shard(Protocol):
         The mass is the sum of priorities, or the number of rows (env steps) if sampling is uniform.
         """
 
-    def insert(self) -> Inserted: ...
+    def ask(self, request: "ShardRequest") -> None:
+        """Requests the rows (env steps) at sampling positions from this replay shard."""
 
-    def ask(self, places: Floats, spread: float) -> int:
-        """Requests the rows (env steps) at sampling positions from this replay shard.
-
-        Returns the number of the request. The positions `places` are numbers in [0, spread).
-        `spread` is the shard's sum of priorities (number of rows if sampling is uniform) when the
-        positions were drawn.
-        """
-
-    def answer(self, question: int) -> FoundRows | None:
-        """Waits for the shard's reply to request number `question`; returns its rows (env steps).
+    def answer(self, request: "ShardRequest") -> FoundRows | None:
+        """Waits for the rows (env steps) that were requested, and returns them.
 
         Returns None if the shard's host was lost.
         """
@@ -86,35 +79,31 @@ class LocalShard:
 
     def __init__(self, pool: LocalReplay, tag: int):
         self.pool, self.tag = pool, tag
-        self._questions = 0
-        self._answers: dict[int, FoundRows] = {}
 
     @property
     def spread(self) -> float:
         return self.pool.sampler.spread
 
-    def insert(self) -> Inserted:
-        return self.pool.insert()
+    def ask(self, request: "ShardRequest") -> None:
+        request.found = self.pool.look_up(request.places, request.spread)
 
-    def ask(self, places: Floats, spread: float) -> int:
-        self._questions += 1
-        self._answers[self._questions] = self.pool.look_up(places, spread)
-        return self._questions
-
-    def answer(self, question: int) -> FoundRows | None:
-        return self._answers.pop(question)
+    def answer(self, request: "ShardRequest") -> FoundRows | None:
+        return request.found
 
     def update_priorities(self, rows: Rows, td_error: Array) -> None:
         self.pool.update_priorities(rows, td_error)
 
 
-class ShardRequest(NamedTuple):
+@dataclass(eq=False)
+class ShardRequest:
     """A request of the learner to one replay shard for its rows (env steps) of a batch."""
 
     shard: Shard
-    question: int
+    tag: int  # of the shard, when it was asked
+    places: Floats  # sampling positions, in [0, spread)
     spread: float  # of the shard, when the places were drawn
     where: Rows  # its places are among those of all shards
+    found: FoundRows | None = None  # the answer, once it has arrived
 
 
 @dataclass
@@ -131,10 +120,9 @@ class PendingBatch:
 class ShardRows(NamedTuple):
     """Rows (env steps) that one replay shard returned for a batch, with sampling probabilities."""
 
-    tag: int
-    found: FoundRows
+    batch: ArrayBatch
     likelihood: Floats  # up to a factor that the whole batch shares
-    kept: Rows  # which of the rows found
+    whole: Array  # True where all frames of the row's stack are there
 
 
 class ShardSampler:
@@ -170,8 +158,9 @@ class ShardSampler:
         for i, shard in enumerate(shards):
             index = np.flatnonzero(owner == i)
             if index.size:
-                question = shard.ask(places[index] - starts[i], float(spreads[i]))
-                pending.asked.append(ShardRequest(shard, question, float(spreads[i]), index))
+                own, spread = places[index] - starts[i], float(spreads[i])
+                pending.asked.append(ShardRequest(shard, shard.tag, own, spread, index))
+                shard.ask(pending.asked[-1])
         pending.tries += 1
 
     def take(self, shards: Sequence[Shard], pending: PendingBatch, beta: float) -> ArrayBatch:
@@ -191,7 +180,7 @@ class ShardSampler:
 
         Returns whether the batch is complete.
         """
-        answers = [(asked, asked.shard.answer(asked.question)) for asked in pending.asked]
+        answers = [(asked, asked.shard.answer(asked)) for asked in pending.asked]
         pending.asked = []
         found = [(asked, answer) for asked, answer in answers if answer is not None]
         places = [asked.where[answer.where] for asked, answer in found]
@@ -201,22 +190,18 @@ class ShardSampler:
         last = _nth(np.concatenate(places), pending.batch - pending.filled)
         for (asked, answer), place in zip(found, places, strict=True):
             kept = np.flatnonzero(place <= last)
-            pending.pieces.append(
-                ShardRows(
-                    asked.shard.tag,
-                    answer,
-                    answer.share * (asked.spread / answer.spread),
-                    kept,
-                )
-            )
+            batch = picked(answer.batch, kept)
+            batch = batch._replace(rows=batch.rows | (asked.tag << TAG_BITS))
+            likelihood = answer.share[kept] * (asked.spread / answer.spread)
+            pending.pieces.append(ShardRows(batch, likelihood, answer.whole[kept]))
             pending.filled += kept.size
         return pending.filled >= pending.batch
 
     def _together(self, pieces: Sequence[ShardRows], beta: float) -> ArrayBatch:
-        parts = [_tagged(picked(piece.found.batch, piece.kept), piece.tag) for piece in pieces]
-        likelihood = np.concatenate([piece.likelihood[piece.kept] for piece in pieces])
-        batch = joined(parts)._replace(weight=self.sampler.weigh(likelihood, beta))
-        whole = np.concatenate([piece.found.whole[piece.kept] for piece in pieces])
+        likelihood = np.concatenate([piece.likelihood for piece in pieces])
+        weight = self.sampler.weigh(likelihood, beta)
+        batch = joined([piece.batch for piece in pieces])._replace(weight=weight)
+        whole = np.concatenate([piece.whole for piece in pieces])
         return batch if whole.all() else self._only_whole(batch, whole)
 
     def _only_whole(self, batch: ArrayBatch, whole: Array) -> ArrayBatch:
@@ -241,7 +226,7 @@ class ShardedReplay:
         self.deck = ShardSampler(type(pools[0].sampler), rng)
 
     def insert(self) -> Inserted:
-        return together([shard.insert() for shard in self.shards])
+        return together([pool.insert() for pool in self.pools])
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
         return drawn(self.deck, self.shards, batch, beta)
@@ -351,7 +336,3 @@ def _nth(places: Rows, count: int) -> int:
     if places.size <= count:
         return int(places.max(initial=-1))
     return int(np.partition(places, count - 1)[count - 1])
-
-
-def _tagged(batch: ArrayBatch, tag: int) -> ArrayBatch:
-    return batch._replace(rows=batch.rows | (tag << TAG_BITS))

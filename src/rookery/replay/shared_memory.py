@@ -3,7 +3,7 @@
 The compiler may move or remove a plain load in a loop, and an ARM CPU may reorder two plain
 accesses. `load` and `store` are atomic instructions with a full memory fence, so that a reader can
 copy rows and then check reliably whether they were overwritten. Python code calls them as `look`
-and `post`. `copy` is memcpy.
+and `post`. `copy` is memcpy. They take memory addresses, see `address`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,23 +17,25 @@ from numba.extending import intrinsic
 
 from rookery.types import Rows
 
-_ALIGN = 8
-
-
-def _pointer(
-    context: BaseContext,
-    builder: ir.IRBuilder,
-    array_type: types.Array,
-    array: ir.Value,
-    index: ir.Value,
-) -> ir.Value:
-    data = cgutils.create_struct_proxy(array_type)(context, builder, array).data
-    return builder.gep(data, [index])
+_WORD = 8  # bytes
 
 
 @intrinsic
-def load(typing_context, words, index):  # type: ignore[no-untyped-def]
-    """Atomically loads the int64 counter words[index], after all earlier reads. Compiled code only.
+def address(typing_context, array):  # type: ignore[no-untyped-def]
+    """Returns the memory address of an array's first byte. Compiled code only."""
+
+    def code(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+    ) -> ir.Value:
+        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return types.int64(array), code
+
+
+@intrinsic
+def load(typing_context, address):  # type: ignore[no-untyped-def]
+    """Atomically loads the int64 at a memory address, after all earlier reads. Compiled code only.
 
     Python code calls `look`.
     """
@@ -41,16 +43,17 @@ def load(typing_context, words, index):  # type: ignore[no-untyped-def]
     def code(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
     ) -> ir.Value:
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+        word = ir.IntType(64)
+        pointer = builder.inttoptr(args[0], word.as_pointer())
         builder.fence("seq_cst")
-        return builder.load_atomic(pointer, "acquire", _ALIGN, typ=ir.IntType(64))
+        return builder.load_atomic(pointer, "acquire", _WORD, typ=word)
 
-    return types.int64(words, types.intp), code
+    return types.int64(types.int64), code
 
 
 @intrinsic
-def store(typing_context, words, index, value):  # type: ignore[no-untyped-def]
-    """Atomically stores the int64 counter words[index], after all earlier writes.
+def store(typing_context, address, value):  # type: ignore[no-untyped-def]
+    """Atomically stores an int64 at a memory address, after all earlier writes.
 
     For compiled code only; Python code calls `post`.
     """
@@ -58,27 +61,27 @@ def store(typing_context, words, index, value):  # type: ignore[no-untyped-def]
     def code(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
     ) -> ir.Value:
-        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
-        builder.store_atomic(args[2], pointer, "release", _ALIGN)
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(args[1], pointer, "release", _WORD)
         builder.fence("seq_cst")
         return context.get_dummy_value()
 
-    return types.void(words, types.intp, types.int64), code
+    return types.void(types.int64, types.int64), code
 
 
 @intrinsic
-def copy(typing_context, target, to, source, at, count):  # type: ignore[no-untyped-def]
-    """Copies `count` bytes from source[at:] to target[to:], uint8 arrays. Compiled code only."""
+def copy(typing_context, target, source, count):  # type: ignore[no-untyped-def]
+    """Copies `count` bytes from one memory address to another. Compiled code only."""
 
     def code(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
     ) -> ir.Value:
-        to_pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
-        from_pointer = _pointer(context, builder, signature.args[2], args[2], args[3])
-        cgutils.raw_memcpy(builder, to_pointer, from_pointer, args[4], ir.Constant(args[4].type, 1))
+        byte = ir.IntType(8).as_pointer()
+        to, at = (builder.inttoptr(address, byte) for address in args[:2])
+        cgutils.raw_memcpy(builder, to, at, args[2], ir.Constant(args[2].type, 1))
         return context.get_dummy_value()
 
-    return types.void(target, types.intp, source, types.intp, types.intp), code
+    return types.void(types.int64, types.int64, types.int64), code
 
 
 @intrinsic
@@ -94,46 +97,16 @@ def read(typing_context, address, kind):  # type: ignore[no-untyped-def]
     return kind.instance_type(types.int64, kind), code
 
 
-@intrinsic
-def load_at(typing_context, address):  # type: ignore[no-untyped-def]
-    """Atomically loads the int64 at a memory address, after earlier reads. Compiled code only."""
-
-    def code(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-    ) -> ir.Value:
-        word = ir.IntType(64)
-        pointer = builder.inttoptr(args[0], word.as_pointer())
-        builder.fence("seq_cst")
-        return builder.load_atomic(pointer, "acquire", _ALIGN, typ=word)
-
-    return types.int64(types.int64), code
-
-
-@intrinsic
-def copy_at(typing_context, target, source, count):  # type: ignore[no-untyped-def]
-    """Copies `count` bytes from one memory address to another. Compiled code only."""
-
-    def code(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-    ) -> ir.Value:
-        byte = ir.IntType(8).as_pointer()
-        to, at = (builder.inttoptr(address, byte) for address in args[:2])
-        cgutils.raw_memcpy(builder, to, at, args[2], ir.Constant(args[2].type, 1))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), code
-
-
 @njit(cache=True, nogil=True)
 def _look(words, index):  # type: ignore[no-untyped-def]
     """Atomically loads an int64 counter, after all earlier reads."""
-    return load(words, index)
+    return load(address(words) + _WORD * index)
 
 
 @njit(cache=True, nogil=True)
 def _post(words, index, value):  # type: ignore[no-untyped-def]
     """Atomically stores an int64 counter, after all earlier and before all later writes."""
-    store(words, index, value)
+    store(address(words) + _WORD * index, value)
 
 
 look: Callable[[Rows, int], int] = _look

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers for reading."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def short(x: float) -> str:
-    """Three digits or so: 640, 3.1k, 12k, 1.4M."""
+    """Formats a number with about three digits: 640, 3.1k, 12k, 1.4M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(x) >= 0.9995 * size:
             return f"{x / size:.1f}{unit}" if abs(x) < 9.95 * size else f"{x / size:.0f}{unit}"
@@ -14,19 +14,24 @@ def short(x: float) -> str:
 
 
 def count(n: int) -> str:
-    """All digits while they fit: 31,000, then 12.50M."""
+    """Formats a whole number: 31,000 with all digits, from a million on 12.50M."""
     return f"{n:,}" if n < 1_000_000 else f"{n / 1e6:,.2f}M"
 
 
+def counted(n: int, noun: str) -> str:
+    """Formats a number of things: 1 run, 2 runs."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def score(x: float) -> str:
-    """Enough digits to tell two returns apart, not more."""
+    """Formats a return or score: 0.94, -143.2, 12,346."""
     if abs(x) >= 10_000:
         return f"{x:,.0f}"
     return f"{x:.1f}" if abs(x) >= 9.995 else f"{x:.2f}"
 
 
 def clock(seconds: float) -> str:
-    """0:07, 12:40, 3:05:00, 2d 04:10."""
+    """Formats a duration: 0:07, 12:40, 3:05:00, 2d 04:10."""
     minutes, s = divmod(max(0, round(seconds)), 60)
     hours, m = divmod(minutes, 60)
     if hours >= 24:
@@ -35,7 +40,7 @@ def clock(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """The largest unit alone: 40s, 12m, 5h, 3d."""
+    """Formats a duration in its largest unit: 40s, 12m, 5h, 3d."""
     for unit, size, most in (("s", 1, 100), ("m", 60, 100), ("h", 3600, 48)):
         if seconds / size < most:
             return f"{seconds / size:.0f}{unit}"
@@ -43,7 +48,7 @@ def age(seconds: float) -> str:
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """Draws the newest `width` values between their lowest and their highest."""
+    """Draws the newest `width` values as bars, scaled from their minimum to their maximum."""
     newest = values[max(0, len(values) - width) :]
     low, high = min(newest, default=0.0), max(newest, default=0.0)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0

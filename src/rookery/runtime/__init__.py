@@ -1,4 +1,3 @@
-"""Process and machine utilities: `signals` (Ctrl+C and SIGTERM), `watchdog` and `hang_watch` (hung
-environments), `supervision` (restarts of processes), `timeouts`, `machine` (cores, memory, file
-descriptors).
+"""Process and machine utilities: `signals` (Ctrl+C and SIGTERM), `watchdog` (hung environments),
+`supervision` (restarts of processes), `timeouts`, `machine` (cores, memory, file descriptors).
 """

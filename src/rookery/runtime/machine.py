@@ -7,13 +7,11 @@ import math
 import os
 import resource
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 CGROUPS = Path("/sys/fs/cgroup")
-SHM = Path("/dev/shm")
 
 
 class Space(NamedTuple):
@@ -64,11 +62,6 @@ def memory(root: Path = CGROUPS) -> Space:
     return Space(total, max(0, free))
 
 
-def ring_folder() -> Path:
-    """Returns the folder for shared-memory ring buffers: /dev/shm, or else the temporary folder."""
-    return SHM if SHM.is_dir() else Path(tempfile.gettempdir())
-
-
 def space(folder: Path) -> Space:
     """Returns total and free bytes of the file system that contains a folder."""
     usage = shutil.disk_usage(folder)
@@ -88,12 +81,9 @@ def open_files() -> int:
 
 def unnamed_files(folder: Path) -> bool:
     """Returns whether a folder supports files without a name (O_TMPFILE)."""
-    flag = getattr(os, "O_TMPFILE", None)
-    if flag is None:
-        return False
     try:
-        os.close(os.open(folder, flag | os.O_RDWR, 0o600))
-    except OSError:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600))
+    except (OSError, AttributeError):  # the latter on macOS
         return False
     return True
 

@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 from functools import cache
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from rookery.errors import Terminated
@@ -45,6 +45,10 @@ class Interrupts:
         """Exit code: 130 after Ctrl+C, 143 after SIGTERM or SIGHUP, 0 without a signal."""
         return EXIT_CODES[self.reason] if self.reason else 0
 
+    def leave(self) -> None:
+        """Raises what the signal asked for, if there was one, once everything is saved."""
+        self._raise(SystemExit(self.exit_code))
+
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             _mind_forks()
@@ -52,25 +56,13 @@ class Interrupts:
             _stage.enter(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._watch is not None:
             _stage.leave(self)
             self._watch.close()
         caught = self.starting and not isinstance(error, KeyboardInterrupt | SystemExit)
         if caught or isinstance(error, Terminated):
-            self._leave_context()
-
-    def _leave_context(self) -> None:
-        """Raises KeyboardInterrupt or SystemExit for the signal that came, if one did."""
-        if self.reason is Reason.INTERRUPTED:
-            raise KeyboardInterrupt from None
-        if self.reason is not None:
-            raise SystemExit(EXIT_CODES[self.reason]) from None
+            self._raise(SystemExit(self.exit_code))
 
     def begin(self) -> None:
         """From now on the first signal only sets `reason`, so that the run can save and stop.
@@ -79,11 +71,7 @@ class Interrupts:
         """
         starting, self._gentle = self.starting, True
         if starting:
-            self._raise()
-
-    def dismiss(self) -> None:
-        """Forgets the signal that came: the caller has dealt with it; it is not raised again."""
-        self.reason = None
+            self._raise(Terminated())
 
     @property
     def starting(self) -> bool:
@@ -100,14 +88,13 @@ class Interrupts:
             _leave(EXIT_CODES[reason], TWICE)
         self.reason = reason
         if self.starting:
-            self._raise()
+            self._raise(Terminated())
 
-    def _raise(self) -> None:
-        """Raises the exception of the signal that came, if one did."""
-        if self.reason is Reason.INTERRUPTED:
-            raise KeyboardInterrupt
+    def _raise(self, terminated: BaseException) -> None:
+        """Raises KeyboardInterrupt or `terminated` for the signal that came, if one did."""
         if self.reason is not None:
-            raise Terminated
+            interrupted = self.reason is Reason.INTERRUPTED
+            raise KeyboardInterrupt() if interrupted else terminated from None
 
     @property
     def wakeup_fd(self) -> int:
@@ -146,10 +133,15 @@ class _Stage:
         fd = self._entered[-1].wakeup_fd if self._entered else self._wakeup_before
         signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
 
-    def look_away(self) -> None:
-        signal.set_wakeup_fd(-1)
+    def before_fork(self) -> None:
+        if self.concerned:
+            signal.set_wakeup_fd(-1)
 
-    def clear(self) -> None:
+    def after_fork(self) -> None:
+        if self.concerned:
+            self.look()
+
+    def in_fork(self) -> None:
         """Restores the original signal handlers; called in forked child processes."""
         for number, handler in self._before.items() if self._entered else ():
             signal.signal(number, handler)
@@ -231,21 +223,9 @@ def _mind_forks() -> None:
 
     Such children are, for example, the worker processes of an environment.
     """
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)
-
-
-def _before_fork() -> None:
-    if _stage.concerned:
-        _stage.look_away()
-
-
-def _after_fork() -> None:
-    if _stage.concerned:
-        _stage.look()
-
-
-def _in_fork() -> None:
-    _stage.clear()
+    os.register_at_fork(
+        before=_stage.before_fork, after_in_parent=_stage.after_fork, after_in_child=_stage.in_fork
+    )
 
 
 def _nohup(number: int) -> bool:

@@ -8,7 +8,7 @@
     if watch.due: ...                            # the caller may now start a new process
 
 Used for actors, the inference server, the hosts of a cluster, the evaluation process and gradient
-workers (`components/worker_group.py`). A process counts as lost if it died, raised or sent no
+workers (`components/async_loop.py`). A process counts as lost if it died, raised or sent no
 heartbeat in time. The caller starts and stops the processes; a `Supervision` only decides.
 """
 
@@ -16,12 +16,13 @@ import re
 import time
 from collections import Counter, deque
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from rookery.errors import ConfigError, EnvError, LostError, noted
-from rookery.runtime.timeouts import Patience, back_off_s
+from rookery.errors import ConfigError, EnvError, LostError, RoleFailed, noted
+from rookery.runtime.timeouts import Patience
 
 HOUR_S = 3600.0
+BACK_OFF_S = 0.5  # before the second restart in a row; doubles with each one
 SAME_ERRORS = 3  # of an environment, in one run: another process would not cure it
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 
@@ -33,24 +34,6 @@ class LossKind(StrEnum):
     ERROR = "error"  # other code in it raised
     HANG = "hang"  # it sent no heartbeat in time
     CRASH = "crash"  # it ended without a message, or could not be started
-
-
-class Failure(Protocol):
-    """Interface of an error that a process reported before it ended."""
-
-    @property
-    def summary(self) -> str: ...
-
-    @property
-    def traceback(self) -> str: ...
-
-    @property
-    def final(self) -> bool:
-        """Whether a restarted process would fail in the same way, as with a wrong setting."""
-
-    @property
-    def environment(self) -> bool:
-        """Whether it is an error of an environment."""
 
 
 class ActorLoss(NamedTuple):
@@ -88,39 +71,12 @@ class LossTally:
             raise noted(error, loss.traceback)
 
 
-class Restarts:
-    """Counts consecutive failures of a process, and sets the pause before each restart.
-
-    There is no pause after the first failure; from the second on it doubles with each failure.
-    """
-
-    def __init__(self, max_restarts: int):
-        self.max_restarts, self.in_a_row = max_restarts, 0
-        self.next_try = 0.0  # when the next process may be started, monotonic
-
-    def count(self) -> float:
-        """Counts a failure of the process; returns the seconds to wait before its restart."""
-        self.in_a_row += 1
-        wait_s = back_off_s(self.in_a_row)
-        self.next_try = time.monotonic() + wait_s
-        return wait_s
-
-    def recovered(self) -> None:
-        """Resets the count of consecutive failures: the process has worked."""
-        self.in_a_row = 0
-
-    @property
-    def too_many(self) -> bool:
-        return self.in_a_row > self.max_restarts
-
-    @property
-    def due(self) -> bool:
-        """Whether the pause before the next restart is over."""
-        return time.monotonic() >= self.next_try
-
-
 class Supervision:
-    """State of one supervised process: its heartbeats, its error, and its failures so far."""
+    """State of one supervised process: its heartbeats, its error, and its failures so far.
+
+    There is no pause before the restart after the first failure in a row; from the second on it
+    doubles with each failure.
+    """
 
     def __init__(
         self,
@@ -129,25 +85,24 @@ class Supervision:
         max_restarts: int,
         start_s: float = 0.0,
         remedy: str = "",
-        setting: str = "actor.max_restarts",
         per_hour: int | None = None,
     ):
         """Creates the state of a process that may be restarted `max_restarts` times in a row.
 
         `per_hour` limits the restarts within one hour, whatever the process did in between.
         `start_s` seconds are added to the heartbeat timeout of a process that has not answered yet.
-        `remedy` (advice to the user) and `setting` (name of the setting of `max_restarts`) are put
-        into the message of LostError.
+        `remedy` is advice to the user, for the message of LostError.
         """
-        self.name, self._start_s, self._remedy, self._setting = name, start_s, remedy, setting
-        self.restarts = Restarts(max_restarts)
+        self.name, self._start_s, self._remedy = name, start_s, remedy
+        self.max_restarts, self.in_a_row = max_restarts, 0
+        self.next_try = 0.0  # when the next process may be started, monotonic
         self.loss = LossKind.CRASH  # kind of the reason that `trouble` returned last
         self._per_hour, self._lost_at = per_hour, deque[float]()
         self._slow_start = ""  # notice that was not taken yet
         self._noticed = False  # whether the present process was called slow
         self.heard = False  # anything, of the present process
         self.proven = False  # some process has answered: the settings work
-        self.failure: Failure | None = None  # of the present process
+        self.failure: RoleFailed | None = None  # of the present process
         self._patience = Patience()
 
     def started(self) -> None:
@@ -174,13 +129,9 @@ class Supervision:
         self.alive()
         self.proven = True
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: RoleFailed) -> None:
         """Records the error that the process raised; it may still be closing its environments."""
         self.failure, self._patience = failure, Patience()
-
-    def recovered(self) -> None:
-        """Resets the count of consecutive failures: the process has worked."""
-        self.restarts.recovered()
 
     def trouble(
         self,
@@ -212,6 +163,26 @@ class Supervision:
         self.loss = LossKind.HANG
         limit = f" ({setting} is {limit_s:g})" if setting else ""
         return f"has not moved for {self._patience.silent_s:.0f} s{limit}"
+
+    def count_failure(self) -> float:
+        """Counts a failure of the process; returns the seconds to wait before its restart."""
+        self.in_a_row += 1
+        wait_s = BACK_OFF_S * 2 ** (self.in_a_row - 2) if self.in_a_row > 1 else 0.0
+        self.next_try = time.monotonic() + wait_s
+        return wait_s
+
+    def recovered(self) -> None:
+        """Resets the count of consecutive failures: the process has worked."""
+        self.in_a_row = 0
+
+    @property
+    def too_many(self) -> bool:
+        return self.in_a_row > self.max_restarts
+
+    @property
+    def due(self) -> bool:
+        """Whether the pause before the next restart is over."""
+        return time.monotonic() >= self.next_try
 
     def _look_at_start(self, limit_s: float, allowed_s: float) -> None:
         """Prepares a notice, once for each process, if a process takes long to start."""
@@ -249,21 +220,16 @@ class Supervision:
         Called by `lost`, and directly for a process that could not be started. Raises LostError
         after too many failures in a row.
         """
-        wait_s = self.restarts.count()
-        if self.restarts.too_many:
-            lost = LostError(
-                f"{self.name}{details} was lost {self.restarts.in_a_row} times in a row, the last "
-                f"time: {trouble}; {self._remedy}, or raise {self._setting} "
-                f"({self.restarts.max_restarts})"
-            )
-            raise noted(lost, traceback)
-        if self._too_many_per_hour():
-            lost = LostError(
-                f"{self.name}{details} was lost {len(self._lost_at)} times within an hour, the "
-                f"last time: {trouble}; at most {self._per_hour} are allowed; {self._remedy}, then "
-                "resume the run"
-            )
-            raise noted(lost, traceback)
+        wait_s, often = self.count_failure(), ""
+        if self.too_many:
+            often = f"{self.in_a_row} times in a row"
+            advice = f"{self._remedy}, or raise actor.max_restarts ({self.max_restarts})"
+        elif self._too_many_per_hour():
+            often = f"{len(self._lost_at)} times within an hour"
+            advice = f"at most {self._per_hour} are allowed; {self._remedy}, then resume the run"
+        if often:
+            last = f"{self.name}{details} was lost {often}, the last time: {trouble}; {advice}"
+            raise noted(LostError(last), traceback)
         pause = f" in {wait_s:g} s" if wait_s else ""
         return f"{self.name} was lost ({trouble}) and is replaced{pause}"
 
@@ -275,8 +241,3 @@ class Supervision:
         while self._lost_at[0] <= now - HOUR_S:
             self._lost_at.popleft()
         return len(self._lost_at) > self._per_hour
-
-    @property
-    def due(self) -> bool:
-        """Whether the pause before the next restart is over."""
-        return self.restarts.due

@@ -1,19 +1,10 @@
-"""Timeouts of processes: the heartbeat timeout, and the pause before a restart."""
+"""The heartbeat timeout of a process."""
 
 import time
 from collections.abc import Callable
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the one that heartbeats are in
 SHARE = 4  # looks, at least, before it is at an end
-BACK_OFF_S = 0.5  # before the second restart in a row; doubles with each one
-
-
-def back_off_s(strikes: int) -> float:
-    """Returns the seconds to wait before a restart after `strikes` failures in a row.
-
-    0 after the first failure, then 0.5, 1, 2 and so on.
-    """
-    return BACK_OFF_S * 2 ** (strikes - 2) if strikes > 1 else 0.0
 
 
 def _now() -> float:

@@ -1,23 +1,30 @@
 """Watchdog thread that detects and interrupts a main thread that hangs in an environment.
 
+with watched_calls("my:Env", limit_s=60.0) as calls:   # StalledError after 60 s in one call
+    envs = make(config, 8, calls=calls)
+
 It raises `Hung` in the main thread. If that has no effect, because the main thread is inside
 compiled code that never returns, it ends the process with the same message.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
+from rookery.envs.env_calls import EnvCalls
 from rookery.errors import StalledError
+from rookery.runtime.timeouts import CLOCK, Patience
 
 LOOK_S = 0.25  # between two checks
 GRACE_S = 5.0  # for the main thread to leave what it hangs in
 SIGNAL = signal.SIGUSR2
+REMEDY = "correct the environment, or raise the limit"
 
 
 class Hung(BaseException):
@@ -54,7 +61,8 @@ class Watchdog:
         while not self._over.wait(LOOK_S):
             if self._hung() is None:
                 continue
-            signal.pthread_kill(self._main.ident or 0, SIGNAL)
+            with contextlib.suppress(ProcessLookupError):  # the main thread has ended
+                signal.pthread_kill(self._main.ident or 0, SIGNAL)
             if message := self._after(GRACE_S):
                 place = _place(sys._current_frames().get(self._main.ident or 0))
                 os.write(2, f"rookery: error: {message}{place}\n".encode())
@@ -81,3 +89,92 @@ class Watchdog:
 
 def _place(frame: FrameType | None) -> str:
     return "" if frame is None else f" (it is in {frame.f_code.co_filename}, line {frame.f_lineno})"
+
+
+class Heartbeat(Protocol):
+    """Interface of the time of the last heartbeat; a `Ring` in shared memory has it too."""
+
+    def beat(self) -> None: ...
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the last call of `beat`."""
+
+
+class LocalHeartbeat:
+    """Time of the last heartbeat of code in this process."""
+
+    def __init__(self) -> None:
+        self.beat()
+
+    def beat(self) -> None:
+        self._last = time.clock_gettime(CLOCK)
+
+    @property
+    def silence_s(self) -> float:
+        return time.clock_gettime(CLOCK) - self._last
+
+
+class HangWatch(Watchdog):
+    """Watchdog thread that checks the heartbeat of the environments that run in this process.
+
+    Code of this process that hangs cannot be killed and restarted. `Hung` is raised in it instead,
+    if there is no heartbeat for `limit_s` seconds.
+    """
+
+    def __init__(self, name: str, limit_s: float, calls: EnvCalls, remedy: str = REMEDY):
+        """Starts the watchdog thread.
+
+        `name` is that of the environment and `limit_s` the setting `actor.env_step_timeout_s`.
+        `calls` is the record that the environments were made with.
+        """
+        self.calls = calls
+        self._name, self._limit_s, self._remedy = name, limit_s, remedy
+        self.heartbeat: Heartbeat | None = None  # of code that runs now; None: nothing is watched
+        self._patience = Patience()
+        super().__init__(self._message)
+
+    def _message(self) -> str | None:
+        """Returns an error message if the code hangs, else None; runs in the watchdog thread."""
+        heartbeat = self.heartbeat
+        if heartbeat is None:
+            self._patience = Patience()
+            return None
+        if not self._patience.at_end(heartbeat.silence_s, self._limit_s):
+            return None
+        call = f" in {self.calls.running}" if self.calls.running else ""
+        return (
+            f"{self._name} has not answered for {self._patience.silent_s:.0f} s{call} "
+            f"(actor.env_step_timeout_s is {self._limit_s:g}); {self._remedy}"
+        )
+
+    @contextlib.contextmanager
+    def watch(self, heartbeat: Heartbeat) -> Iterator[None]:
+        """Context manager around a call of the environments, each call of which is a heartbeat.
+
+        Raises StalledError if there is no heartbeat for `limit_s` seconds.
+        """
+        heartbeat.beat()
+        self.calls.beat = heartbeat.beat
+        self.heartbeat = heartbeat
+        try:
+            yield
+        except Hung as hung:
+            raise StalledError(str(hung)) from None
+        finally:
+            self.heartbeat = None
+
+
+@contextlib.contextmanager
+def watched_calls(name: str, limit_s: float, calls: EnvCalls | None = None) -> Iterator[EnvCalls]:
+    """Context manager around code that makes or calls environments; yields a record for `make`.
+
+    `calls` is the record of environments that were made before. Raises StalledError if one call of
+    an environment takes longer than `limit_s` seconds.
+    """
+    hang_watch = HangWatch(name, limit_s, calls or EnvCalls())
+    try:
+        with hang_watch.watch(LocalHeartbeat()):
+            yield hang_watch.calls
+    finally:
+        hang_watch.close()

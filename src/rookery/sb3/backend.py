@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -72,14 +71,14 @@ class Sb3Backend:
         """
         require_sb3()
         from rookery.networks.device import pick_device
-        from rookery.report.metrics.meter import Meter
         from rookery.report.trackers.sinks import check as check_sinks
         from rookery.runtime.signals import Interrupts
         from rookery.sb3 import sb3_run
         from rookery.training.launch import (
-            callbacks_of,
+            about_of,
             check_environment,
             claim,
+            context_of,
             open_evaluation_client,
         )
 
@@ -93,23 +92,12 @@ class Sb3Backend:
         with Interrupts() as interrupts, contextlib.ExitStack() as stack:
             check_environment(config, request.factory)
             run_dir = claim(config, interrupts, stack)
-            evaluation_client = open_evaluation_client(config, request, run_dir, stack)
+            client = open_evaluation_client(config, request, run_dir, stack)
             learning = sb3_run.prepare(config, request.factory, device, run_dir, stack)
             interrupts.begin()
-            yield sb3_run.Sb3Run(
-                learning,
-                run_dir=run_dir,
-                evaluation_client=evaluation_client,
-                meter=Meter(config.report, time.monotonic),
-                interrupts=interrupts,
-                callbacks=callbacks_of(config, request),
-                about={
-                    "scenario": config.name,
-                    "seed": config.run.seed,
-                    "device": str(device),
-                    "backend": f"SB3 {config.sb3.algorithm}",
-                },
-            )
+            about = {**about_of(config), "backend": config.algorithm}
+            context = context_of(config, request, run_dir, client, interrupts, about)
+            yield sb3_run.Sb3Run(learning, context)
 
 
 BACKEND = Sb3Backend()

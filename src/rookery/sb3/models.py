@@ -10,7 +10,6 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,29 +26,19 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import nn
 
 from rookery.algorithms import Acted, Algorithm
-from rookery.checkpoints.checkpoint import scratch_name
 from rookery.config.schema import SB3_OFF_POLICY, Config
 from rookery.envs.lookup import Env, find
 from rookery.envs.make import Factory
 from rookery.envs.spaces import SpaceCodec, spec_of
 from rookery.errors import CheckpointError, ConfigError, RookeryError
-from rookery.files import advice_on
+from rookery.files import advice_on, replacing
 from rookery.runtime import machine
+from rookery.sharing import sample_counts
 from rookery.types import MASK, Obs
 
-POOL_ROWS = 1_000_000  # smallest limit of a pool's buffers, in rows
-SHARING_METRICS = {
-    "sharing/local_rows": "local_samples",
-    "sharing/foreign_rows": "distributed_samples",
-    "sharing/foreign_share": "distributed_ratio",
-    "sharing/short_rows": "short_samples",
-    "sharing/peers": "num_shared_buffers",
-}
 FLAGS = 12  # bytes of a row's reward, done and timeout
 UNUSED = 1  # replay capacity of a model that only acts
 NOT_SAVED = ["replay_buffer_class", "replay_buffer_kwargs"]  # so that SB3 alone can open the file
-
-_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def environments(config: Config, factory: Factory | None, num: int) -> VecEnv:
@@ -87,19 +76,19 @@ def build(
     capacity: int,
     device: torch.device,
     seed: int | None,
-    replay: Mapping[str, Any] = _NONE,
+    replay: Mapping[str, Any] | None = None,
 ) -> BaseAlgorithm:
     """Builds an SB3 algorithm from settings.
 
     `replay` has `replay_buffer_class` and `replay_buffer_kwargs` of a replay buffer that is shared
-    with other runs. If it is empty, SB3's own buffer is used. Raises ConfigError if SB3 refuses the
+    with other runs. Without it, SB3's own buffer is used. Raises ConfigError if SB3 refuses the
     settings.
     """
     section, name = config.sb3, config.sb3.algorithm
     assert name is not None, "checked with the settings"
     given = _converted(section.kwargs, envs)
     if name in SB3_OFF_POLICY:
-        given |= {"buffer_size": capacity, **replay}
+        given |= {"buffer_size": capacity, **(replay or {})}
     if replay and given.get("n_steps", 1) > 1:  # SB3 does not pass them to other buffers
         horizon = {"n_steps": given.pop("n_steps"), "gamma": given.get("gamma", 0.99)}
         given["replay_buffer_kwargs"] = given["replay_buffer_kwargs"] | horizon
@@ -144,18 +133,14 @@ def refuse_masks(config: Config, envs: VecEnv) -> None:
 
 def save(model: BaseAlgorithm, path: Path) -> None:
     """Saves a model atomically as SB3's zip file, which SB3 can load without Rookery."""
-    scratch = scratch_name(path)
     try:
-        with open(scratch, "wb") as file:
+        with replacing(path) as scratch, open(scratch, "wb") as file:
             model.save(file, exclude=NOT_SAVED)
-        scratch.replace(path)
     except OSError as error:
         raise CheckpointError(
             f"{path} could not be written: {error}; {advice_on(error, path.parent)}, and start the "
             "run again"
         ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -171,10 +156,9 @@ def pooled_replay(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
         yield {}
         return
     from rookery.sb3.shared_buffer import DistributedReplayBuffer
-    from rookery.sharing.registry import create_distributed_registry
+    from rookery.sharing.registry import open_pool
 
-    largest = max(POOL_ROWS, config.replay.capacity)
-    registry = create_distributed_registry(largest, path=sharing.pool)
+    registry = open_pool(config)
     try:
         buffer_id = registry.register_buffer(
             run_id=run_id, algorithm=name, reward_tag=sharing.reward_tag, env=config.env.id
@@ -196,10 +180,7 @@ def sharing_metrics(model: BaseAlgorithm) -> dict[str, float]:
     Returns an empty dict if the model's replay buffer is not one of Rookery's.
     """
     replay: Any = getattr(model, "replay_buffer", None)
-    if not hasattr(replay, "get_stats"):
-        return {}
-    stats = replay.get_stats()
-    return {name: float(stats[key]) for name, key in SHARING_METRICS.items() if key in stats}
+    return sample_counts.sharing_metrics(replay.get_stats()) if hasattr(replay, "get_stats") else {}
 
 
 def logged_values(model: BaseAlgorithm) -> dict[str, float]:

@@ -14,6 +14,8 @@ SB3:
 """
 
 import warnings
+from abc import abstractmethod
+from collections import defaultdict
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -26,6 +28,7 @@ from stable_baselines3.sac.sac import SAC
 from stable_baselines3.td3.td3 import TD3
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from rookery.errors import ConfigError
 from rookery.replay.ring import Ring
@@ -170,6 +173,26 @@ class PrioritizedDistributedReplayBuffer(DistributedReplayBuffer):
 class _Weighted(OffPolicyAlgorithm):
     """Base class of prioritized DQN, TD3 and SAC: samples weighted batches, updates priorities."""
 
+    @abstractmethod
+    def _optimizers(self) -> list[Optimizer]: ...
+
+    @abstractmethod
+    def _learn(self, batch: PrioritizedSamples, step: int) -> dict[str, float]:
+        """Takes gradient step number `step` of a call of `train`; returns the values to log."""
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """Takes gradient steps on importance-weighted batches, and updates their priorities."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self._optimizers())
+        logged: defaultdict[str, list[float]] = defaultdict(list)
+        for step in range(gradient_steps):
+            for name, value in self._learn(self._batch(batch_size), step).items():
+                logged[name].append(value)
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        for name, values in logged.items():
+            self.logger.record(f"train/{name}", np.mean(values))
+
     def _setup_model(self) -> None:
         if self.replay_buffer_class is None:
             self.replay_buffer_class = PrioritizedDistributedReplayBuffer
@@ -200,25 +223,14 @@ class _Weighted(OffPolicyAlgorithm):
         td_error = cast(Tensor, error).flatten().cpu().numpy()  # waits for the device
         self._priorities.update_priorities(batch.rows, td_error)
 
-    def _log_means(self, **means: list[float]) -> None:
-        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        for name, values in means.items():
-            if values:
-                self.logger.record(f"train/{name}", np.mean(values))
-
 
 class PrioritizedDQN(_Weighted, DQN):
     """SB3's DQN with prioritized replay."""
 
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Takes gradient steps on importance-weighted batches, and updates their priorities."""
-        self.policy.set_training_mode(True)
-        self._update_learning_rate(self.policy.optimizer)
-        losses = [self._learn(self._batch(batch_size)) for _ in range(gradient_steps)]
-        self._n_updates += gradient_steps
-        self._log_means(loss=losses)
+    def _optimizers(self) -> list[Optimizer]:
+        return [self.policy.optimizer]
 
-    def _learn(self, batch: PrioritizedSamples) -> float:
+    def _learn(self, batch: PrioritizedSamples, step: int) -> dict[str, float]:
         with torch.no_grad():
             best = self.q_net_target(batch.next_observations).max(dim=1).values.reshape(-1, 1)
             target = _target(batch, best)
@@ -229,26 +241,21 @@ class PrioritizedDQN(_Weighted, DQN):
         torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
         self.policy.optimizer.step()
         self._update_priorities(batch, target, q)
-        return loss.item()
+        return {"loss": loss.item()}
 
 
 class PrioritizedTD3(_Weighted, TD3):
     """SB3's TD3 with prioritized replay; with DDPG's settings it is DDPG."""
 
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Takes gradient steps on importance-weighted batches, and updates their priorities."""
-        self.policy.set_training_mode(True)
-        self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
-        critic_losses: list[float] = []
-        actor_losses: list[float] = []
-        for _ in range(gradient_steps):
-            self._n_updates += 1
-            batch = self._batch(batch_size)
-            critic_losses.append(self._learn_critic(batch))
-            if self._n_updates % self.policy_delay == 0:
-                actor_losses.append(self._learn_actor(batch))
-                self._update_targets()
-        self._log_means(actor_loss=actor_losses, critic_loss=critic_losses)
+    def _optimizers(self) -> list[Optimizer]:
+        return [self.actor.optimizer, self.critic.optimizer]
+
+    def _learn(self, batch: PrioritizedSamples, step: int) -> dict[str, float]:
+        losses = {"critic_loss": self._learn_critic(batch)}
+        if (self._n_updates + step + 1) % self.policy_delay == 0:
+            losses["actor_loss"] = self._learn_actor(batch)
+            self._update_targets()
+        return losses
 
     def _learn_critic(self, batch: PrioritizedSamples) -> float:
         with torch.no_grad():
@@ -278,29 +285,12 @@ class PrioritizedTD3(_Weighted, TD3):
 class PrioritizedSAC(_Weighted, SAC):
     """SB3's SAC with prioritized replay."""
 
-    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Takes gradient steps on importance-weighted batches, and updates their priorities."""
-        self.policy.set_training_mode(True)
-        learned = self.ent_coef_optimizer
-        optimizers = [self.actor.optimizer, self.critic.optimizer]
-        self._update_learning_rate(optimizers + ([learned] if learned is not None else []))
-        losses: dict[str, list[float]] = {
-            "ent_coef": [],
-            "actor_loss": [],
-            "critic_loss": [],
-            "ent_coef_loss": [],
-        }
-        for step in range(gradient_steps):
-            for name, value in self._learn(self._batch(batch_size)).items():
-                losses[name].append(value)
-            if step % self.target_update_interval == 0:
-                polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
-                polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
-        self._n_updates += gradient_steps
-        self._log_means(**losses)
+    def _optimizers(self) -> list[Optimizer]:
+        learned = [] if self.ent_coef_optimizer is None else [self.ent_coef_optimizer]
+        return [self.actor.optimizer, self.critic.optimizer, *learned]
 
-    def _learn(self, batch: PrioritizedSamples) -> dict[str, float]:
-        """Takes one gradient step on temperature, critic and actor; returns the losses by name.
+    def _learn(self, batch: PrioritizedSamples, step: int) -> dict[str, float]:
+        """Takes one gradient step on temperature, critic and actor.
 
         As in SB3, the action for the actor's loss is sampled before all three updates.
         """
@@ -313,6 +303,9 @@ class PrioritizedSAC(_Weighted, SAC):
         q = _lowest(self.critic(batch.observations, action))
         loss = (temperature * log_prob - q).mean()
         _step(self.actor.optimizer, loss)
+        if step % self.target_update_interval == 0:
+            polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
+            polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
         return {**losses, "actor_loss": loss.item(), "ent_coef": temperature.item()}
 
     def _learn_temperature(self, log_prob: Tensor) -> tuple[Tensor, dict[str, float]]:
@@ -358,7 +351,7 @@ def _squared(batch: PrioritizedSamples, target: Tensor, estimates: tuple[Tensor,
     return torch.stack([_mean(batch, (q - target).square()) for q in estimates]).sum()
 
 
-def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+def _step(optimizer: Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()

@@ -6,16 +6,14 @@ SB3's model.zip instead of checkpoints, and cannot be resumed.
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+import torch
 
 from rookery.config.schema import SB3_OFF_POLICY, Config
 from rookery.envs.make import Factory
-from rookery.evaluation.backend import Callback
-from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSnapshot
 from rookery.event import (
     Collected,
@@ -28,37 +26,30 @@ from rookery.event import (
     Warned,
 )
 from rookery.networks.named_arrays import arrays_of, load_arrays
-from rookery.report.metrics.meter import Meter
-from rookery.runtime.signals import Interrupts
+from rookery.sb3 import models
 from rookery.sb3.backend import MODEL
-from rookery.training.run import BaseRun
+from rookery.sb3.learn_iterator import LearnIterator
+from rookery.sharing.registry import run_id_of
+from rookery.training.run import BaseRun, RunContext
 from rookery.types import Array
-
-if TYPE_CHECKING:
-    import torch
-
-    from rookery.sb3.learn_iterator import LearnIterator
 
 
 def prepare(
     config: Config,
     factory: Factory | None,
-    device: "torch.device",
+    device: torch.device,
     run_dir: Path,
     stack: contextlib.ExitStack,
-) -> "LearnIterator":
+) -> LearnIterator:
     """Makes the environments and SB3's model; returns the model's `learn()` as an iterator.
 
     `stack` closes the environments and the iterator at the end of the run.
     """
-    from rookery.sb3 import models
-    from rookery.sb3.learn_iterator import LearnIterator
-
     envs = models.environments(config, factory, config.sb3.envs)
     stack.callback(envs.close)
     models.refuse_masks(config, envs)
     models.refuse_what_cannot_fit(config, envs)
-    replay = stack.enter_context(models.pooled_replay(config, _run_id(run_dir)))
+    replay = stack.enter_context(models.pooled_replay(config, run_id_of(run_dir.absolute().name)))
     capacity, seed = config.replay.capacity, config.run.seed
     model = models.build(config, envs, capacity=capacity, device=device, seed=seed, replay=replay)
     learning = LearnIterator(model, config)
@@ -66,34 +57,11 @@ def prepare(
     return learning
 
 
-def _run_id(run_dir: Path) -> str:
-    """Returns the run's id in a pool of shared replay buffers, made from its folder's name."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", run_dir.absolute().name)[:80].lstrip("._-") or "run"
-
-
 class Sb3Run(BaseRun):
     """A run of an SB3 algorithm; iterating over `events()` trains it."""
 
-    def __init__(
-        self,
-        learning: "LearnIterator",
-        *,
-        run_dir: Path,
-        evaluation_client: EvaluationClient,
-        meter: Meter,
-        interrupts: Interrupts,
-        callbacks: Sequence[Callback] = (),
-        about: dict[str, Any] | None = None,
-    ):
-        super().__init__(
-            learning.config,
-            run_dir=run_dir,
-            evaluation_client=evaluation_client,
-            meter=meter,
-            interrupts=interrupts,
-            callbacks=callbacks,
-            about=about,
-        )
+    def __init__(self, learning: LearnIterator, context: RunContext):
+        super().__init__(learning.config, context)
         self.learning, self.model = learning, learning.model
         self._began = 0.0
         self._last_snapshots: list[EvaluationSnapshot] = []  # taken when `run.env_steps` were over
@@ -161,16 +129,14 @@ class Sb3Run(BaseRun):
         return ((Reason.MINUTES, self.meter.wall_s / 60, self.config.run.minutes),)
 
     def _logged(self, counters: Counters) -> Iterator[Event]:
-        from rookery.sb3 import models
-
         self._written = counters
-        batch = getattr(self.model, "batch_size", 0)
+        sampled = counters.learner_steps * getattr(self.model, "batch_size", 0)
         event = self.meter.logged(
             counters,
-            replay_fill=models.replay_fill(self.model),
-            samples_per_insert=counters.learner_steps * batch / max(1, counters.env_steps),
-            version=counters.learner_steps,
-            extra={
+            counters.learner_steps,
+            {
+                "replay/fill": models.replay_fill(self.model),
+                "replay/samples_per_insert": sampled / max(1, counters.env_steps),
                 "rollout/exploration_rate": None,  # algorithms with action noise have none
                 **models.logged_values(self.model),
                 **models.sharing_metrics(self.model),
@@ -207,12 +173,10 @@ class Sb3Run(BaseRun):
         ended = self.reason in (Reason.INTERRUPTED, Reason.TERMINATED) or self.winner is not None
         for snapshot in () if ended else self._last_snapshots:
             if snapshot.counters.env_steps < self.counters.env_steps:
-                yield from self._submit_snapshot(snapshot)
+                yield from self._submit(snapshot)
         yield from super()._evaluate_the_end()
 
     def _save(self, counters: Counters) -> Iterator[Event]:
-        from rookery.sb3 import models
-
         if self.winner is not None:
             load_arrays(self.model.policy, self.winner.arrays)
         models.save(self.model, self.run_dir / MODEL)

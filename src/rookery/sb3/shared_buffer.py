@@ -18,7 +18,7 @@ are normalised in the same way.
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,18 +31,27 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, RegistryError, RookeryError
-from rookery.replay.ring import COMMITTED, RESERVED, Ring, Schema, obs_column, paired_schema
+from rookery.replay.ring import (
+    COMMITTED,
+    RESERVED,
+    Column,
+    Ring,
+    Schema,
+    obs_column,
+    paired_schema,
+)
 from rookery.replay.shared_memory import post
 from rookery.sharing.argument_types import is_number, is_whole
-from rookery.sharing.borrowed_rows import BorrowedRows, Lender
+from rookery.sharing.borrowed_rows import BorrowedRows, Lender, Returns
 from rookery.sharing.borrower import Borrower, refuse_ratio
-from rookery.sharing.compatibility import Terms, terms_of
+from rookery.sharing.compatibility import terms_of
 from rookery.sharing.registry import Registry
+from rookery.sharing.sample_counts import SampleCounts
 from rookery.types import ActionSpec, Array, Rows
 
 VOID = np.nan  # `done` of a row that must not be sampled
 ARRAYS = {"action": "actions", "reward": "rewards", "done": "dones", "timeout": "timeouts"}
-_HANDLES = ("_ring", "_borrower", "_release", "_columns")  # not pickled
+_HANDLES = ("_ring", "_borrower", "_release", "_columns", "_sampled")  # not pickled
 
 
 class DistributedReplayBuffer(ReplayBuffer):
@@ -160,29 +169,26 @@ class DistributedReplayBuffer(ReplayBuffer):
         """Initializes the attributes that are not pickled, at construction and after unpickling."""
         self._ring: Ring | None = None
         self._borrower: Borrower | None = None
-        self._release: Callable[[], object] = _nothing
-        self._columns = dict(_flat(self._stored()))
+        self._release: weakref.finalize[..., DistributedReplayBuffer] | None = None
+        self._columns = _flat(self._stored())
+        self._sampled = _obs_and_action(self._schema())
         self._stock = _sb3_gather(self.observation_space, self.n_steps)
         self._is_discrete = isinstance(self.observation_space, spaces.Discrete)
 
     def _stored(self) -> dict[str, Array]:
         """Returns the buffer's arrays by column name, each [buffer_size, n_envs, ...]."""
-        now: Any = self.observations
-        then: Any = getattr(self, "next_observations", {})  # missing with optimize_memory_usage
-        if not isinstance(now, dict):
-            now, then = {"": now}, {} if isinstance(then, dict) else {"": then}
+        now = self.observations
+        then = getattr(self, "next_observations", {})  # missing with optimize_memory_usage
         return {
-            **{obs_column(key): array for key, array in now.items()},
-            **{f"next_{obs_column(key)}": array for key, array in then.items()},
+            **{obs_column(key): array for key, array in _leaves(now).items()},
+            **{f"next_{obs_column(key)}": array for key, array in _leaves(then).items()},
             **{name: getattr(self, attribute) for name, attribute in ARRAYS.items()},
         }
 
     def _schema(self) -> Schema:
-        shape: Any = self.obs_shape
-        leaves = shape if isinstance(shape, dict) else {"": shape}
-        kinds = {key: str(self._columns[obs_column(key)].dtype) for key in leaves}
+        leaves = _leaves(self.observations)
         return paired_schema(
-            {key: (tuple(leaf), kinds[key]) for key, leaf in leaves.items()},
+            {key: (array.shape[2:], str(array.dtype)) for key, array in leaves.items()},
             ((self.action_dim,), str(self.actions.dtype)),
         )
 
@@ -202,17 +208,21 @@ class DistributedReplayBuffer(ReplayBuffer):
             )
         note = registry.note(buffer_id)
         schema = self._schema()
-        terms = _terms(schema, self.observation_space, self.action_space, note)
+        terms = terms_of(
+            schema,
+            _action_spec(self.action_space),
+            reward={"scale": 1.0, "clip": None, "tag": note["reward_tag"]},
+            env=note["env"],
+            space=str(self.observation_space),
+        )
         ring = registry.attach(buffer_id, terms, schema, self.capacity, stride=self.n_envs)
-        columns = {column.name: column for column in schema}
         self._ring, self._borrower = (
             ring,
             Borrower(
                 registry,
                 buffer_id,
                 [Lender(buffer_id, ring)],
-                [column for name, column in columns.items() if name.partition(".")[0] == "obs"],
-                columns["action"],
+                *self._sampled,
                 strategy=self.sample_strategy,
                 ratio=self.cross_sample_ratio,
                 seed=self._seed,
@@ -252,25 +262,22 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._lending = True
 
     def _use(self, arrays: Mapping[str, Array]) -> None:
-        shape: Any = self.obs_shape
+        keys, is_dict = _leaves(self.obs_shape), isinstance(self.observation_space, spaces.Dict)
         for attribute, before in (("observations", ""), ("next_observations", "next_")):
-            leaves = (
-                {key: arrays[before + obs_column(key)] for key in shape}
-                if isinstance(shape, dict)
-                else arrays[before + obs_column("")]
-            )
-            setattr(self, attribute, leaves)
+            leaves = {key: arrays[before + obs_column(key)] for key in keys}
+            setattr(self, attribute, leaves if is_dict else leaves[""])
         for name, attribute in ARRAYS.items():
             setattr(self, attribute, arrays[name])
-        self._columns = dict(_flat(arrays))
+        self._columns = _flat(arrays)
 
     def close(self) -> None:
         """Leaves the pool of shared buffers; this buffer keeps a copy of its transitions."""
         if self._lending:
             self._lending = False
             self._use({name: array.copy() for name, array in self._stored().items()})
-        self._release()
-        self._ring = self._borrower = None
+        if self._release is not None:
+            self._release()
+        self._ring = self._borrower = self._release = None
 
     # --- rows
 
@@ -297,22 +304,15 @@ class DistributedReplayBuffer(ReplayBuffer):
             ring.beat()
         self._written = after
 
-    def _put(
-        self,
-        obs: Any,
-        next_obs: Any,
-        action: Array,
-        reward: Array,
-        done: Array,
-        infos: list[dict[str, Any]],
-    ) -> None:
+    def _put(self, *step: Any) -> None:
         """Writes one transition of every environment into the arrays at the write position.
 
         The values are those that SB3's `add` writes, with fewer copies.
         """
         if self.optimize_memory_usage:
-            super().add(obs, next_obs, action, reward, done, infos)
+            super().add(*step)
             return
+        obs, next_obs, action, reward, done, infos = step
         pos = self.pos
         self._put_obs(self.observations, obs)
         self._put_obs(self.next_observations, next_obs)
@@ -372,22 +372,11 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._local_samples += batch
             return None
         scale, clip = _reward_terms(env)
-        return self._borrower.borrow(
-            batch, n_step=self.n_steps, gamma=self.gamma, reward_scale=scale, reward_clip=clip
-        )
+        return self._borrower.borrow(batch, Returns(self.n_steps, self.gamma, scale, clip))
 
     def _blank(self, batch: int) -> BorrowedRows:
         """Returns uninitialized arrays for a batch that gets only transitions of this run."""
-        empty = {
-            name: np.empty((batch, *column.shape[1:]), dtype=column.dtype)
-            for name, column in self._columns.items()
-        }
-        obs = {name[4:]: array for name, array in empty.items() if name.startswith("obs")}
-        then = {name[9:]: array for name, array in empty.items() if name.startswith("next_obs")}
-        lender = np.empty(batch, dtype=np.int64)
-        return BorrowedRows(
-            obs, empty["action"], empty["reward"], empty["done"], then, lender, 0, 0, 0, 0
-        )
+        return BorrowedRows.blank(*self._sampled, batch)
 
     def _samples(self, borrowed: BorrowedRows, slots: Rows, env: VecNormalize | None) -> Any:
         """Completes a batch with this run's transitions at array indices `slots`; returns tensors.
@@ -445,8 +434,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def _tensor(self, array: Any) -> Any:
         if isinstance(array, dict):
             return {key: self._tensor(leaf) for key, leaf in array.items()}
-        tensor = torch.from_numpy(array)
-        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+        return self.to_torch(array, copy=False)
 
     # --- statistics
 
@@ -465,18 +453,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         return own if own or self._ring is None else _count_valid_rows(self._ring)
 
     def _local_stats(self) -> dict[str, Any]:
-        rows = self._local_samples
-        return {
-            "local_samples": rows,
-            "distributed_samples": 0,
-            "total_samples": rows,
-            "distributed_ratio": 0.0,
-            "num_shared_buffers": 0,
-            "short_samples": 0,
-            "overtaken_samples": 0,
-            "by_peer": {},
-            "refused": {},
-        }
+        counts = SampleCounts()
+        counts.local = self._local_samples
+        return counts.stats()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name not in _HANDLES}
@@ -501,13 +480,15 @@ def _refuse_unknown(unknown: Mapping[str, object]) -> None:
         )
 
 
-def _nothing() -> None:
-    """Does nothing; called in place of the release of shared memory if the buffer uses none."""
-
-
 def _close(borrower: Borrower, ring: Ring) -> None:
     borrower.close()
     ring.close()
+
+
+def _obs_and_action(schema: Schema) -> tuple[list[Column], Column]:
+    """Returns the columns of the observation's leaves, and that of the action."""
+    leaves = [column for column in schema if column.name.partition(".")[0] == "obs"]
+    return leaves, next(column for column in schema if column.name == "action")
 
 
 def _invalidate_rows(ring: Ring) -> int:
@@ -529,10 +510,17 @@ def _count_valid_rows(ring: Ring) -> int:
     return int(np.count_nonzero(~np.isnan(written)))
 
 
-def _flat(arrays: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Yields views of arrays [buffer_size, n_envs, ...] as [buffer_size * n_envs, ...], by name."""
-    for name, array in arrays.items():
-        yield name, array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+def _leaves(value: Any) -> dict[str, Any]:
+    """Returns the parts of a Dict observation by key; any other observation has the key ""."""
+    return value if isinstance(value, dict) else {"": value}
+
+
+def _flat(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns views of arrays [buffer_size, n_envs, ...] as [buffer_size * n_envs, ...]."""
+    return {
+        name: array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+        for name, array in arrays.items()
+    }
 
 
 def _sb3_gather(space: spaces.Space[Any], n_steps: int) -> Any:
@@ -567,21 +555,6 @@ def _reward_terms(env: VecNormalize | None) -> tuple[float, float]:
     if env is None or not env.norm_reward:
         return 1.0, np.inf
     return float(1.0 / np.sqrt(env.ret_rms.var + env.epsilon)), float(env.clip_reward)
-
-
-def _terms(
-    schema: Schema,
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
-    note: Mapping[str, Any],
-) -> Terms:
-    return terms_of(
-        schema,
-        _action_spec(action_space),
-        reward={"scale": 1.0, "clip": None, "tag": note["reward_tag"]},
-        env=note["env"],
-        space=str(observation_space),
-    )
 
 
 def _action_spec(space: spaces.Space[Any]) -> ActionSpec:

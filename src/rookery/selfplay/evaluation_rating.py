@@ -32,7 +32,7 @@ class SnapshotRater:
 
     def __init__(self, config: Config, factory: Factory | None = None):
         self._anchors, self._seats = anchors(config, factory), PlayerFactory(config, factory)
-        self._games = games_of(config, factory)(TABLES)
+        self._games = games_of(config, TABLES, factory)
         self._between = table(
             self._games, self._anchors, KNOWN, seeding.generator(0, Role.EVALUATOR)
         )

@@ -44,17 +44,9 @@ class HumanGame:
         self._space = games.action_space
         self.seat, self._earned = 0, np.zeros(games.seats)
 
-    @property
-    def name(self) -> str:
-        return self.games.name
-
-    @property
-    def seats(self) -> int:
-        return self.games.seats
-
     def begin(self, seat: int | None = None) -> None:
         """Starts a new game; `seat` is the person's player number, from 0 (default: random)."""
-        self.seat = int(self._rng.integers(self.seats)) if seat is None else seat
+        self.seat = int(self._rng.integers(self.games.seats)) if seat is None else seat
         self._earned[:] = 0.0
         self.games.reset(TABLE, self._rng)
 
@@ -89,7 +81,7 @@ class HumanGame:
         Returns the other players' moves as text, by player number (seat).
         """
         due = np.flatnonzero(self.games.due[0]).tolist()
-        actions: Array = np.full((1, self.seats), self._space.start, dtype=np.int64)
+        actions: Array = np.full((1, self.games.seats), self._space.start, dtype=np.int64)
         replies: dict[int, str] = {}
         for seat in due:
             own = seat == self.seat
@@ -115,7 +107,7 @@ class HumanGame:
 
     def _drawn(self, seat: int) -> str:
         obs = self._looked(seat)
-        board = plugins.names("text_boards").get(self.name)
+        board = plugins.names("text_boards").get(self.games.name)
         if board is None:
             return described(obs)
         text: str = plugins.load(board)({name: leaf[0] for name, leaf in obs.items()}, seat)
@@ -149,7 +141,7 @@ def open_table(
     if opponent is None:
         opponent = PlayerFactory(config, factory).player(find(run_dir, against).read())
     rng = seeding.generator(seed, Role.EVALUATOR, index=1)  # a ladder uses index 0
-    return HumanGame(games_of(config, factory)(1), opponent, rng)
+    return HumanGame(games_of(config, 1, factory), opponent, rng)
 
 
 def described(obs: Any) -> str:

@@ -32,18 +32,6 @@ NAMES = {Who.RANDOM: "random", Who.SCRIPTED: "scripted", Who.LATEST: "latest"}
 
 
 @dataclass
-class GameRecord:
-    """Results of a run's recent games against one self-play opponent."""
-
-    points: deque[float]
-
-    @property
-    def rate(self) -> float:
-        """The run's win rate, shrunk towards 1/2 while there are few games; a draw counts half."""
-        return (sum(self.points) + PRIOR / 2) / (len(self.points) + PRIOR)
-
-
-@dataclass
 class OpponentManager:
     """Self-play opponents of a run, in the learner process.
 
@@ -55,7 +43,7 @@ class OpponentManager:
     store: SnapshotStore
     snapshots: list[int] = field(default_factory=list)  # versions, oldest first
     dropped: list[int] = field(default_factory=list)  # versions still on disk
-    records: dict[int, GameRecord] = field(default_factory=dict)
+    records: dict[int, deque[float]] = field(default_factory=dict)  # points of recent games
     games: int = 0  # finished games against all opponents
     league_seen: list[list[int]] = field(default_factory=list)  # rivals, at the last updates
 
@@ -108,15 +96,16 @@ class OpponentManager:
         self.records.pop(who, None)
 
     def record(self, who: int, points: float) -> None:
-        found = self.records.get(who)
-        if found is None:
-            found = self.records[who] = GameRecord(deque(maxlen=self.config.memory))
-        found.points.append(points)
+        self.records.setdefault(who, deque(maxlen=self.config.memory)).append(points)
         self.games += 1
 
     def rate(self, who: int) -> float:
-        """Returns the run's win rate against an opponent, 0.5 before the first game."""
-        return self.records[who].rate if who in self.records else 0.5
+        """Returns the run's win rate against an opponent; a draw counts half.
+
+        It is 0.5 before the first game, and shrunk towards 0.5 while there are few games.
+        """
+        points = self.records.get(who, ())
+        return (sum(points) + PRIOR / 2) / (len(points) + PRIOR)
 
     def rivals(self) -> list[Rival]:
         """Returns the weight snapshots that may be opponents now, with the run's win rates.
@@ -124,10 +113,9 @@ class OpponentManager:
         The kinds of opponent `past` and `prioritized` are sampled from these snapshots.
         """
         own = self.snapshots[-self.config.newest :] if self.config.newest else self.snapshots
-        return [Rival(who, self.rate(who)) for who in (*self._own_rivals(own), *self.league_rivals)]
-
-    def _own_rivals(self, own: Sequence[int]) -> Sequence[int]:
-        return () if self.config.league and self.config.part is Part.EXPLOITER else own
+        if self.config.league and self.config.part is Part.EXPLOITER:
+            own = []
+        return [Rival(who, self.rate(who)) for who in (*own, *self.league_rivals)]
 
     def _update_league(self, like: Mapping[str, Array]) -> None:
         """Chooses weight snapshots of other runs as opponents, and copies their files.
@@ -176,7 +164,7 @@ class OpponentManager:
             "snapshots": list(self.snapshots),
             "buried": list(self.dropped),
             "looks": [list(look) for look in self.league_seen],
-            "records": [[who, list(record.points)] for who, record in self.records.items()],
+            "records": [[who, list(points)] for who, points in self.records.items()],
             "games": self.games,
             "about": {str(who): self.store.about(who) for who in self._in_use()},
         }
@@ -195,8 +183,7 @@ class OpponentManager:
         self.snapshots, self.dropped = list(numbers["snapshots"]), list(numbers["buried"])
         self.league_seen = [list(look) for look in numbers.get("looks", ())]
         self.records = {
-            int(who): GameRecord(deque(points, maxlen=self.config.memory))
-            for who, points in numbers["records"]
+            int(who): deque(points, maxlen=self.config.memory) for who, points in numbers["records"]
         }
         self.games = numbers["games"]
         for who in (*self.store.versions(), *self.store.league_copies()):

@@ -67,30 +67,26 @@ class SnapshotStore:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         _write(self.path(who), weights, about)
-        if self.league is not None and not who >> TAG_BITS:
+        if published := self._published(who):
             with contextlib.suppress(OSError):  # the pool may be removed or full
-                self.league.mkdir(mode=0o700, exist_ok=True)
-                _copy(self.path(who), self._shown(who))
+                published.parent.mkdir(mode=0o700, exist_ok=True)
+                _copy(self.path(who), published)
 
     def drop(self, who: int) -> None:
         self.path(who).unlink(missing_ok=True)
-        if self.league is not None and not who >> TAG_BITS:
-            self._shown(who).unlink(missing_ok=True)
+        if published := self._published(who):
+            published.unlink(missing_ok=True)
 
     def weights(self, who: int) -> dict[str, Array]:
         """Reads the weights of the weight snapshot (past policy) with the id `who`.
 
         Raises `CheckpointError` if the file cannot be read.
         """
-        path = self.path(who)
-        try:
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"the snapshot {path} cannot be read ({error}); restore it from a copy, or resume "
-                "from a checkpoint, which has all snapshots in use; if a game takes longer than "
-                "several snapshots, raise selfplay.snapshot_period"
-            ) from error
+        return read_weights(
+            self.path(who),
+            "resume from a checkpoint, which has all snapshots in use; if a game takes longer than "
+            "several snapshots, raise selfplay.snapshot_period",
+        )
 
     def about(self, who: int) -> dict[str, int]:
         """Returns a weight snapshot's metadata: version, learner_steps, env_steps."""
@@ -116,7 +112,11 @@ class SnapshotStore:
         The other runs are those of the league, which play against each other. Returns an empty list
         outside of a league.
         """
-        names = (FOREIGN.fullmatch(name) for name in self._league_names())
+        try:
+            files = sorted(os.listdir(self.league)) if self.league is not None else []
+        except FileNotFoundError:  # no snapshot was published yet, or the pool is gone
+            return []
+        names = (FOREIGN.fullmatch(name) for name in files)
         return [
             LeagueSnapshot(int(name[2]) << TAG_BITS | int(name[3]), Part(name[1]))
             for name in names
@@ -140,17 +140,11 @@ class SnapshotStore:
             return False
         return path.exists()
 
-    def _league_names(self) -> list[str]:
-        if self.league is None:
-            return []
-        try:
-            return sorted(os.listdir(self.league))
-        except FileNotFoundError:  # no snapshot was published yet, or the pool is gone
-            return []
-
-    def _shown(self, version: int) -> Path:
-        assert self.league is not None
-        return self.league / _shown(self.part, self.tag, version)
+    def _published(self, who: int) -> Path | None:
+        """Returns the path at which the league finds a snapshot; None for other runs' snapshots."""
+        if self.league is None or who >> TAG_BITS:
+            return None
+        return self.league / _shown(self.part, self.tag, who)
 
 
 def snapshots(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -161,6 +155,26 @@ def snapshots(folder: Path) -> Iterator[tuple[int, Path]]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if name := NAME.fullmatch(path.name):
             yield int(name[1]), path
+
+
+def read_weights(path: Path, advice: str = "remove the file") -> dict[str, Array]:
+    """Returns the weights in a weight snapshot's file; raises `CheckpointError` as `reading`."""
+    with reading(path, advice):
+        return load_file(path)
+
+
+@contextlib.contextmanager
+def reading(path: Path, advice: str = "remove the file") -> Iterator[None]:
+    """Context that raises `CheckpointError` if the weight snapshot cannot be read.
+
+    `advice` is what to do without a copy of its file.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"the snapshot {path} cannot be read ({error}); restore it from a copy, or {advice}"
+        ) from error
 
 
 def about(path: Path) -> dict[str, int]:

@@ -1,13 +1,12 @@
 """Ladder: a tournament of a run's weight snapshots that gives every player an Elo rating.
 
     ladder = climb(Path("runs/a"), games=100, seed=0, snapshots=12)
-    ladder.answer(); ladder_chart.write(path, ladder.chart())
+    ladder.answer(); ladder_page(ladder.chart()).html()
 
 The random player, with 0 Elo, and the game's scripted player take part as fixed references
 (anchors).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
@@ -25,7 +24,7 @@ from rookery.envs.make import Factory, make
 from rookery.envs.turn_based.game import Games, Player
 from rookery.errors import ConfigError
 from rookery.seeding import Role
-from rookery.selfplay.ladder_chart import Chart, ChartEntry, remarks
+from rookery.selfplay.ladder_chart import ChartEntry, LadderChart, remarks
 from rookery.selfplay.match import TABLES, RandomPlayer, table
 from rookery.selfplay.opponent_seats import scripted
 from rookery.selfplay.rating import Cycles, Ratings, Results, cycles, rate, spearman
@@ -97,10 +96,10 @@ class Ladder:
             "sure_cycles": _cycles_dict(self.cycles(SURE)),
         }
 
-    def chart(self) -> Chart:
+    def chart(self) -> LadderChart:
         """Returns the data of the tournament's chart: Elo ratings and pay-off matrix."""
         players = range(len(self.results.names))
-        return Chart(
+        return LadderChart(
             title=f"{self.game}: {len(players)} players, {self.games} games for each pair",
             entries=[self._entry(i) for i in players],
             share=[[self._share(i, j) for j in players] for i in players],
@@ -154,7 +153,7 @@ def climb(
     players: dict[str, Player] = dict(anchors(config, factory))
     chosen, seats = picked(run_dir, snapshots), PlayerFactory(config, factory)
     players |= {snapshot.name: seats.player(snapshot.read()) for snapshot in chosen}
-    tables = games_of(config, factory)(min(games, TABLES))
+    tables = games_of(config, min(games, TABLES), factory)
     try:
         results = table(tables, players, games, seeding.generator(seed, Role.EVALUATOR))
     finally:
@@ -180,14 +179,10 @@ def spread(count: int, most: int) -> Rows:
     return np.rint(np.linspace(count - 1, 0, most)).astype(np.int64)[::-1]
 
 
-def games_of(config: Config, factory: Factory | None = None) -> Callable[[int], Games]:
-    """Returns a function that makes `num` parallel games of the kind that a run trains on."""
-
-    def made(num: int) -> Games:
-        games: Games = _seated(config, num, factory).tables.games
-        return games
-
-    return made
+def games_of(config: Config, num: int, factory: Factory | None = None) -> Games:
+    """Makes `num` parallel games of the kind that a run trains on."""
+    games: Games = _seated(config, num, factory).tables.games
+    return games
 
 
 def anchors(config: Config, factory: Factory | None = None) -> dict[str, Player]:

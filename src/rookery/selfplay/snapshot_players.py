@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from rookery.actors.policy import InferencePolicy, Recipe
 from rookery.algorithms import Algorithm
@@ -27,7 +25,7 @@ from rookery.envs.turn_based.game import MASK, among
 from rookery.envs.turn_based.tables import count
 from rookery.errors import CheckpointError, ConfigError
 from rookery.networks.forward import tensors
-from rookery.selfplay.snapshot_files import FOLDER, about, snapshots
+from rookery.selfplay.snapshot_files import FOLDER, about, read_weights, reading, snapshots
 from rookery.types import Array, Bools, EnvSpec, Floats
 
 CHECKPOINTS = {"latest": "last", "best": "best"}  # name of the player → its checkpoint
@@ -80,30 +78,15 @@ def find(run_dir: Path, name: str) -> PolicySnapshot:
 
 
 def _taken(path: Path) -> PolicySnapshot:
-    try:
+    with reading(path):
         metadata = about(path)
         return PolicySnapshot(
             name=f"v{metadata['version']}",
             version=metadata["version"],
             learner_steps=metadata["learner_steps"],
             env_steps=metadata["env_steps"],
-            read=partial(_read, path),
+            read=partial(read_weights, path),
         )
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise _broken(path, error) from error
-
-
-def _read(path: Path) -> dict[str, Array]:
-    try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise _broken(path, error) from error
-
-
-def _broken(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"the snapshot {path} cannot be read ({error}); restore it from a copy, or remove the file"
-    )
 
 
 class PlayerFactory:

@@ -1,9 +1,11 @@
-"""Many updates become one: a row of the table each.
+"""Many updates become one: as a running sum where the rule allows, else from all of them.
 
-    update = aggregate(Aggregation.MEDIAN, updates, weights)   # [K, P], [K] → [P]
+    gathered = gather(Aggregation.MEDIAN, size, Liars())
+    gathered.add("a", update, weight)   # [P]
+    gathered.combined()                 # [P]
 
-`average`, `sum` and the weighted ones do whatever a single liar wants, if it lies loudly enough.
-The last three do not, up to so many liars:
+`average`, `sum` and the weighted rules do what a single liar wants, if it lies loudly enough. The
+last three do not, up to so many liars:
 
 | rule | liars of K |
 |---|---|
@@ -15,12 +17,16 @@ The last three do not, up to so many liars:
 import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from rookery.errors import ProtocolError
-from rookery.types import Floats
+from rookery.types import Array, Floats
+
+BLOCK = 1 << 16  # entries of all votes that are compared at once, at least
+Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
 class Aggregation(StrEnum):
@@ -28,15 +34,11 @@ class Aggregation(StrEnum):
 
     AVERAGE = "average"
     SUM = "sum"
-    WEIGHTED = "weighted"  # by what workers say of themselves
+    WEIGHTED = "weighted"  # by what workers report of themselves
     FEDERATED = "federated"  # by their number of samples, McMahan et al. 2017
     MEDIAN = "median"
     TRIMMED_MEAN = "trimmed_mean"
     KRUM = "krum"
-
-
-ROBUST = frozenset({Aggregation.MEDIAN, Aggregation.TRIMMED_MEAN, Aggregation.KRUM})
-WEIGHTED = frozenset({Aggregation.WEIGHTED, Aggregation.FEDERATED})
 
 
 class Liars(NamedTuple):
@@ -46,22 +48,85 @@ class Liars(NamedTuple):
     byzantine: int = 0  # liars among the K; 0: as many as the rule can bear
 
 
-Rule = Callable[[Floats, Floats, Liars], Floats]
+class RunningSum:
+    """The updates of a round as one sum, in double precision: a hundred take no more than one."""
+
+    def __init__(self, method: Aggregation, size: int):
+        self.method, self.size = method, size
+        self.weight = 0.0
+        self._sum: Doubles | None = None  # [P]; None: nothing was added
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._sum is None else self._sum.nbytes
+
+    @property
+    def total(self) -> Doubles:
+        return np.zeros(self.size) if self._sum is None else self._sum
+
+    def add(self, worker: str, update: Floats, weight: float) -> None:
+        share = weight if self.method in WEIGHTED else 1.0
+        scaled = update if share == 1.0 else np.multiply(update, share, dtype=np.float64)
+        if self._sum is None:
+            self._sum = np.array(scaled, np.float64)
+        else:
+            self._sum += scaled
+        self.weight += share
+
+    def combined(self) -> Floats:
+        """Returns the [P] update of all that was added; a sum may overflow to infinity.
+
+        Where all weights are 0 no worker counts, and the update is 0.
+        """
+        divisor = 1.0 if self.method is Aggregation.SUM else self.weight or 1.0
+        with np.errstate(over="ignore"):
+            return (self.total / divisor).astype(np.float32)
+
+    def state(self) -> dict[str, Array]:
+        """Returns the arrays that a checkpoint has of it."""
+        return {} if self._sum is None else {SUM: self._sum}
+
+    def restore(self, total: Array, weights: list[float]) -> None:
+        """Goes on from a saved sum of updates with these weights."""
+        self._sum = np.array(total, np.float64)
+        self.weight = float(sum(weights) if self.method in WEIGHTED else len(weights))
 
 
-def aggregate(
-    method: Aggregation, updates: Floats, weights: Floats, liars: Liars | None = None
-) -> Floats:
-    """Returns one [P] update of K, in the dtype of `updates` [K, P]; `weights` is [K].
+class Votes:
+    """The updates of a round one by one, as robust rules compare them."""
 
-    Computed in double precision: the result of a single update is that update. A sum may
-    overflow to infinity, which is the caller's to look for.
-    """
-    if len(updates) == 0:
-        raise ProtocolError("there is no update to aggregate; push one first")
-    with np.errstate(over="ignore"):
-        found = RULES[method](updates, weights, liars or Liars())
-        return found.astype(updates.dtype)
+    def __init__(self, method: Aggregation, size: int, liars: Liars):
+        self.method, self.size, self.liars = method, size, liars
+        self._updates: list[tuple[str, Floats]] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(update.nbytes for _, update in self._updates)
+
+    def add(self, worker: str, update: Floats, weight: float) -> None:
+        own = update if update.base is None else update.copy()  # a view keeps a journal in memory
+        self._updates.append((worker, own))
+
+    def combined(self) -> Floats:
+        """Gives each worker one vote, the mean of what it pushed: haste must not outvote."""
+        pushed: dict[str, list[Floats]] = {}
+        for worker, update in self._updates:
+            pushed.setdefault(worker, []).append(update)
+        found = np.empty(self.size, np.float32)
+        whole = self.method is Aggregation.KRUM  # it compares whole updates
+        blocks = 1 if whole else max(1, self.size // BLOCK)
+        for start, stop in pairwise(self.size * i // blocks for i in range(blocks + 1)):
+            votes = [_mean([update[start:stop] for update in own]) for own in pushed.values()]
+            found[start:stop] = RULES[self.method](np.stack(votes), self.liars)
+        return found
+
+    def state(self) -> dict[str, Array]:
+        return {str(index): update for index, (_, update) in enumerate(self._updates)}
+
+
+def gather(method: Aggregation, size: int, liars: Liars) -> RunningSum | Votes:
+    """Returns what the updates [P] of a round are gathered in."""
+    return Votes(method, size, liars) if method in ROBUST else RunningSum(method, size)
 
 
 def least(method: Aggregation, byzantine: int) -> int:
@@ -74,32 +139,18 @@ def least(method: Aggregation, byzantine: int) -> int:
     return 2 * byzantine + 3 if method is Aggregation.KRUM else max(3, 2 * byzantine + 1)
 
 
-def _average(updates: Floats, weights: Floats, liars: Liars) -> Floats:
-    return np.asarray(updates.mean(axis=0, dtype=np.float64))
+def _mean(updates: list[Floats]) -> Floats:
+    return np.asarray(np.mean(updates, axis=0, dtype=np.float64), np.float32)
 
 
-def _sum(updates: Floats, weights: Floats, liars: Liars) -> Floats:
-    return np.asarray(updates.sum(axis=0, dtype=np.float64))
+def _median(votes: Floats, liars: Liars) -> Doubles:
+    return np.asarray(np.median(votes.astype(np.float64), axis=0))
 
 
-def _weighted(updates: Floats, weights: Floats, liars: Liars) -> Floats:
-    """Where all weights are 0 nobody has a say, and the update is 0."""
-    total = weights.sum(dtype=np.float64)
-    shares = weights / total if total > 0 else np.zeros(len(weights))
-    found = np.zeros(updates.shape[1])
-    for share, update in zip(shares, updates, strict=True):  # no [K, P] of doubles
-        found += share * update.astype(np.float64)
-    return found
-
-
-def _median(updates: Floats, weights: Floats, liars: Liars) -> Floats:
-    return np.asarray(np.median(updates.astype(np.float64), axis=0))
-
-
-def _trimmed_mean(updates: Floats, weights: Floats, liars: Liars) -> Floats:
+def _trimmed_mean(votes: Floats, liars: Liars) -> Doubles:
     """Leaves out the largest and the smallest of each coordinate."""
-    cut = trimmed(len(updates), liars)
-    ordered = np.sort(updates, axis=0)[cut : len(updates) - cut]
+    cut = trimmed(len(votes), liars)
+    ordered = np.sort(votes, axis=0)[cut : len(votes) - cut]
     return np.asarray(ordered.mean(axis=0, dtype=np.float64))
 
 
@@ -109,32 +160,31 @@ def trimmed(count: int, liars: Liars) -> int:
     return min(max(share, liars.byzantine), (count - 1) // 2)
 
 
-def _krum(updates: Floats, weights: Floats, liars: Liars) -> Floats:
+def _krum(votes: Floats, liars: Liars) -> Doubles:
     """Takes the update that is nearest to its K - f - 2 nearest others."""
-    count = len(updates)
+    count = len(votes)
     byzantine = liars.byzantine or max(0, (count - 3) // 2)
-    near = np.sort(_distances(updates), axis=1)[:, 1:]  # without the one to itself
+    near = np.sort(_distances(votes), axis=1)[:, 1:]  # without the one to itself
     scores = near[:, : max(1, count - byzantine - 2)].sum(axis=1)
-    return np.asarray(updates[int(np.argmin(scores))], np.float64)
+    return np.asarray(votes[int(np.argmin(scores))], np.float64)
 
 
-def _distances(updates: Floats) -> Floats:
+def _distances(votes: Floats) -> Doubles:
     """Returns the [K, K] squared distances; their own are -1, which sorts first."""
-    count = len(updates)
+    count = len(votes)
     found = np.full((count, count), -1.0)
     for i in range(count):
         for j in range(i):
-            apart = updates[i].astype(np.float64) - updates[j]
+            apart = votes[i].astype(np.float64) - votes[j]
             found[i, j] = found[j, i] = apart @ apart
     return found
 
 
-RULES: Mapping[Aggregation, Rule] = {
-    Aggregation.AVERAGE: _average,
-    Aggregation.SUM: _sum,
-    Aggregation.WEIGHTED: _weighted,
-    Aggregation.FEDERATED: _weighted,
+RULES: Mapping[Aggregation, Callable[[Floats, Liars], Doubles]] = {  # of [K, P] votes
     Aggregation.MEDIAN: _median,
     Aggregation.TRIMMED_MEAN: _trimmed_mean,
     Aggregation.KRUM: _krum,
 }
+ROBUST = frozenset(RULES)
+WEIGHTED = frozenset({Aggregation.WEIGHTED, Aggregation.FEDERATED})
+SUM = "sum"  # the array of a running sum in a checkpoint

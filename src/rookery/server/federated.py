@@ -7,62 +7,46 @@ What is pushed is what training changed (`pushes="deltas"`), or the trained weig
 | server_rule | optimizer |
 |---|---|
 | fedavg | SGD with learning rate 1: the parameters become the mean of the clients' (McMahan 2017) |
-| fedprox | the same; clients add `proximal` to their gradients (Li et al. 2020) |
+| fedprox | the same; clients add mu (w - w_received) to their gradients (Li et al. 2020) |
 | fedadam | Adam, betas 0.9 and 0.99, epsilon 1e-3 (Reddi et al. 2021, here with bias correction) |
 
 A client learns the rule and `mu` from `get_server_stats()`.
 
 With `differential_privacy` every update is clipped to `clip_norm`, counts once, and normal noise of
-`noise_scale` x `clip_norm` is added to their sum before anybody sees it. Only with a `ledger` does
+`noise_scale` x `clip_norm` is added to their sum before it is shown. Only with a `ledger` does
 that promise something: it says how many clients there are and how many a round draws, adds up what
 the rounds cost, and ends them before its target is passed. That a client has joined is no secret;
 in which rounds it is drawn is one. Rounds begin when `quorum` clients have joined (None: half of
-all). Each goes out at its deadline with whoever came, and its mean is over the expected number of
+all). Each goes out at its deadline with what came, and its mean is over the expected number of
 clients; only where all are drawn it goes out once all have come. See `privacy/noise.py`.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
 from rookery.errors import BudgetError, ConfigError, RefusedError
-from rookery.server.aggregate import Aggregation
+from rookery.server.aggregate import Aggregation, Doubles, RunningSum
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
-from rookery.server.optimizer_step import Maker
-from rookery.server.parameter_server import Parameters, ParameterServer, Push, checked
-from rookery.server.pending_update import Pending
+from rookery.server.parameter_server import Parameters, ParameterServer, Push
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
-from rookery.server.server_rules import choose
-from rookery.server.server_state import Machine, skip
+from rookery.server.server_rules import ServerOptions, checked_methods, choose
+from rookery.server.server_state import Machine, Pending, skip
+from rookery.server.store import Store
 from rookery.types import Array, Floats
 
 MU = 0.01  # of FedProx, unless it is said
 # of the statistics, what tells nothing about who took part in which round
-OPEN = frozenset(
-    {
-        "version",
-        "aggregation",
-        "synchronous",
-        "parameters",
-        "server_rule",
-        "mu",
-        "update_kind",
-        "min_workers_for_update",
-        "quorum",
-        "differential_privacy",
-        "noise_multiplier",
-        "clip_norm",
-        "epsilon",
-        "target_epsilon",
-        "delta",
-    }
+OPEN = (
+    *("version", "over", "aggregation", "synchronous", "parameters", "server_rule", "mu"),
+    *("update_kind", "min_workers_for_update", "quorum", "differential_privacy"),
+    *("noise_multiplier", "clip_norm", "epsilon", "target_epsilon", "delta"),
 )
 
 
@@ -74,18 +58,14 @@ class ServerRule(StrEnum):
     FEDADAM = "fedadam"
 
 
-class Stepping(NamedTuple):
-    """An optimizer, ready to be made."""
-
-    optimizer: Maker
-    lr: float
-    kwargs: dict[str, Any]
-
-
-STEPPING: Mapping[ServerRule, Stepping] = {
-    ServerRule.FEDAVG: Stepping(torch.optim.SGD, 1.0, {}),
-    ServerRule.FEDPROX: Stepping(torch.optim.SGD, 1.0, {}),
-    ServerRule.FEDADAM: Stepping(torch.optim.Adam, 0.01, {"betas": (0.9, 0.99), "eps": 1e-3}),
+STEPPING: Mapping[ServerRule, ServerOptions] = {
+    ServerRule.FEDAVG: {"optimizer": torch.optim.SGD, "lr": 1.0},
+    ServerRule.FEDPROX: {"optimizer": torch.optim.SGD, "lr": 1.0},
+    ServerRule.FEDADAM: {
+        "optimizer": torch.optim.Adam,
+        "lr": 0.01,
+        "optimizer_kwargs": {"betas": (0.9, 0.99), "eps": 1e-3},
+    },
 }
 
 
@@ -96,6 +76,7 @@ class Pushes(StrEnum):
     WEIGHTS = "weights"
 
 
+@checked_methods
 class FederatedParameterServer(ParameterServer):
     """A parameter server in rounds, of clients that push what their training changed.
 
@@ -107,7 +88,6 @@ class FederatedParameterServer(ParameterServer):
     server.federated_averaging()                       # ends the round before its deadline
     """
 
-    @checked
     def __init__(
         self,
         initial_parameters: Named,
@@ -124,68 +104,44 @@ class FederatedParameterServer(ParameterServer):
         server_rule: str = "fedavg",
         mu: float = MU,
         pushes: str = "deltas",
-        lr: float | None = None,
-        optimizer_kwargs: Mapping[str, Any] | None = None,
-        synchronous: bool = True,
-        quorum: int | None = None,
-        deadline_s: float = 30.0,
-        staleness: str = "discount",
-        max_staleness: int = 16,
-        max_weight: float = 1e6,
-        max_norm: float | None = None,
-        quarantine_after: int = 3,
-        trim: float = 0.1,
-        byzantine: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        **options: Unpack[ServerOptions],
     ):
-        """A `ledger` brings its own noise; `lr`, `optimizer_kwargs` come before the rule's."""
-        self._choose_rule(server_rule, pushes, mu)
+        """Options are those of a `ParameterServer`; `lr`, `optimizer_kwargs` precede the rule's.
+
+        A server is `synchronous` unless options say otherwise. A `ledger` brings its own noise.
+        """
+        self.server_rule = choose(ServerRule, server_rule, "server_rule")
+        self.pushes = choose(Pushes, pushes, "pushes")
+        self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
         self.min_workers_for_update = min_workers_for_update
         self.private, self.clip_norm, self.ledger = differential_privacy, clip_norm, ledger
         self.noise_scale = noise_scale if ledger is None else ledger.noise_multiplier
-        self._paid = False  # was the open round charged, and its release then not written down?
-        _refuse(self, aggregation_method, synchronous, quorum)
-        stepping = STEPPING[self.server_rule]
+        self._paid: dict[str, Any] | None = None  # the terms of the last round that was charged
+        rule = STEPPING[self.server_rule]
+        kwargs = {**rule.get("optimizer_kwargs", {}), **options.get("optimizer_kwargs", {})}
+        merged: ServerOptions = {"synchronous": True, **rule, **options, "optimizer_kwargs": kwargs}
+        _refuse(self, aggregation_method, merged)
         super().__init__(
             initial_parameters,
             aggregation_method,
             update_frequency,
             save_frequency,
             checkpoint_path,
-            optimizer=stepping.optimizer,
-            lr=stepping.lr if lr is None else lr,
-            optimizer_kwargs={**stepping.kwargs, **(optimizer_kwargs or {})},
-            synchronous=synchronous,
-            quorum=quorum,
-            deadline_s=deadline_s,
-            staleness=staleness,
-            max_staleness=max_staleness,
-            max_weight=max_weight,
-            max_norm=max_norm,
-            quarantine_after=quarantine_after,
-            trim=trim,
-            byzantine=byzantine,
-            clock=clock,
+            **merged,
         )
-        self._finish_commit()
+        if self.private and self._store is not None and self._saved < self.version:
+            self._save_now()  # an earlier server was killed before it could forget updates
 
-    def _choose_rule(self, server_rule: str, pushes: str, mu: float) -> None:
-        self.server_rule = ServerRule(choose(ServerRule, server_rule, "server_rule"))
-        self.pushes = Pushes(choose(Pushes, pushes, "pushes"))
-        self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
-
-    @checked
     def federated_averaging(self) -> Parameters | None:
         """Ends the round now; returns the new parameters, or None where too few have pushed."""
         before = self.version
         self.update_parameters()
         return self.get_parameters(newer_than=before)
 
-    @checked
     def aggregate_gradients(self) -> dict[str, Array] | None:
         """Returns what is pending as one change, and leaves it pending; None: nothing is.
 
-        As a gradient: what the optimizer will go against. Under privacy nobody may see it.
+        As a gradient: what the optimizer will go against. Under privacy it is refused.
         """
         if self.private:
             raise RefusedError(
@@ -195,7 +151,6 @@ class FederatedParameterServer(ParameterServer):
             )
         return super().aggregate_gradients()
 
-    @checked
     def validate_worker_update(self, worker: str, update: Named) -> bool:
         """Says whether a push would fit: who it is, names, shapes, dtypes, nothing but numbers."""
         try:
@@ -205,14 +160,12 @@ class FederatedParameterServer(ParameterServer):
         except RefusedError:
             return False
 
-    @checked
     def add_differential_privacy_noise(self, arrays: Named, clients: int = 1) -> dict[str, Array]:
         """Returns the mean of so many clipped updates with noise on it; of 1: their sum."""
         privacy_checks.refuse_numbers(clients, {"noise_multiplier": self.noise_scale})
         vector = self._machine.layout.join(arrays)
-        return self._split(self._noisy(vector, clients))
+        return self._machine.layout.split(self._noisy(vector, clients))
 
-    @checked
     def get_server_stats(self) -> dict[str, Any]:
         """Returns numbers about the server, ready for JSON; `epsilon` is None without a ledger."""
         ledger = self.ledger
@@ -232,13 +185,11 @@ class FederatedParameterServer(ParameterServer):
             "delta": None if ledger is None else ledger.delta,
         }
 
-    @checked
     def get_client_stats(self) -> dict[str, Any]:
         """Returns what clients may know: under privacy not who took part, nor when or how many."""
         stats = self.get_server_stats()
         return {key: stats[key] for key in OPEN} if self.private else stats
 
-    @checked
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Goes on from `checkpoint_path`; from elsewhere too where there is no ledger."""
         if self.ledger is not None and path is not None:
@@ -254,12 +205,7 @@ class FederatedParameterServer(ParameterServer):
     def _refuse_crowd(self, newcomers: Set[str]) -> None:
         if self.private:
             clients = float("inf") if self.ledger is None else self.ledger.clients
-            privacy_checks.refuse_workers(self._machine.roster.involved() | newcomers, clients)
-
-    def _finish_commit(self) -> None:
-        """Saves the state if a private server was killed before it could forget: see `_commit`."""
-        if self.private and self._store is not None and self._saved < self.version:
-            self._save_now()
+            privacy_checks.refuse_workers(self._machine.roster.workers.keys() | newcomers, clients)
 
     def _refuse_past(self) -> None:
         """Refuses to go on from what no promise was made about."""
@@ -277,34 +223,19 @@ class FederatedParameterServer(ParameterServer):
             raise ConfigError(str(error)) from error
 
     def _terms(self) -> dict[str, Any]:
-        """Returns a round's settings; noise is what is added and charged when the round is over."""
-        return {
-            **super()._terms(),
-            "pushes": self.pushes.value,
-            "privacy": self._promised(),
-            "clip_norm": self.clip_norm,
-            "noise_multiplier": self.noise_scale,
-            "sample_rate": None if self.ledger is None else self.ledger.sample_rate,
-        }
-
-    def _promised(self) -> str:
-        if not self.private:
-            return "none"
-        return "noise" if self.ledger is None else "ledger"
+        """What was sent under one promise is not released under another one, or under none."""
+        terms = {**super()._terms(), "pushes": self.pushes.value, "privacy": "none"}
+        if self.private:
+            terms |= {"privacy": "noise", "clip": self.clip_norm, "noise": self.noise_scale}
+        if self.ledger is not None:
+            terms |= {"privacy": "ledger", "sample_rate": self.ledger.sample_rate}
+        return terms
 
     def _is_foreign_round(self, machine: Machine) -> bool:
-        """What was sent under one promise is not released under another one, or under none."""
-        terms = machine.terms
-        if terms is None:  # an earlier release may have opened it, and did not say how
-            return machine.round_is_open and (self.private or machine.invited is not None)
-        own = {"privacy": self._promised(), "pushes": self.pushes.value}
-        changed = any(terms.get(key) != value for key, value in own.items())
-        return changed or super()._is_foreign_round(machine)
-
-    def _round_rate(self, ledger: Ledger) -> float:
-        """Returns the rate that the open round was drawn with, also by an earlier server."""
-        terms = self._machine.terms
-        return ledger.sample_rate if terms is None else float(terms["sample_rate"])
+        """An earlier release may have opened a round without a note of its settings."""
+        unknown = machine.round_is_open and machine.terms is None
+        either = self.private or machine.invited is not None
+        return (unknown and either) or super()._is_foreign_round(machine)
 
     def _incoming(self, update: Floats) -> Floats:
         """Returns the change as a gradient, [P]: against the one the optimizer goes."""
@@ -315,7 +246,7 @@ class FederatedParameterServer(ParameterServer):
 
     def _weight(self, weight: float) -> float:
         if self.private:
-            privacy_checks.refuse_weights([weight])
+            privacy_checks.refuse_weight(weight)
         return super()._weight(weight)
 
     def _unwelcome(self, push: Push) -> str:
@@ -333,22 +264,28 @@ class FederatedParameterServer(ParameterServer):
         return self.rules.quorum or (ledger.clients + 1) // 2
 
     def _draw(self, ledger: Ledger) -> None:
-        """A round that draws nobody goes out like any other: at its deadline, as noise, charged."""
+        """Draws clients. A round without any goes out too: at its deadline, as noise, charged."""
         drawn = noise.subsample(self._machine.roster.active(), ledger.sample_rate)
-        self._opened = self._clock()
-        self._commit([self._opening(), Record("invite", {"workers": drawn})])
+        self._opened = self.rules.clock()
+        self._commit([Record("open", self._terms()), Record("invite", {"workers": drawn})])
+
+    @property
+    def over(self) -> str | None:
+        ledger = self.ledger
+        spent = ledger is not None and ledger.would_be() > ledger.target_epsilon
+        return super().over or ("budget" if spent else None)
 
     def _refuse_over(self) -> None:
         super()._refuse_over()
         ledger, begun = self.ledger, self._machine.invited is not None
-        if ledger is not None and not begun and ledger.would_be() > ledger.target_epsilon:
+        if ledger is not None and not begun and self.over == "budget":
             raise BudgetError(
                 f"epsilon is {ledger.epsilon:.4g}, and one more round would pass the "
                 f"{ledger.target_epsilon:g} that were promised; training ends here"
             )
 
     def _least(self) -> int:
-        """With a ledger a round goes out whoever came: that few came would tell something too."""
+        """With a ledger a round goes out in any case: that few came would tell something too."""
         return 0 if self.ledger else max(self.rules.least, self.min_workers_for_update)
 
     def _bearable(self) -> int:
@@ -358,89 +295,61 @@ class FederatedParameterServer(ParameterServer):
         invited = self._machine.invited
         if self.ledger is None or invited is None:
             return super()._complete(pending)
-        if self._round_rate(self.ledger) < 1:
+        if self.ledger.sample_rate < 1:
             return False  # how soon a round is over would tell whom it drew
         awaited = set(invited) & set(self._machine.roster.active())
         return awaited <= {each.worker for each in pending}
 
-    def _closing(self, pending: Sequence[Pending], lr: float | None) -> Record:
+    def _closing(
+        self, pending: Sequence[Pending], lr: float | None = None, last: Floats | None = None
+    ) -> Record:
+        """Under privacy the update is written down: its noise cannot be computed again."""
         ledger = self.ledger
-        if ledger is not None and not self._paid:
-            rate = self._round_rate(ledger)
-            if ledger.would_be(sample_rate=rate) > ledger.target_epsilon:
-                return skip("budget")
-        return super()._closing(pending, lr)
+        unpaid = ledger is not None and self._paid is not self._machine.terms
+        if ledger is not None and unpaid and ledger.would_be() > ledger.target_epsilon:
+            return skip("budget")
+        record = super()._closing(pending, lr, last)
+        if not self.private or record.kind != "apply":
+            return record
+        gathered = self._machine.gathered
+        assert isinstance(gathered, RunningSum), "no other rule is private"
+        total = gathered.total if last is None else gathered.total + last
+        return record._replace(floats=self._released(total, len(pending)))
 
-    def _combined(self, pending: Sequence[Pending]) -> Floats:
+    def _released(self, total: Doubles, count: int) -> Floats:
         """Returns what may be shown of the updates, [P]; with a ledger it is paid for first.
 
-        A server before a restart may have clipped them to a larger norm than the noise is for.
+        A round is charged once, also where its release could not be written down before: nothing
+        was shown then, so that the charge is still good for one release.
         """
-        if not self.private:
-            return super()._combined(pending)
-        total = np.zeros(self._machine.layout.total)
-        for each in pending:
-            total += noise.clip(each.part(0, len(total)), self.clip_norm)
-        summed = self.rules.aggregation is Aggregation.SUM
-        if self.ledger is None:
-            count = 1 if summed else len(pending)
+        ledger, summed = self.ledger, self.rules.aggregation is Aggregation.SUM
+        if ledger is None:
+            count = 1 if summed else count
             return self._noisy(total / count, count)
-        rate = self._round_rate(self.ledger)
-        self._pay(self.ledger, rate)
-        expected = rate * self.ledger.clients if summed else 1.0
-        mean = noise.noisy_mean(total, self.ledger, clip_norm=self.clip_norm, sample_rate=rate)
+        if self._paid is not self._machine.terms:
+            ledger.charge()
+            self._paid = self._machine.terms
+        mean = noise.noisy_mean(total, ledger, clip_norm=self.clip_norm)
+        expected = ledger.sample_rate * ledger.clients if summed else 1.0
         return (mean * expected).astype(np.float32)
 
-    def _pay(self, ledger: Ledger, rate: float) -> None:
-        """Charges the open round once, also where its release could not be written down before.
-
-        Nothing was shown then, so that the charge is still good for one release.
-        """
-        if not self._paid:
-            ledger.charge(sample_rate=rate)
-            self._paid = True
-
-    def _noisy(self, mean: Floats, clients: int) -> Floats:
+    def _noisy(self, mean: Array, clients: int) -> Floats:
         scale = self.noise_scale * self.clip_norm / clients
         return (mean + noise.noise(len(mean), scale)).astype(np.float32)
 
-    def _commit(self, records: Sequence[Record]) -> None:
+    def _worth_saving(self, kept: Store, records: Sequence[Record]) -> bool:
         """Under privacy a round that is over leaves no single update in the journal."""
-        super()._commit(records)
         over = any(record.kind in ("apply", "skip") for record in records)
-        self._paid = self._paid and not over
-        if self.private and over and self._store is not None:
-            self._save_now()
+        return (self.private and over) or super()._worth_saving(kept, records)
 
     def _leaving(self, worker: str) -> Record:
         """With a ledger all that ever joined count, so none of them is forgotten."""
         kind = "leave" if self.ledger is None else "retire"
         return Record(kind, {"worker": worker})
 
-    def _noted(self, record: Record) -> Record:
-        """Noise cannot be computed again."""
-        return record if self.private else super()._noted(record)
 
-
-def proximal(arrays: Named, received: Named, mu: float) -> dict[str, Array]:
-    """Returns what a client of FedProx adds to its gradients: mu (w - w_received).
-
-    It keeps a client near the parameters that it got (Li et al. 2020, eq. 2).
-    """
-    now, then = _plain(arrays), _plain(received)
-    return {name: np.float32(mu) * (now[name] - then[name]) for name in then}
-
-
-def _plain(arrays: Named) -> dict[str, Array]:
-    return {
-        name: array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array
-        for name, array in arrays.items()
-    }
-
-
-def _refuse(
-    server: FederatedParameterServer, aggregation: str, synchronous: bool, quorum: int | None
-) -> None:
+def _refuse(server: FederatedParameterServer, aggregation: str, options: ServerOptions) -> None:
+    quorum = options.get("quorum")
     if server.min_workers_for_update < 1 or not 0 <= server.mu < float("inf"):
         raise ConfigError(
             "min_workers_for_update must be 1 or more and mu finite and 0 or more, got "
@@ -461,7 +370,7 @@ def _refuse(
             f"rounds begin when {quorum} clients have joined (--quorum), and privacy is promised "
             f"to {server.ledger.clients} (--clients): none would ever begin; lower the quorum"
         )
-    if not synchronous:
+    if not options["synchronous"]:
         raise ConfigError(
             "differential_privacy was asked for without rounds, where one client could count many "
             "times; say synchronous=True"

@@ -1,5 +1,6 @@
 """Named arrays as one vector, and back. What does not fit is refused with all its differences."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from rookery.types import Array, Floats
 
 Named: TypeAlias = Mapping[str, Array | torch.Tensor]
 SHOWN = 8  # differences in one message
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Layout:
     def of(cls, arrays: Named) -> "Layout":
         """Takes the layout of a network's parameters."""
         kinds = {name: _kind(array) for name, array in arrays.items()}
-        wrong = [f"{name!r} is {kind}" for name, kind in kinds.items() if not _floats(kind)]
+        wrong = [f"{name!r} is {kind}" for name, kind in kinds.items() if kind not in FLOATS]
         if wrong or not arrays or "" in arrays:
             raise ConfigError(
                 "initial_parameters must be named arrays of floats, and at least one, got "
@@ -37,7 +39,7 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+        return tuple(math.prod(shape) for shape in self.shapes)
 
     @cached_property
     def total(self) -> int:
@@ -85,10 +87,6 @@ class Layout:
 
 def _kind(array: Array | torch.Tensor) -> str:
     return str(array.dtype).removeprefix("torch.")
-
-
-def _floats(kind: str) -> bool:
-    return kind in ("float16", "bfloat16", "float32", "float64")
 
 
 def _array(array: Array | torch.Tensor) -> Array:

@@ -20,13 +20,11 @@ from rookery.algorithms import build_algorithm, row_spec
 from rookery.config.schema import Config
 from rookery.envs.make import make
 from rookery.event import Episode
-from rookery.learner.gradients import GradientLearner, no_step_optimizer
-from rookery.learner.learner import FlatParameters
+from rookery.learner.gradients import GradientLearner
 from rookery.learner.weight_store import WeightStore
 from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import load_arrays
-from rookery.replay.buffer import LocalReplay
-from rookery.replay.build_replay import build_shard
+from rookery.replay.buffer import LocalReplay, build_shard
 from rookery.replay.limiter import Limiter, build_limiter
 from rookery.replay.ring import Column, Ring, Schema
 from rookery.replay.rollouts import RolloutLimiter, Rollouts
@@ -42,16 +40,13 @@ BATCH = 32  # steps of a batch, of an agent that does not say
 def schema_for(parameters: Mapping[str, Array]) -> Schema:
     """Returns what a gradient's row holds."""
     size = sum(array.size for array in parameters.values())
-    return (
-        Column("gradient", (size,), "float32"),
-        Column("version", (), "int64"),
-    )
+    return (Column("gradient", (size,), "float32"), Column("version", (), "int64"))
 
 
 class Setup(NamedTuple):
     """What a worker is built from."""
 
-    hand: Any  # what the worker's `Hand` is built from; its `made_by` names that class
+    source: Any  # what the worker's `UpdateSource` is built from; its `made_by` names that class
     parameters: dict[str, Array]  # their names and shapes, in the order of a gradient
     ring_fd: int
     weights_fd: int
@@ -63,26 +58,30 @@ class RunSetup(NamedTuple):
     config: Config
     factory: Any
 
-    made_by: str = "rookery.server.gradient_worker:RunHand"
+    made_by: str = "rookery.server.gradient_worker:RunGradients"
 
 
-class ComputedGradient(NamedTuple):
-    """A gradient."""
+class Update(NamedTuple):
+    """What a server is sent."""
 
     arrays: Mapping[str, Array]
+    weight: float = 1.0
 
 
-class Hand(Protocol):
-    """What does a worker's work."""
+class UpdateSource(Protocol):
+    """Computes updates from a server's parameters: gradients, or what a round has changed."""
 
-    env_steps: int  # since they were last asked for
-    ended: list[Episode]
+    @property
+    def env_steps(self) -> int:
+        """Env steps so far."""
 
-    def load(self, parameters: dict[str, Array], steps: int) -> None:
-        """Takes over parameters that were stepped so many times; 0: the first ones."""
+    ended: list[Episode]  # since they were last taken
 
-    def step(self) -> ComputedGradient | None:
-        """Plays a little, or computes a gradient."""
+    def load(self, parameters: Mapping[str, Array], steps: int) -> None:
+        """Loads parameters that were stepped so many times since; 0: the first ones."""
+
+    def step(self) -> Update | None:
+        """Does a part of the work; returns what came of it, once there is an update."""
 
     def close(self) -> None: ...
 
@@ -96,8 +95,9 @@ class GradientWorker:
         self.ring = Ring.from_fd(setup.ring_fd)
         self.board = WeightStore(setup.parameters, fd=setup.weights_fd)
         self.names = list(setup.parameters)
-        self.hand: Hand = plugins.load(setup.hand.made_by)(setup.hand)
-        self.version, self._told = 0, 0.0
+        self.source: UpdateSource = plugins.load(setup.source.made_by)(setup.source)
+        self.version = 0
+        self._played, self._told = 0, 0.0  # env steps that were reported, and when
 
     def do(self, order: Any) -> Any:
         """Nothing is ordered: its gate says whether to go on."""
@@ -113,9 +113,9 @@ class GradientWorker:
     def _work(self) -> None:
         if (newer := self.board.latest(self.version)) is not None:
             steps = newer.version - self.version if self.version else 0
-            self.hand.load(newer.arrays, steps)
+            self.source.load(newer.arrays, steps)
             self.version = newer.version
-        if (found := self.hand.step()) is not None:
+        if (found := self.source.step()) is not None:
             flat = np.concatenate([np.ravel(found.arrays[name]) for name in self.names])
             row: dict[str, npt.ArrayLike] = {"gradient": flat, "version": self.version}
             self.ring.put(1, row)
@@ -123,27 +123,31 @@ class GradientWorker:
     def _news(self) -> ActorReport | None:
         if time.monotonic() - self._told < NEWS_S:
             return None
-        hand, self._told = self.hand, time.monotonic()
-        report = ActorReport(hand.env_steps, EndedEpisodes(hand.ended), 0.0, self.version)
-        hand.env_steps, hand.ended = 0, []
+        played, ended = self.source.env_steps, list(self.source.ended)
+        report = ActorReport(played - self._played, EndedEpisodes(ended), 0.0, self.version)
+        self._played, self._told = played, time.monotonic()
+        self.source.ended.clear()
         return report
 
     def close(self) -> None:
         try:
-            self.hand.close()
+            self.source.close()
         finally:
             self.board.close()
             self.ring.close()
 
 
 class Sender(GradientLearner):
-    """A learner that somebody else takes the steps of: it has no optimizer."""
+    """A learner whose steps a server takes: it has no optimizer.
 
-    def _optimizer(self, flat: FlatParameters) -> torch.optim.Optimizer:
-        return no_step_optimizer()
+    Creating the first optimizer of a process would import the torch compiler, which takes seconds.
+    """
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {}
 
 
-class RunHand:
+class RunGradients:
     """Plays and draws as a run does, with one actor in this process."""
 
     def __init__(self, given: RunSetup):
@@ -175,14 +179,13 @@ class RunHand:
         )
         random = config.randomness
         self._epsilon = Schedule(random.first, random.last, random.decay)
-        self._played = 0
 
-    def load(self, parameters: dict[str, Array], steps: int) -> None:
+    def load(self, parameters: Mapping[str, Array], steps: int) -> None:
         self.learner.load(parameters, steps)
         load_arrays(self.actor.algorithm.acting, self.learner.weights())
         self.actor.version = self.pool.version = self.actor.version + max(1, steps)
 
-    def step(self) -> ComputedGradient | None:
+    def step(self) -> Update | None:
         if not self.limiter.ready():
             self._play()
             return None
@@ -195,13 +198,12 @@ class RunHand:
             return None
         if computed.td_error is not None:
             self.pool.update_priorities(batch.rows, computed.td_error)
-        return ComputedGradient(computed.arrays)
+        return Update(computed.arrays)
 
     def _play(self) -> None:
-        epsilon = self._epsilon.at(self._played / self.config.randomness.steps)
+        epsilon = self._epsilon.at(self.env_steps / self.config.randomness.steps)
         played = self.actor.collect(self.config.actor.chunk, epsilon)
         self.limiter.insert(self.pool.insert().steps)
-        self._played += played.env_steps
         self.env_steps += played.env_steps
         self.ended += played.ended
 

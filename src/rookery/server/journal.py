@@ -15,7 +15,7 @@ What is appended together is one frame, there whole or not at all:
 
 The frame at number 0 says what the journal is of. A frame that a kill or a full disk cut off is the
 last one, and is dropped; one that is broken with whole ones behind it is no accident of ours, and
-is refused. The salt, random and never sent to anybody, keeps a client from hiding a frame of its
+is refused. The salt, random and never sent, keeps a client from hiding a frame of its
 own making in the floats it pushes.
 """
 
@@ -23,9 +23,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import struct
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -65,13 +66,9 @@ class Journal:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         salt = os.urandom(SALT_BYTES)
         journal = cls(path, fd, salt, 0, 0)
-        try:
-            journal._write([salt])
-            journal.append([Record("journal", dict(about))])
-            sync_folder(path.parent)
-        except BaseException:  # raised again; an open file must not stay
-            journal.close()
-            raise
+        journal._write([salt])
+        journal.append([Record("journal", dict(about))])
+        sync_folder(path.parent)
         return journal
 
     @classmethod
@@ -173,7 +170,9 @@ def _whole(raw: memoryview) -> tuple[list[list[Record]], int]:
     while (frame := _frame(raw, salt, at)) is not None and frame.number == len(frames):
         frames.append(decode(frame.body))
         at = frame.end
-    if any(frame.number > len(frames) for frame in _behind(raw, salt, at)):
+    marks = (at + found.start() for found in re.finditer(MARK, raw[at:]))
+    behind = (_frame(raw, salt, mark) for mark in marks)
+    if any(frame is not None and frame.number > len(frames) for frame in behind):
         raise ValueError(f"frame {len(frames)} is damaged, and there are whole ones behind it")
     if not frames:
         raise ValueError("its first frame is missing")
@@ -200,24 +199,8 @@ def _frame(raw: memoryview, salt: bytes, at: int) -> JournalFrame | None:
     return JournalFrame(number, body, end) if digest == _digest(salt, number, [body]) else None
 
 
-def _behind(raw: memoryview, salt: bytes, at: int) -> Iterator[JournalFrame]:
-    """Yields the frames that are whole and behind one that is not."""
-    text = bytes(raw[at:])
-    found = text.find(MARK)
-    while found >= 0:
-        frame = _frame(raw, salt, at + found)
-        if frame is not None:
-            yield frame
-        found = text.find(MARK, found + 1)
-
-
 def _digest(salt: bytes, number: int, parts: Sequence[Part]) -> bytes:
     digest = hashlib.sha256(salt + struct.pack("<Q", number))
     for part in parts:
         digest.update(part)
     return digest.digest()
-
-
-def discard(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()

@@ -3,16 +3,18 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rookery.errors import CheckpointError, ConfigError
 from rookery.server.flat_layout import Layout
 from rookery.types import Array, Floats
+
+if TYPE_CHECKING:
+    from rookery.server.server_rules import Rules
 
 Maker: TypeAlias = Callable[..., torch.optim.Optimizer]
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")  # no method; needs a closure; needs sparse gradients
@@ -35,25 +37,17 @@ class Stepper:
     parameters in their shapes.
     """
 
-    def __init__(
-        self,
-        start: Floats,
-        layout: Layout,
-        optimizer: str | Maker,
-        lr: float,
-        kwargs: Mapping[str, Any],
-    ):
+    def __init__(self, start: Floats, layout: Layout, rules: "Rules"):
         self.values: Floats = start  # [P], moved in place
         self._grad = torch.zeros(layout.total)
-        self._before = Snapshot(start)
-        maker = _maker(optimizer)
-        settings: dict[str, Any] = {"lr": lr, **kwargs}
-        fused = _fusible(maker) and "foreach" not in kwargs
+        maker = _maker(rules.optimizer)
+        settings: dict[str, Any] = {"lr": rules.lr, **rules.optimizer_kwargs}
+        fused = _fusible(maker) and "foreach" not in settings
         if fused:
             settings.setdefault("fused", True)
-        parameters = self._parameters(layout if not fused else None)
+        shapes = [(layout.total,)] if fused else layout.shapes
         try:
-            self.optimizer = maker(parameters, **settings)
+            self.optimizer = maker(self._parameters(shapes), **settings)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"optimizer {_name(maker)} does not take {settings}: {error}; change lr or "
@@ -61,11 +55,9 @@ class Stepper:
             ) from error
         self.name = _name(type(self.optimizer))
 
-    def _parameters(self, layout: Layout | None) -> list[nn.Parameter]:
-        values = torch.from_numpy(self.values)
-        shapes = [values.shape] if layout is None else layout.shapes
-        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
-        made = []
+    def _parameters(self, shapes: Sequence[tuple[int, ...]]) -> list[nn.Parameter]:
+        values, made = torch.from_numpy(self.values), []
+        sizes = [math.prod(shape) for shape in shapes]
         parts = zip(torch.split(values, sizes), torch.split(self._grad, sizes), shapes, strict=True)
         for value, grad, shape in parts:
             parameter = nn.Parameter(value.view(shape))
@@ -78,56 +70,52 @@ class Stepper:
         """Returns the learning rate of each of the optimizer's groups."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def step(self, gradient: Floats, lrs: list[float]) -> bool:
+    def step(self, gradient: Floats, lrs: Sequence[float], *, keep: bool = True) -> bool:
         """Takes one step with these learning rates; the optimizer's own stay what they were.
 
-        Returns False where parameters or the optimizer's tensors would not be finite after it:
-        everything is then as it was before.
+        Returns False where parameters or the optimizer's tensors would not be finite after it.
+        Everything is then as it was before, as it is without `keep`.
         """
-        self._before.take(self.values, self.optimizer.state)
+        values = self.values.copy()
+        state = {
+            parameter: {key: _copied(value) for key, value in slots.items()}
+            for parameter, slots in self.optimizer.state.items()
+        }
         self._move(gradient, lrs)
-        if self._overflowed():
-            self._before.put_back(self.values, self.optimizer.state)
-            return False
-        return True
+        finite = self._is_finite(state)
+        if not (finite and keep):
+            self.values[:] = values
+            self.optimizer.state.clear()
+            self.optimizer.state.update(state)
+        return finite
 
-    def survives(self, gradient: Floats) -> bool:
-        """Says whether a step would leave everything finite, and takes none."""
-        self._before.take(self.values, self.optimizer.state)
-        self._move(gradient, self.lrs)
-        overflowed = self._overflowed()
-        self._before.put_back(self.values, self.optimizer.state)
-        return not overflowed
-
-    def _overflowed(self) -> bool:
-        """A tensor that was not finite before the step, as some optimizers begin, is none of it."""
-        if not _finite(torch.from_numpy(self.values)):
-            return True
-        before = self._before.slots
-        return any(
-            not _finite(value) and _finite(before.get(parameter, {}).get(key))
-            for parameter, state in self.optimizer.state.items()
-            for key, value in state.items()
+    def _is_finite(self, before: Mapping[Any, Mapping[str, Any]]) -> bool:
+        """Looks at all tensors but those that were not finite before, as some optimizers begin."""
+        return _finite(torch.from_numpy(self.values)) and all(
+            _finite(value) or not _finite(before.get(parameter, {}).get(key))
+            for parameter, slots in self.optimizer.state.items()
+            for key, value in slots.items()
         )
 
-    def _move(self, gradient: Floats, lrs: list[float]) -> None:
-        own = [group["lr"] for group in self.optimizer.param_groups]
+    def _move(self, gradient: Floats, lrs: Sequence[float]) -> None:
+        groups = self.optimizer.param_groups
+        own = [group["lr"] for group in groups]
         self._grad.numpy()[:] = gradient  # the two share their memory
-        self._set(lrs)
         try:
+            for group, lr in zip(groups, lrs, strict=True):
+                group["lr"] = lr
             self.optimizer.step()
         finally:
-            self._set(own)
-
-    def _set(self, lrs: list[Any]) -> None:
-        for group, lr in zip(self.optimizer.param_groups, lrs, strict=True):
-            group["lr"] = lr
+            for group, lr in zip(groups, own, strict=True):
+                group["lr"] = lr
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Returns JSON-ready numbers and copied arrays that `restore` goes on from exactly."""
         numbers: dict[str, Any] = {}
         arrays = {}
-        for name, value in self._slots():
+        state = self.optimizer.state_dict()["state"]
+        slots = {f"{index}.{key}": value for index in state for key, value in state[index].items()}
+        for name, value in slots.items():
             if isinstance(value, Tensor):
                 arrays[name] = value.detach().cpu().numpy().copy()
             elif value is None or isinstance(value, bool | int | float | str):
@@ -138,11 +126,6 @@ class Stepper:
                     "saved; numbers, strings and tensors can: choose another optimizer"
                 )
         return {"optimizer": self.name, "slots": numbers}, arrays
-
-    def _slots(self) -> Iterator[tuple[str, Any]]:
-        for index, slots in self.optimizer.state_dict()["state"].items():
-            for key, value in slots.items():
-                yield f"{index}.{key}", value
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Goes on from a saved state of the same optimizer; learning rates stay the new ones."""
@@ -160,38 +143,8 @@ class Stepper:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
 
 
-class Snapshot:
-    """Parameters and an optimizer's state at one moment, in memory that is used again."""
-
-    def __init__(self, values: Floats):
-        self._values = np.empty_like(values)  # [P]
-        self.slots: dict[Any, dict[str, Any]] = {}  # by parameter
-
-    def take(self, values: Floats, state: Mapping[Any, Mapping[str, Any]]) -> None:
-        self._values[:] = values
-        self.slots = {
-            parameter: {
-                key: _copied(value, self.slots.get(parameter, {}).get(key))
-                for key, value in slots.items()
-            }
-            for parameter, slots in state.items()
-        }
-
-    def put_back(self, values: Floats, state: MutableMapping[Any, Any]) -> None:
-        """Gives its own memory away; the next `take` finds other."""
-        values[:] = self._values
-        state.clear()
-        state.update(self.slots)
-        self.slots = {}
-
-
-def _copied(value: Any, room: Any) -> Any:
-    """Returns a copy of a slot, in `room` where that is a tensor like it."""
-    if not isinstance(value, Tensor):
-        return copy.deepcopy(value)
-    if isinstance(room, Tensor) and (room.shape, room.dtype) == (value.shape, value.dtype):
-        return room.copy_(value)
-    return value.detach().clone()
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 def _finite(value: Any) -> bool:
@@ -202,10 +155,7 @@ def _finite(value: Any) -> bool:
 
 
 def _maker(optimizer: str | Maker) -> Maker:
-    if not isinstance(optimizer, str):
-        found: Maker | None = optimizer
-    else:
-        found = optimizers().get(optimizer.lower())
+    found = optimizers().get(optimizer.lower()) if isinstance(optimizer, str) else optimizer
     if found is None or found in (torch.optim.LBFGS, torch.optim.SparseAdam):
         raise ConfigError(
             f"optimizer {optimizer!r} cannot step from a gradient alone, or torch.optim has none "

@@ -5,8 +5,8 @@
 
 *Synchronous*: workers push once a round. A round closes when the quorum has pushed (None: all
 registered workers), or `deadline_s` after its first push: then with what is there, if that is the
-quorum (None: more than half of the registered), and else it is skipped. Nobody waits here: a
-deadline is noticed by whoever calls next, and by the clock that only goes forward.
+quorum (None: more than half of the registered), and else it is skipped. No call waits
+for a deadline: the next call notices it, by a clock that only goes forward.
 
 With a `checkpoint_path` all of it survives a `kill -9`: what was acknowledged is on the disk, and
 the next server with that path goes on where this one was, with the same version.
@@ -16,31 +16,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, Unpack
 
 import numpy as np
-from beartype import BeartypeConf, beartype
 
 from rookery.errors import CheckpointError, ConfigError, ProtocolError, RefusedError
 from rookery.server import store
-from rookery.server.aggregate import WEIGHTED, Aggregation, Liars
-from rookery.server.clients import check_name
+from rookery.server.aggregate import WEIGHTED, Aggregation
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
-from rookery.server.optimizer_step import Maker
-from rookery.server.pending_update import Pending
-from rookery.server.server_rules import Rules, Staleness, choose, refuse_weight
-from rookery.server.server_state import Machine, Moving, skip
+from rookery.server.server_rules import Rules, ServerOptions, checked_methods, choose, refuse_weight
+from rookery.server.server_state import Machine, Pending, check_name, skip
 from rookery.server.store import Store, StoredServer
 from rookery.types import Array, Floats, Weights
 
-checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
 Parameters: TypeAlias = Weights  # (version, arrays), the arrays read-only
 Listener: TypeAlias = Callable[[Parameters], None]
 JOURNAL_BYTES = 256 << 20  # a longer journal is replaced by a checkpoint
 JOURNAL_PUSHES = 8  # or one of so many pushes, where those are large
-LOOK_S = 0.05  # between two looks at the deadline, by one who waits
+LOOK_S = 0.05  # between two looks at the deadline, of a call that waits
 LOUD = 1e12  # entries up to here overflow no optimizer by themselves; larger ones are tried first
 PARTS = 256  # of one client, as in "client/part"
 
@@ -67,7 +63,7 @@ class Receipt(NamedTuple):
 
 
 class Push(NamedTuple):
-    """What a worker says, checked as far as it can be without the server's state."""
+    """An update as it was pushed, checked as far as possible without the server's state."""
 
     worker: str
     update: Floats  # [P]
@@ -77,6 +73,7 @@ class Push(NamedTuple):
     push_id: str | None
 
 
+@checked_methods
 class ParameterServer:
     """Parameters with a version, moved by what workers push. All methods may be called at once.
 
@@ -90,7 +87,6 @@ class ParameterServer:
     is a RefusedError with a `code`; one that fits and does not count is a Receipt that says so.
     """
 
-    @checked
     def __init__(
         self,
         initial_parameters: Named,
@@ -98,48 +94,26 @@ class ParameterServer:
         update_frequency: int = 10,
         save_frequency: int = 100,
         checkpoint_path: str | Path | None = None,
-        *,
-        optimizer: str | Maker = "sgd",
-        lr: float = 0.001,
-        optimizer_kwargs: Mapping[str, Any] | None = None,
-        synchronous: bool = False,
-        quorum: int | None = None,
-        deadline_s: float = 30.0,
-        staleness: str = "discount",
-        max_staleness: int = 16,
-        max_weight: float = 1e6,
-        max_norm: float | None = None,
-        quarantine_after: int = 3,
-        trim: float = 0.1,
-        byzantine: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        **options: Unpack[ServerOptions],
     ):
         """`checkpoint_path` is a folder; where an earlier server left one, this one goes on.
 
-        `optimizer` is the name of one of torch's, or a callable that takes parameters and `lr`.
+        Options are the other settings of `Rules`. Without an `optimizer` it takes plain SGD steps,
+        or those of the agent of a loop that it is given to.
         """
         self.rules = Rules(
-            aggregation=Aggregation(choose(Aggregation, aggregation_method, "aggregation_method")),
+            aggregation=choose(Aggregation, aggregation_method, "aggregation_method"),
             update_frequency=update_frequency,
             save_frequency=save_frequency,
-            synchronous=synchronous,
-            quorum=quorum,
-            deadline_s=deadline_s,
-            staleness=Staleness(choose(Staleness, staleness, "staleness")),
-            max_staleness=max_staleness,
-            max_weight=max_weight,
-            max_norm=max_norm,
-            quarantine_after=quarantine_after,
-            liars=Liars(trim, byzantine),
+            **options,
         )
-        kwargs = dict(optimizer_kwargs or {})
-        moving = Moving(optimizer, lr, kwargs, self.rules.aggregation, self.rules.liars)
-        self._machine = Machine(initial_parameters, moving)
-        self._clock, self._began = clock, clock()
-        self._opened = self._began  # when the round got its first push
+        self._given = frozenset(options)
+        self._adopted = False  # has it taken over an agent's optimizer?
+        self._machine = Machine(initial_parameters, self.rules)
+        self._began = self._opened = self.rules.clock()  # the server; its open round
         self._listeners: list[Listener] = []
         self._told = 0  # the version that subscribers know
-        self.last_version: int | None = None  # nothing is taken once it is there; None: no end
+        self.last_version: int | None = None  # nothing is taken after it; None: no end
         self._service: Any = None
         self._saved = 0  # the version in the checkpoint
         self._trouble = ""  # why the last checkpoint could not be saved
@@ -158,19 +132,20 @@ class ParameterServer:
         if self._overdue():
             with self._turn():
                 pass
-        return self._shown.version
+        return self.newest.version
 
     @property
     def pending_bytes(self) -> int:
         """How much memory the updates of the open round take."""
-        return self._machine.pending_bytes
+        return self._machine.gathered.nbytes
 
     @property
     def round_bytes(self) -> int:
         """How much memory an open round must be able to take, or it would never be closed."""
-        rules = self.rules
-        updates = rules.enough(1) if rules.synchronous else rules.update_frequency
-        return 4 * self._machine.layout.total * updates
+        rules, size = self.rules, self._machine.layout.total
+        if not rules.robust:
+            return 8 * size  # one sum
+        return 4 * size * (rules.enough(1) if rules.synchronous else rules.update_frequency)
 
     @property
     def one_voice(self) -> bool:
@@ -179,7 +154,6 @@ class ParameterServer:
 
     # Workers.
 
-    @checked
     def register_worker(self, worker: str) -> int:
         """Lets a worker push; returns the version. To register twice is to register once."""
         check_name(worker, "worker's name")
@@ -203,9 +177,8 @@ class ParameterServer:
             )
 
     def _refuse_crowd(self, newcomers: Set[str]) -> None:
-        """Refuses those who would be too many."""
+        """Refuses workers that would be too many."""
 
-    @checked
     def unregister_worker(self, worker: str) -> None:
         """Waits for a worker no longer. What it pushed counts; quarantine outlasts it."""
         with self._turn():
@@ -215,7 +188,6 @@ class ParameterServer:
     def _leaving(self, worker: str) -> Record:
         return Record("leave", {"worker": worker})
 
-    @checked
     def pardon_worker(self, worker: str) -> None:
         """Ends a worker's quarantine."""
         with self._turn():
@@ -224,35 +196,28 @@ class ParameterServer:
 
     # Parameters.
 
-    @checked
     def get_parameters(self, newer_than: int = -1, *, wait_s: float = 0.0) -> Parameters | None:
         """Returns the parameters if there are newer ones, at the latest after `wait_s`.
 
-        A round may be skipped: who waits for the next version waits no longer than the deadline,
-        and then pushes again.
+        A round may be skipped: a worker that waits for the next version waits no longer than the
+        deadline, and then pushes again.
         """
-        if self.version <= newer_than and wait_s > 0:
-            self._wait(newer_than, time.monotonic() + wait_s)
-        shown = self._shown
+        until = time.monotonic() + wait_s  # in real time, whatever clock decides on deadlines
+        while self.version <= newer_than and (left := until - time.monotonic()) > 0:
+            with self._news:
+                if self.newest.version <= newer_than:
+                    self._news.wait(min(left, LOOK_S) if self.rules.synchronous else left)
+        shown = self.newest
         return shown if shown.version > newer_than else None
 
-    def _wait(self, newer_than: int, until: float) -> None:
-        """In real time, whatever clock decides on deadlines."""
-        while self.version <= newer_than and (left := until - time.monotonic()) > 0:
-            with self._lock:
-                if self._shown.version <= newer_than:
-                    self._news.wait(min(left, LOOK_S) if self.rules.synchronous else left)
-
-    @checked
     def subscribe(self, listener: Listener) -> None:
         """Has a function called with every new version, by the thread that made it."""
         with self._lock:
             self._listeners.append(listener)
 
-    @checked
     def broadcast_parameters(self) -> Parameters:
         """Tells all subscribers the present parameters, and returns them."""
-        shown = self._shown
+        shown = self.newest
         for listener in list(self._listeners):
             try:
                 listener(shown)
@@ -260,9 +225,26 @@ class ParameterServer:
                 self._count("listener_failed")
         return shown
 
+    def adopt_optimizer(self, optimizer: str, lr: float, kwargs: Mapping[str, Any]) -> None:
+        """Steps as an agent's learner would, unless this server was given an optimizer.
+
+        The first caller decides; a learning rate that the server was given stays. An update then
+        averages no more gradients than there are workers: one worker's are applied one by one.
+        """
+        with self._turn():
+            if self._adopted or "optimizer" in self._given:
+                return
+            self._adopted = True
+            rate = self.rules.lr if "lr" in self._given else lr
+            self.rules = replace(
+                self.rules, optimizer=optimizer, lr=rate, optimizer_kwargs=dict(kwargs)
+            )
+            self._machine.change_rules(self.rules)
+            if self._store is not None:
+                self.save_checkpoint()
+
     # Updates.
 
-    @checked
     def push_gradients(
         self,
         worker: str,
@@ -281,7 +263,7 @@ class ParameterServer:
             if push_id is not None:
                 check_name(push_id, "push_id")
             layout = self._machine.layout
-            update = layout.join(grads)  # and the look for NaN: before anybody waits for us
+            update = layout.join(grads)  # and the look for NaN: before others wait for the lock
             finite = bool(np.isfinite(update).all())
             with self._turn():
                 if layout is not self._machine.layout:  # another checkpoint was loaded meanwhile
@@ -292,14 +274,14 @@ class ParameterServer:
             self._count(f"refused_{error.code}")
             raise
 
-    @checked
     def aggregate_gradients(self) -> dict[str, Array] | None:
         """Returns what is pending as one update, and leaves it pending; None: nothing is."""
         with self._turn():
-            pending = self._machine.pending
-            return self._split(self._machine.aggregate(pending)) if pending else None
+            machine = self._machine
+            if not machine.pending:
+                return None
+            return machine.layout.split(machine.gathered.combined())
 
-    @checked
     def update_parameters(self, learning_rate: float | None = None) -> int:
         """Applies what is pending now, with this learning rate or the optimizer's own.
 
@@ -311,9 +293,6 @@ class ParameterServer:
             if pending and _workers(pending) >= self._least():
                 self._commit([self._closing(pending, learning_rate)])
             return self._machine.version
-
-    def _split(self, update: Floats) -> dict[str, Array]:
-        return self._machine.layout.split(update)
 
     def _weight(self, weight: float) -> float:
         refuse_weight(weight)
@@ -327,7 +306,7 @@ class ParameterServer:
         self._refuse_over()
         if not push.finite:
             return self._strike(push.worker, "finite")
-        scale = self.rules.scale(0 if push.version is None else self._shown.version - push.version)
+        scale = self.rules.scale(0 if push.version is None else self.newest.version - push.version)
         if scale is None:
             return self._answer("stale")
         if why := self._unwelcome(push):
@@ -342,35 +321,42 @@ class ParameterServer:
             return self._strike(push.worker, "overflow")
         if scale != 1.0:
             self._count("discounted")
-        self._accept(push, update * np.float32(scale))
+            update = update * np.float32(scale)
+        self._accept(push, update)
         return Receipt(True, "ok", self._machine.version)
 
     def _survives(self, update: Floats) -> bool:
         """Says whether parameters and optimizer would stay finite if this alone were applied."""
+        stepper = self._machine.stepper
         peak = max(update.max(initial=0.0), -update.min(initial=0.0))
-        return bool(peak <= LOUD or (np.isfinite(peak) and self._machine.stepper.survives(update)))
+        return bool(
+            peak <= LOUD or (np.isfinite(peak) and stepper.step(update, stepper.lrs, keep=False))
+        )
 
     def _accept(self, push: Push, update: Floats) -> None:
-        """Writes down an update, and in the same breath what it sets off."""
+        """Writes down an update, and with it what it sets off."""
         about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
         records = [Record("push", about, update)]
-        pending = [*self._machine.pending, Pending(push.worker, push.weight, update)]
+        pending = [*self._machine.pending, Pending(push.worker, push.weight)]
         if not self._machine.round_is_open:
-            self._opened = self._clock()
-            records.insert(0, self._opening())
+            self._opened = self.rules.clock()
+            records.insert(0, Record("open", self._terms()))
         if self._complete(pending):
-            records.append(self._closing(pending, None))
+            records.append(self._closing(pending, last=update))
         self._commit(records)
+
+    @property
+    def over(self) -> str | None:
+        """Returns why there will be no other version, or None."""
+        last = self.last_version
+        return "limit" if last is not None and self._machine.version >= last else None
 
     def _refuse_over(self) -> None:
         """Refuses what could only lead past the last version; under the lock, so none does."""
-        if self._at_its_end():
+        if self.over == "limit":
             raise RefusedError(
                 f"training is over at version {self._machine.version}; pull it, and leave", "over"
             )
-
-    def _at_its_end(self) -> bool:
-        return self.last_version is not None and self._machine.version >= self.last_version
 
     def _unwelcome(self, push: Push) -> str:
         """Returns why this worker may not push in this round, as a receipt's code; "": it may."""
@@ -397,7 +383,7 @@ class ParameterServer:
     def _turn(self) -> Iterator[None]:
         """Lets one caller in at a time; rounds that are due close before and after it.
 
-        Subscribers are told when nobody is kept waiting by it.
+        Subscribers are told without the lock.
         """
         try:
             with self._lock:
@@ -406,44 +392,40 @@ class ParameterServer:
                 self._look()
         finally:
             with self._lock:
-                news, self._told = self._told < self._shown.version, self._shown.version
+                news, self._told = self._told < self.newest.version, self.newest.version
             if news:
                 self.broadcast_parameters()
 
     def _look(self) -> None:
         """Closes a round that is due, unless it began before an earlier end was set."""
-        if self._at_its_end():
+        if self.over == "limit":
             return
         pending = self._machine.pending
         if pending and self._complete(pending):
-            self._commit([self._closing(pending, None)])
+            self._commit([self._closing(pending)])
         elif self._overdue():
             enough = len(pending) >= self._bearable()
-            self._commit([self._closing(pending, None) if enough else skip("quorum")])
+            self._commit([self._closing(pending) if enough else skip("quorum")])
 
     def _overdue(self) -> bool:
         late = self.rules.synchronous and self._machine.round_is_open
-        return late and self._clock() - self._opened >= self.rules.deadline_s
-
-    def _opening(self) -> Record:
-        """Returns that a round begins, with the settings that a restart must not change in it."""
-        return Record("open", self._terms())
+        return late and self.rules.clock() - self._opened >= self.rules.deadline_s
 
     def _terms(self) -> dict[str, Any]:
-        """Returns the settings of a round that decide what becomes of its updates."""
+        """Returns the settings that a restart must not change in a round that is open."""
         return {"aggregation": self.rules.aggregation.value}
 
     def _is_foreign_round(self, machine: Machine) -> bool:
         """Did an open round begin with settings that forbid this server to close it?"""
-        terms = machine.terms  # None: no round is open, or an earlier release opened it
-        return terms is not None and terms["aggregation"] != self.rules.aggregation.value
+        return machine.terms is not None and machine.terms != self._terms()
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         """Is this enough to be applied without waiting for the deadline?"""
-        if not self.rules.synchronous:  # who is hasty waits for others, and they lose nothing
-            several = _workers(pending) >= self._least()
-            return several and len(pending) >= self.rules.update_frequency
         active = len(self._machine.roster.active())
+        if not self.rules.synchronous:  # a hasty worker waits for others, which lose nothing
+            most = self.rules.update_frequency
+            pushes = max(1, min(most, active)) if self._adopted else most
+            return _workers(pending) >= self._least() and len(pending) >= pushes
         return len(pending) >= max(self._least(), self.rules.enough(active))
 
     def _bearable(self) -> int:
@@ -454,40 +436,35 @@ class ParameterServer:
         """Returns how many workers an update needs, whatever else holds."""
         return self.rules.least
 
-    def _closing(self, pending: Sequence[Pending], lr: float | None) -> Record:
-        """Returns what becomes of a round: an update, or nothing and why."""
+    def _closing(
+        self, pending: Sequence[Pending], lr: float | None = None, last: Floats | None = None
+    ) -> Record:
+        """Returns what becomes of a round: an update, or nothing and why.
+
+        `last` is the one update of `pending` that has not been gathered yet.
+        """
         if _workers(pending) < self._least():
             return skip("workers")
         weighted = self.rules.aggregation in WEIGHTED
         if weighted and pending and not any(each.weight for each in pending):
             return skip("weight")
-        update = self._combined(pending)
-        if not np.isfinite(update).all():
-            return skip("overflow")
         own = self._machine.stepper.lrs
-        return Record("apply", {"lrs": own if lr is None else [lr] * len(own)}, update)
-
-    def _combined(self, pending: Sequence[Pending]) -> Floats:
-        """Returns the [P] update that is applied."""
-        return self._machine.aggregate(pending)
+        return Record("apply", {"lrs": own if lr is None else [lr] * len(own)})
 
     # What happens: written down, then done.
 
     def _commit(self, records: Sequence[Record]) -> None:
         if self._store is not None:
-            self._store.append([self._noted(record) for record in records])
+            self._store.append(records)
+        before = self._machine.version
         for record in records:
             self._machine.do(record)
-        if any(record.kind == "apply" for record in records):
+        if self._machine.version > before:
             self._publish()
-        if self._store is not None and self._worth_saving(self._store):
+        if self._store is not None and self._worth_saving(self._store, records):
             self._save_now()
 
-    def _noted(self, record: Record) -> Record:
-        """Returns what the journal needs of a record: an aggregate can be computed again."""
-        return record._replace(floats=None) if record.kind == "apply" else record
-
-    def _worth_saving(self, kept: Store) -> bool:
+    def _worth_saving(self, kept: Store, records: Sequence[Record]) -> bool:
         long = max(JOURNAL_BYTES, JOURNAL_PUSHES * 4 * self._machine.layout.total)
         due = self._machine.version - self._saved >= self.rules.save_frequency
         return due or kept.journal_bytes > long
@@ -503,7 +480,8 @@ class ParameterServer:
     def _publish(self) -> None:
         values = self._machine.stepper.values.copy()
         values.flags.writeable = False  # many readers share it
-        self._shown = Parameters(self._machine.version, self._split(values))
+        # the parameters as of the last update
+        self.newest = Parameters(self._machine.version, self._machine.layout.split(values))
         with self._lock:
             self._news.notify_all()
 
@@ -513,7 +491,6 @@ class ParameterServer:
 
     # Looking.
 
-    @checked
     def get_server_stats(self) -> dict[str, Any]:
         """Returns numbers about the server, ready for JSON.
 
@@ -532,22 +509,21 @@ class ParameterServer:
                 "quarantined": machine.roster.quarantined(),
                 "strikes": {name: w.strikes for name, w in workers.items() if w.strikes},
                 "pending": len(machine.pending),
-                "pending_bytes": machine.pending_bytes,
+                "pending_bytes": self.pending_bytes,
                 "pushes": {name: w.pushes for name, w in workers.items() if w.registered},
                 "counts": dict(machine.counts),
                 "saved_version": self._saved,
                 "trouble": self._trouble,
-                "uptime_s": self._clock() - self._began,
+                "uptime_s": self.rules.clock() - self._began,
+                "over": self.over or "",
             }
 
-    @checked
     def get_client_stats(self) -> dict[str, Any]:
         """Returns what of the statistics is for every client; over the network that is all."""
         return self.get_server_stats()
 
     # The disk.
 
-    @checked
     def save_checkpoint(self, path: str | Path | None = None) -> Path:
         """Saves everything to a file, or without a path to `checkpoint_path`; returns the file."""
         with self._lock:
@@ -560,7 +536,6 @@ class ParameterServer:
             self._saved, self._trouble = self._machine.version, ""
             return found
 
-    @checked
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Goes on from a file, or a server's folder; without a path from `checkpoint_path`.
 
@@ -572,18 +547,17 @@ class ParameterServer:
             machine = self._restored(store.look_into(folder))
             if self._is_foreign_round(machine):
                 machine.do(skip("settings"))
-            if _would_stand_for_two(machine, self._shown):
-                machine.version = self._shown.version + 1
+            if _would_stand_for_two(machine, self.newest):
+                machine.version = self.newest.version + 1
             if self._store is not None:  # first: where this fails, the present state stays
                 self._store.replace(machine.state(), machine.identity())
                 self._saved, self._trouble = machine.version, ""
-            self._machine, self._opened = machine, self._clock()
+            self._machine, self._opened = machine, self.rules.clock()
             self._publish()
             if self._store is not None:
                 self._store.settle()
             return machine.version
 
-    @checked
     def close(self) -> None:
         """Ends the service, and lets another server have `checkpoint_path`."""
         self.stop_server()
@@ -608,8 +582,11 @@ class ParameterServer:
         """Refuses to go on from what this server may not go on from."""
 
     def _restored(self, found: StoredServer) -> Machine:
-        start = self._split(self._machine.stepper.values)
-        machine = Machine(start, self._machine.moving)  # where this fails, the present one stays
+        start = self._machine.layout.split(self._machine.stepper.values)
+        rules = self.rules
+        if not self._adopted and "optimizer" not in self._given:  # an earlier server had adopted it
+            rules = replace(rules, optimizer=found.saved.numbers["stepper"]["optimizer"])
+        machine = Machine(start, rules)  # where this fails, the present one stays
         machine.restore(found)
         return machine
 
@@ -622,7 +599,6 @@ class ParameterServer:
 
     # The network.
 
-    @checked
     def start_server(self, host: str = "localhost", port: int = 8888, **options: Any) -> str:
         """Serves this object over HTTP, in a thread of its own; returns the URL.
 
@@ -637,7 +613,6 @@ class ParameterServer:
         self._service = service
         return url
 
-    @checked
     def stop_server(self) -> None:
         """Ends the service; the parameters stay. Without a service nothing happens."""
         service, self._service = self._service, None

@@ -1,4 +1,4 @@
-"""`rookery join`: a learner that trains with others, over a server that somebody else started.
+"""`rookery join`: a learner that trains with others, over a server (`rookery serve`).
 
 It hears from the server what is trained, plays its own environment, and sends what the server asks
 for: gradients, each of one batch, or what a round of training has changed. Rows never leave it.
@@ -8,30 +8,31 @@ the same id.
 """
 
 import contextlib
-import sys
 import threading
 import time
 import uuid
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from rookery.config.load import load
 from rookery.config.schema import Config, Mode
-from rookery.errors import ConfigError, RefusedError, StalledError
+from rookery.errors import RefusedError, StalledError
 from rookery.event import Collected, Episode, IterationEnded
+from rookery.learner.gradients import refuse_others
 from rookery.learner.learner import trained
 from rookery.runtime.signals import Interrupts
 from rookery.server.advertised_settings import OVER, Notice, Sharing, config_of, portable
-from rookery.server.gradient_worker import RunHand, RunSetup
+from rookery.server.gradient_worker import RunGradients, RunSetup, Update, UpdateSource
 from rookery.server.http.remote_server import RemoteParameterServer
-from rookery.server.parameter_server import Parameters, Receipt
+from rookery.server.parameter_server import Receipt
+from rookery.server.serve_report import CommandOutcome, say
 from rookery.training import LOOPS
 from rookery.training.build import build_parts
 from rookery.training.steps import publish
@@ -39,7 +40,6 @@ from rookery.types import Array
 
 WINDOW = 100  # episodes of the mean return
 REPORT_S = 10.0  # between two lines
-WAIT_S = 5.0  # the longest wait for a new version without a look around
 SLACK_S = 2.0  # after a deadline, before an update is sent again
 LOOK_S = 0.05
 
@@ -50,7 +50,9 @@ class Asked:
 
     url: str
     client: str
-    key: str
+    key: str | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
     seed: int | None = None  # None: from the client's name
     scenario: str | None = None  # None: what the server says
     overrides: tuple[str, ...] = ()
@@ -63,65 +65,8 @@ class Asked:
     quiet: bool = False
 
 
-class ClientOutcome(NamedTuple):
-    """How it ended."""
-
-    answer: dict[str, Any]
-    exit_code: int
-
-
-class Update(NamedTuple):
-    """What a server is sent."""
-
-    arrays: Mapping[str, Array]
-    weight: float
-
-
-class ClientLearner(Protocol):
-    """What learns here."""
-
-    env_steps: int
-    ended: list[Episode]  # since they were last taken
-
-    def load(self, served: Parameters) -> None:
-        """Goes on from the server's parameters."""
-
-    def step(self) -> Update | None:
-        """Does a part of the work; returns what came of it, once there is something."""
-
-    def close(self) -> None: ...
-
-
-class GradientPupil:
-    """Sends the gradient of each batch and takes no step itself."""
-
-    def __init__(self, config: Config, notice: Notice):
-        self._hand = RunHand(RunSetup(config, None))
-        self._version: int | None = None
-
-    @property
-    def env_steps(self) -> int:
-        return self._hand.env_steps
-
-    @property
-    def ended(self) -> list[Episode]:
-        return self._hand.ended
-
-    def load(self, served: Parameters) -> None:
-        before = served.version if self._version is None else self._version
-        self._hand.load(served.arrays, max(0, served.version - before))
-        self._version = served.version
-
-    def step(self) -> Update | None:
-        found = self._hand.step()
-        return None if found is None else Update(found.arrays, 1.0)
-
-    def close(self) -> None:
-        self._hand.close()
-
-
-class Hold:
-    """Adds to every step what holds a client near the parameters it was served, mu (w - w_0).
+class ProximalTerm:
+    """Adds the proximal gradient mu (w - w_0) to every step, w_0 being the served parameters.
 
     The gradient of FedProx's term (Li et al. 2020, eq. 2); `learner.max_grad_norm` is for that of
     the loss alone.
@@ -129,12 +74,12 @@ class Hold:
 
     def __init__(self, optimizer: torch.optim.Optimizer, mu: float):
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._mu, self._anchors = mu, list[torch.Tensor]()
+        self._mu = mu
         self.anchor()
         optimizer.register_step_pre_hook(self._pull)
 
     def anchor(self) -> None:
-        """Holds from now on where the parameters are now."""
+        """Measures distances from where the parameters are now."""
         self._anchors = [p.detach().clone() for p in self._parameters]
 
     @torch.no_grad()
@@ -143,8 +88,8 @@ class Hold:
             parameter.grad.add_(parameter - anchor, alpha=self._mu)
 
 
-class RoundPupil:
-    """Trains for a while as a run of its own, and sends what that has changed."""
+class RoundLearner:
+    """Trains for a while as a run of its own, and computes what that has changed."""
 
     def __init__(self, config: Config, notice: Notice):
         self.parts = build_parts(config)
@@ -153,23 +98,22 @@ class RoundPupil:
         self._steps, self._begun, self._learned = notice.round_steps, 0, 0
         self._start: dict[str, Array] = {}
         self.ended: list[Episode] = []
-        self._holds = [Hold(o, notice.mu) for o in self._optimizers()] if notice.mu else []
-
-    def _optimizers(self) -> Iterable[torch.optim.Optimizer]:
-        return self.parts.learner.optimizers.values()
+        optimizers = self.parts.learner.optimizers.values() if notice.mu else ()
+        self._proximal = [ProximalTerm(optimizer, notice.mu) for optimizer in optimizers]
 
     @property
     def env_steps(self) -> int:
         return self.parts.counters.env_steps
 
     @torch.no_grad()
-    def load(self, served: Parameters) -> None:
-        self._start = dict(served.arrays)
-        _refuse_others(self._start, self.trained)
+    def load(self, parameters: Mapping[str, Array], steps: int) -> None:
+        """Begins a round from a server's parameters, however many steps they have taken."""
+        self._start = dict(parameters)
+        refuse_others(self._start, self.trained, "parameters of the server")
         for name, parameter in self.trained.items():
             parameter.copy_(torch.from_numpy(np.array(self._start[name])))
-        for hold in self._holds:
-            hold.anchor()
+        for term in self._proximal:
+            term.anchor()
         self.parts.learner.algorithm.update_targets(0)
         self.parts.published_at = float("-inf")  # it is never too early for this one
         publish(self.parts)
@@ -196,51 +140,50 @@ class RoundPupil:
         self.parts.close()
 
 
-PUPILS: dict[Sharing, Any] = {
-    Sharing.GRADIENTS: GradientPupil,
-    Sharing.FEDERATED: RoundPupil,
+LEARNERS: dict[Sharing, Callable[[Config, Notice], UpdateSource]] = {
+    Sharing.GRADIENTS: lambda config, notice: RunGradients(RunSetup(config, None)),
+    Sharing.FEDERATED: RoundLearner,
 }
 
 
-def join(asked: Asked) -> ClientOutcome:
+def join(asked: Asked) -> CommandOutcome:
     """Learns with others until a limit, the server or a signal ends it; returns how."""
     with Interrupts() as interrupts, _remote(asked) as remote, contextlib.ExitStack() as stack:
         stats = remote.get_server_stats()
         notice = Notice.heard(stats)
         config = _config(asked, notice)
         torch.set_num_threads(config.learner.threads)
-        pupil: ClientLearner = PUPILS[notice.sharing](config, notice)
-        stack.callback(pupil.close)
-        member = Member(asked, remote, notice, stats, pupil, interrupts)
+        learner = LEARNERS[notice.sharing](config, notice)
+        stack.callback(learner.close)
+        member = Member(asked, remote, notice, stats, learner, interrupts)
         stack.callback(member.leave)
         stack.enter_context(_attentive(remote, interrupts))
         interrupts.begin()
         member.say(f"joined {asked.url} as {asked.client}: {config.name} ({notice.sharing})")
         why = member.until_over()
-        return ClientOutcome(member.answer(why), interrupts.exit_code)
+        return CommandOutcome(member.answer(why), interrupts.exit_code)
 
 
+@dataclass
 class Member:
     """One client of a server, from its first message to its last."""
 
-    def __init__(
-        self,
-        asked: Asked,
-        remote: RemoteParameterServer,
-        notice: Notice,
-        stats: Mapping[str, Any],
-        pupil: ClientLearner,
-        interrupts: Interrupts,
-    ):
-        self.asked, self.remote, self.notice, self.pupil = asked, remote, notice, pupil
-        self.interrupts = interrupts
-        self.rounds = bool(stats["synchronous"])  # is every update waited for?
-        self.private = bool(stats.get("differential_privacy"))
-        self.version = -1  # of the parameters here
+    asked: Asked
+    remote: RemoteParameterServer
+    notice: Notice
+    stats: Mapping[str, Any]  # of the server, when this client joined
+    learner: UpdateSource
+    interrupts: Interrupts
+
+    def __post_init__(self) -> None:
+        self.in_rounds = bool(self.stats["synchronous"])  # the server answers once a round
+        self.private = bool(self.stats.get("differential_privacy"))
+        self.version = -1  # of the parameters here; -1: any version is newer
+        self._loaded: int | None = None  # the version loaded last
         self.accepted, self.codes = 0, Counter[str]()
         self.episodes, self.returns = 0, deque[float](maxlen=WINDOW)
-        self._ended: str | None = None  # what the server said of the end
-        self._told = time.monotonic()
+        self._ended: str | None = None  # the server's reason for the end
+        self._reported = time.monotonic()
 
     def until_over(self) -> str:
         """Trains until it is over; returns why."""
@@ -248,52 +191,49 @@ class Member:
             self.remote.register_worker(self.asked.client)
             self._pull()
             while (why := self._why()) is None:
-                self._turn()
+                update = self.learner.step()
+                self._count_episodes()
+                if update is not None:
+                    self._deliver(update)
         except StalledError:
             if self.interrupts.reason is None:
                 raise
             why = self._why()
         return str(why)
 
-    def _turn(self) -> None:
-        update = self.pupil.step()
-        self._note()
-        if update is not None:
-            self._deliver(update)
-
     def _deliver(self, update: Update) -> None:
         receipt = self._push(update)
-        if self.rounds and receipt is not None:
+        if self.in_rounds and receipt is not None:
             self._await(update)
         elif receipt is not None and receipt.version != self.version:
             self._pull()
 
     def _why(self) -> str | None:
         """Returns why it is over, or None."""
-        asked, until = self.asked, self.notice.until
-        reasons = {
-            str(self.interrupts.reason): self.interrupts.reason is not None,
-            str(self._ended): self._ended is not None,
-            "limit": until is not None and self.version >= until,
-            "steps": asked.steps is not None and self.pupil.env_steps >= asked.steps,
-            "rounds": asked.rounds is not None and self.accepted >= asked.rounds,
+        if self.interrupts.reason is not None:
+            return str(self.interrupts.reason)
+        limits = {
+            "limit": (self.notice.until, self.version),
+            "steps": (self.asked.steps, self.learner.env_steps),
+            "rounds": (self.asked.rounds, self.accepted),
         }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        reached = (why for why, (most, now) in limits.items() if most is not None and now >= most)
+        return self._ended or next(reached, None)
 
     def _pull(self, wait_s: float = 0.0) -> bool:
         served = self.remote.get_parameters(newer_than=self.version, wait_s=wait_s)
         if served is None:
             return False
-        self.pupil.load(served)
-        self.version = served.version
+        before = served.version if self._loaded is None else self._loaded
+        self.learner.load(served.arrays, max(0, served.version - before))
+        self.version = self._loaded = served.version
         return True
 
     def _push(self, update: Update) -> Receipt | None:
-        """Sends an update; None where the server says that all is over."""
-        weight = 1.0 if self.private else update.weight
-        name, push_id = self.asked.client, uuid.uuid4().hex
+        """Sends an update; None if the server answers that training is over."""
+        push_id = uuid.uuid4().hex
         try:
-            receipt = self._sent(name, update.arrays, weight, push_id)
+            receipt = self._send(update, push_id)
         except RefusedError as refusal:
             if refusal.code not in OVER:
                 raise
@@ -302,49 +242,46 @@ class Member:
         self.codes[receipt.code] += 1
         self.accepted += receipt.accepted
         if receipt.version < self.version:
-            self.version = -1  # the server was put back: what it has now is new to us
+            self.version = -1  # an older checkpoint was loaded there: its version is new here
         return receipt
 
-    def _sent(self, name: str, arrays: Mapping[str, Array], weight: float, push_id: str) -> Receipt:
+    def _send(self, update: Update, push_id: str, *, again: bool = True) -> Receipt:
+        name, weight = self.asked.client, 1.0 if self.private else update.weight
         try:
             return self.remote.push_gradients(
-                name, arrays, weight, version=self.version, push_id=push_id
+                name, update.arrays, weight, version=self.version, push_id=push_id
             )
         except RefusedError as refusal:
-            if refusal.code != "unknown_worker":
+            if refusal.code != "unknown_worker" or not again:
                 raise
-        self.remote.register_worker(name)  # a server that was put back to before we came
-        return self.remote.push_gradients(
-            name, arrays, weight, version=self.version, push_id=push_id
-        )
+        self.remote.register_worker(name)  # the server's checkpoint is older than this client
+        return self._send(update, push_id, again=False)
 
     def _await(self, update: Update) -> None:
-        """Waits for what becomes of a round; one that came to nothing is tried again."""
-        again_at = time.monotonic() + self.notice.deadline_s + SLACK_S
-        while self._why() is None and not self._pull(wait_s=WAIT_S):
-            self._note()
-            if time.monotonic() > again_at:
+        """Waits for the end of a round; sends the update again if the round was skipped."""
+        patience_s = self.notice.deadline_s + SLACK_S
+        again_at = time.monotonic() + patience_s
+        while self._why() is None and not self._pull(wait_s=max(0.0, again_at - time.monotonic())):
+            self._count_episodes()
+            if time.monotonic() >= again_at:
                 self.remote.take_back(self.asked.client)
                 self._push(update)
-                again_at = time.monotonic() + self.notice.deadline_s + SLACK_S
+                again_at = time.monotonic() + patience_s
 
-    def _note(self) -> None:
-        """Counts what was played, and says so now and then."""
-        self.episodes += len(self.pupil.ended)
-        self.returns.extend(episode.score for episode in self.pupil.ended)
-        self.pupil.ended.clear()
-        if time.monotonic() - self._told >= REPORT_S:
-            self._told = time.monotonic()
+    def _count_episodes(self) -> None:
+        """Counts what was played, and prints a line every `REPORT_S`."""
+        self.episodes += len(self.learner.ended)
+        self.returns.extend(episode.score for episode in self.learner.ended)
+        self.learner.ended.clear()
+        if time.monotonic() - self._reported >= REPORT_S:
+            self._reported = time.monotonic()
             self.say(
-                f"version {self.version}, {self.pupil.env_steps:,} env steps, {self.accepted} "
-                f"updates, mean return {self._mean():.2f}"
+                f"version {self.version}, {self.learner.env_steps:,} env steps, {self.accepted} "
+                f"updates, mean return {np.mean(self.returns) if self.returns else np.nan:.2f}"
             )
 
-    def _mean(self) -> float:
-        return float(np.mean(self.returns)) if self.returns else float("nan")
-
     def leave(self) -> None:
-        """Says goodbye: rounds need not wait for us. A server that is gone does not hear it."""
+        """Unregisters, so that rounds need not wait for this client."""
         self.remote.give_up()
         with contextlib.suppress(StalledError, RefusedError):
             self.remote.unregister_worker(self.asked.client)
@@ -355,30 +292,23 @@ class Member:
             "client": self.asked.client,
             "mode": self.notice.sharing.value,
             "version": self.version,
-            "env_steps": self.pupil.env_steps,
+            "env_steps": self.learner.env_steps,
             "episodes": self.episodes,
             "accepted": self.accepted,
             "codes": dict(self.codes),
-            "mean_return": self._mean() if self.returns else None,
+            "mean_return": float(np.mean(self.returns)) if self.returns else None,
             "reason": why,
         }
 
     def say(self, message: str) -> None:
         if not self.asked.quiet:
-            sys.stderr.write(f"rookery: {message}\n")
-            sys.stderr.flush()
+            say(message)
 
 
 def _remote(asked: Asked) -> RemoteParameterServer:
-    return RemoteParameterServer(
-        asked.url,
-        asked.client,
-        asked.key,
-        ca=asked.ca,
-        codec=asked.codec,
-        keep=asked.keep,
-        patience_s=asked.patience_s,
-    )
+    own = ("ca", "certificate", "private_key", "codec", "keep", "patience_s")
+    options = {name: getattr(asked, name) for name in own}
+    return RemoteParameterServer(asked.url, asked.client, asked.key, **options)
 
 
 def _config(asked: Asked, notice: Notice) -> Config:
@@ -387,16 +317,6 @@ def _config(asked: Asked, notice: Notice) -> Config:
     seed = zlib.crc32(asked.client.encode()) if asked.seed is None else asked.seed
     steps = asked.steps or config.run.env_steps  # schedules follow them
     return replace(config, run=replace(config.run, seed=seed, env_steps=steps))
-
-
-def _refuse_others(served: Mapping[str, Array], own: Mapping[str, Any]) -> None:
-    wrong = sorted(served.keys() ^ own.keys())
-    wrong += [n for n in served if n in own and served[n].shape != tuple(own[n].shape)]
-    if wrong:
-        raise ConfigError(
-            f"the server's parameters are of another network than this one: {', '.join(wrong[:8])};"
-            " use its scenario, and an environment with the same observations and actions"
-        )
 
 
 @contextlib.contextmanager

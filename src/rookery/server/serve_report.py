@@ -1,19 +1,24 @@
 """What `rookery serve` says: how far it is, where clients find it, how they join."""
 
+import json
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rookery.files import replace_file
 from rookery.server.http.client_keys import Keys
+from rookery.server.parameter_server import ParameterServer
 
 if TYPE_CHECKING:
-    from rookery.server.run_server import Plan, Served
+    from rookery.server.run_server import Plan
+
+PLACE = "address.json"  # in a server's folder
 
 
-def progress(served: "Served") -> str:
+def progress(server: ParameterServer) -> str:
     """Says how far it is."""
-    stats = served.get_server_stats()
+    stats = server.get_server_stats()
     words = [f"version {stats['version']}", f"{len(stats['workers'])} clients"]
     if stats.get("epsilon") is not None:
         words.append(f"epsilon {stats['epsilon']:.3g} of {stats['target_epsilon']:g}")
@@ -26,27 +31,54 @@ def progress(served: "Served") -> str:
     return ", ".join(words)
 
 
-def welcome(plan: "Plan", url: str, served: "Served") -> None:
-    """Says where clients find it and how they join."""
-    clients = list(Keys(plan.keys_file))
-    say(f"serving {plan.config.name} ({plan.sharing}) at {url}; {progress(served)}")
-    if not clients:
-        say(f"no client has a key yet: rookery serve --add-client NAME --keys {plan.keys_file}")
+class Place(NamedTuple):
+    """Where clients find a server."""
+
+    url: str = "URL"
+    ca: str | None = None  # file with the certificate that they trust
+    certified: bool = False  # whether they show a certificate of their own
+
+
+def read_place(run_dir: Path) -> Place:
+    """Returns where the server of a run folder was started last; `URL` if it never was."""
+    try:
+        return Place(**json.loads((run_dir / PLACE).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return Place()
+
+
+def welcome(plan: "Plan", url: str, server: ParameterServer) -> None:
+    """Says where clients find it and how they join, and writes that down for `keys add`."""
+    ca = None if plan.certificate is None else str(plan.certificate)
+    place = Place(url, ca, certified=plan.client_ca is not None)
+    replace_file(plan.run_dir / PLACE, json.dumps(place._asdict()).encode())
+    say(f"serving {plan.config.name} ({plan.sharing}) at {url}; {progress(server)}")
+    clients = [] if plan.known_keys is None else list(Keys(plan.known_keys))
+    if plan.known_keys is None:
+        say(f"  {join_line(place, None, 'NAME')}")
+    elif not clients:
+        keys = "" if plan.keys is None else f" --keys {plan.keys}"
+        say(f"no client has a key yet: rookery serve keys add NAME --run-dir {plan.run_dir}{keys}")
     for client in clients[:8]:
-        say(f"  {join_line(plan, url, client)}")
-    if served.notice.until is not None:
-        say(f"until version {served.notice.until}")
+        say(f"  {join_line(place, plan.known_keys, client)}")
+    if plan.until is not None:
+        say(f"until version {plan.until}")
 
 
-def join_line(plan: "Plan", url: str, client: str) -> str:
+def join_line(place: Place, keys: Path | None, client: str) -> str:
     """Returns the command with which a client joins."""
-    trust = "" if plan.certificate is None else f" --ca {plan.certificate}"
-    key = key_file(plan.keys_file, client)
-    return f"rookery join {reachable(url)} --client {client} --key-file {key}{trust}"
+    words = [f"rookery join {place.url} --client {client}"]
+    if keys is not None:
+        words.append(f"--key-file {key_file(keys, client)}")
+    if place.certified:
+        words.append("--tls-cert CERTIFICATE --tls-key PRIVATE_KEY")
+    if place.ca is not None:
+        words.append(f"--ca {place.ca}")
+    return " ".join(words)
 
 
 def key_file(keys: Path, client: str) -> Path:
-    """Returns the file that a client's own key is put in, to be brought to the client."""
+    """Returns the file with a client's own key, which is copied to the client."""
     return keys.with_name(f"{client}.key")
 
 
@@ -55,6 +87,13 @@ def reachable(url: str) -> str:
     for everywhere in ("//0.0.0.0", "//[::]"):
         url = url.replace(everywhere, f"//{socket.gethostname()}")
     return url
+
+
+class CommandOutcome(NamedTuple):
+    """How `rookery serve` or `rookery join` ended."""
+
+    answer: dict[str, Any]
+    exit_code: int
 
 
 def say(message: str) -> None:

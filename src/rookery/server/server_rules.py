@@ -1,73 +1,127 @@
 """The settings of a parameter server, and the arithmetic of ages and rounds."""
 
+import inspect
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
+from beartype import BeartypeConf, beartype
 
+from rookery.config.checks import check_arguments
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.aggregate import ROBUST, Aggregation, Liars, least
+from rookery.server.optimizer_step import Maker
 from rookery.types import Floats
+
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
+E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+
+
+def checked_methods(kind: type[T]) -> type[T]:
+    """Class decorator: checks types and limits of the arguments of all public methods."""
+    for name, method in list(vars(kind).items()):
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+            setattr(kind, name, checked(check_arguments(method)))
+    return kind
 
 
 class Staleness(StrEnum):
-    """What becomes of an update that was computed with an older version, where nobody waits."""
+    """What becomes of an update that was computed with an older version, outside of rounds."""
 
     DROP = "drop"  # older than max_staleness: dropped; all others count in full
     DISCOUNT = "discount"  # the same, and the others are divided by 1 + age
     KEEP = "keep"  # all count in full
 
 
+SCALES: Mapping[str, Callable[[int, int], float | None]] = {  # of (age, max_staleness)
+    Staleness.DROP: lambda age, most: 1.0 if age <= most else None,
+    # after Zhang et al. 2016, whose learning rate is divided by the age
+    Staleness.DISCOUNT: lambda age, most: 1.0 / (1 + age) if age <= most else None,
+    Staleness.KEEP: lambda age, most: 1.0,
+}
+LEAST = {  # the smallest value of a whole number
+    **dict.fromkeys(("update_frequency", "save_frequency", "quarantine_after", "quorum"), 1),
+    **dict.fromkeys(("max_staleness", "byzantine"), 0),
+}
+
+
+class ServerOptions(TypedDict, total=False):
+    """The settings of `Rules` that a server's constructor takes by keyword."""
+
+    optimizer: str | Maker
+    lr: float
+    optimizer_kwargs: Mapping[str, Any]
+    synchronous: bool
+    quorum: int | None
+    deadline_s: float
+    staleness: str
+    max_staleness: int
+    max_weight: float
+    max_norm: float | None
+    quarantine_after: int
+    trim: float
+    byzantine: int
+    clock: Callable[[], float]
+
+
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """How updates are taken and applied."""
 
     aggregation: Aggregation = Aggregation.AVERAGE
-    update_frequency: int = 10  # pushes, where nobody waits
+    update_frequency: int = 10  # pushes, outside of rounds
     save_frequency: int = 100  # versions
+    optimizer: str | Maker = "sgd"  # the name of one of torch's, or called with parameters and lr
+    lr: float = 0.001
+    optimizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
     synchronous: bool = False
     quorum: int | None = None  # workers; None: all that are registered
     deadline_s: float = 30.0  # of a round, from its first push
-    staleness: Staleness = Staleness.DISCOUNT
+    staleness: str = Staleness.DISCOUNT
     max_staleness: int = 16  # versions
     max_weight: float = 1e6
     max_norm: float | None = None  # L2 norm of an update; None: any
     quarantine_after: int = 3  # pushes in a row that are not finite, or would overflow
-    liars: Liars = field(default_factory=Liars)
+    trim: float = 0.1  # see Liars
+    byzantine: int = 0
+    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        for name in ("update_frequency", "save_frequency", "quarantine_after"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        _require(self.quorum is None or self.quorum >= 1, "quorum", self.quorum, "1 or more")
-        _require(_positive(self.deadline_s), "deadline_s", self.deadline_s, "finite seconds > 0")
-        _require(_positive(self.max_weight), "max_weight", self.max_weight, "finite and > 0")
-        norm = self.max_norm
-        _require(norm is None or _positive(norm), "max_norm", norm, "finite and > 0, or None")
-        _require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "0 or more")
-        _require(0 <= self.liars.trim < 0.5, "trim", self.liars.trim, "at least 0 and below 0.5")
-        _require(self.liars.byzantine >= 0, "byzantine", self.liars.byzantine, "0 or more")
+        choose(Staleness, self.staleness, "staleness")
+        for name, smallest in LEAST.items():
+            value = getattr(self, name)
+            _require(value is None or value >= smallest, name, value, f"{smallest} or more")
+        for name in ("deadline_s", "max_weight", "max_norm"):
+            value = getattr(self, name)
+            _require(value is None or 0 < value < math.inf, name, value, "finite and above 0")
+        _require(0 <= self.trim < 0.5, "trim", self.trim, "at least 0 and below 0.5")
         self._refuse_too_few()
 
     def _refuse_too_few(self) -> None:
-        """A robust rule compares; with one update at a time it would take whatever comes."""
-        wanted, name = (
-            (self.quorum, "quorum")
-            if self.synchronous
-            else (self.update_frequency, "update_frequency")
-        )
+        """A robust rule compares; with one update at a time it would take any."""
+        name, flag = ("quorum", "--quorum") if self.synchronous else ("update_frequency", "--every")
+        wanted = getattr(self, name)
         if wanted is not None and wanted < self.least:
             raise ConfigError(
                 f"{self.aggregation} needs updates of {self.least} workers to tell who lies "
-                f"(byzantine={self.liars.byzantine}), {name} is {wanted}; raise it to {self.least}"
-                " or more, or choose average"
+                f"(byzantine={self.byzantine}, --byzantine), {name} is {wanted} ({flag}); raise it "
+                f"to {self.least} or more, or choose average (--aggregation)"
             )
+
+    @property
+    def liars(self) -> Liars:
+        return Liars(self.trim, self.byzantine)
 
     @property
     def least(self) -> int:
         """Returns how many different workers the aggregation needs."""
-        return least(self.aggregation, self.liars.byzantine)
+        return least(self.aggregation, self.byzantine)
 
     @property
     def robust(self) -> bool:
@@ -83,7 +137,7 @@ class Rules:
         """Returns what an update of this age is multiplied by; None: it is dropped.
 
         In rounds an update of an earlier one is always dropped. A version that is still to come
-        (of a server that is gone) is none of ours.
+        was another server's.
         """
         if age < 0 or (self.synchronous and age > 0):
             return None
@@ -98,26 +152,6 @@ class Rules:
         return max(self.least, workers // 2 + 1 if self.quorum is None else self.quorum)
 
 
-def _drop(age: int, most: int) -> float | None:
-    return 1.0 if age <= most else None
-
-
-def _discount(age: int, most: int) -> float | None:
-    """After Zhang et al. 2016, whose learning rate is divided by the age."""
-    return 1.0 / (1 + age) if age <= most else None
-
-
-def _keep(age: int, most: int) -> float | None:
-    return 1.0
-
-
-SCALES: Mapping[Staleness, Callable[[int, int], float | None]] = {
-    Staleness.DROP: _drop,
-    Staleness.DISCOUNT: _discount,
-    Staleness.KEEP: _keep,
-}
-
-
 def refuse_weight(weight: float) -> None:
     """Refuses a weight that an update cannot have."""
     if not math.isfinite(weight) or weight < 0:
@@ -128,16 +162,12 @@ def refuse_weight(weight: float) -> None:
         )
 
 
-def _positive(value: float) -> bool:
-    return math.isfinite(value) and value > 0
-
-
 def _require(fits: bool, name: str, given: object, allowed: str) -> None:
     if not fits:
         raise ConfigError(f"{name} must be {allowed}, got {given}; change it")
 
 
-def choose(kind: type[StrEnum], word: str, name: str) -> StrEnum:
+def choose(kind: type[E], word: str, name: str) -> E:
     """Returns the member of an enum that a word means."""
     try:
         return kind(word)

@@ -1,4 +1,4 @@
-"""The state of a parameter server, and all that can happen to it.
+"""The state of a parameter server with its workers, and all that can happen to it.
 
     machine.do(Record("push", {"worker": "a", "weight": 1.0, "id": None}, update))
     machine.do(Record("apply", {"lrs": [0.1]}))
@@ -7,80 +7,164 @@ What happens is a function of the state and the record: no clock, no chance, no 
 machine's own. A server that writes its records down and does them again comes to the same state.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.errors import CheckpointError
-from rookery.server import aggregate
-from rookery.server.aggregate import ROBUST, Aggregation, Liars
-from rookery.server.clients import Roster
+from rookery.errors import CheckpointError, RefusedError
+from rookery.server.aggregate import SUM, RunningSum, gather
 from rookery.server.flat_layout import Layout, Named
 from rookery.server.journal import Record
-from rookery.server.optimizer_step import Maker, Stepper
-from rookery.server.pending_update import Pending, SparseUpdate, packed
+from rookery.server.optimizer_step import Stepper
+from rookery.server.server_rules import Rules
 from rookery.server.store import SavedServer, StoredServer
 from rookery.types import Array, Floats
 
-BLOCK = 1 << 16  # entries that are aggregated at once, at least
 PARAMETER, SLOT, PENDING = "parameter.", "optimizer.", "pending."  # arrays in a checkpoint
+REMEMBERED = 256  # push ids of a worker: a client repeats its last ones, not those of last week
+DEPARTED = 1024  # workers that left and are still known, so that a late repeat is recognised
+LONGEST = 128  # characters of a name or push id
 
 
-class Moving(NamedTuple):
-    """How the parameters are moved."""
+@dataclass
+class WorkerRecord:
+    """What is known of one worker."""
 
-    optimizer: str | Maker
-    lr: float
-    kwargs: dict[str, Any]
-    aggregation: Aggregation
-    liars: Liars
+    registered: bool = True
+    quarantined: bool = False
+    strikes: int = 0  # in a row
+    pushes: int = 0  # accepted
+    applied: OrderedDict[str, None] = field(default_factory=OrderedDict)  # push ids, oldest first
+
+
+class Roster:
+    """The workers by name."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerRecord] = {}
+
+    def join(self, worker: str) -> None:
+        self.workers.setdefault(worker, WorkerRecord()).registered = True
+
+    def leave(self, worker: str) -> None:
+        """Forgets nothing at once: a repeat may still be on its way, and quarantine stays."""
+        self.workers[worker] = record = self.workers.pop(worker)  # now the latest to depart
+        record.registered = False
+        gone = [n for n, w in self.workers.items() if not (w.registered or w.quarantined)]
+        for old in gone[:-DEPARTED]:
+            del self.workers[old]
+
+    def retire(self, worker: str) -> None:
+        """Lets a worker leave that is remembered for good, since it counts."""
+        self.workers[worker].registered = False
+
+    def knows(self, name: str) -> bool:
+        return name in self.workers and self.workers[name].registered
+
+    def active(self) -> list[str]:
+        """Returns the workers whose updates are awaited."""
+        return [n for n, w in self.workers.items() if w.registered and not w.quarantined]
+
+    def joined(self) -> list[str]:
+        """Returns the registered workers, also those in quarantine."""
+        return [n for n, w in self.workers.items() if w.registered]
+
+    def quarantined(self) -> list[str]:
+        return [name for name, worker in self.workers.items() if worker.quarantined]
+
+    def admitted(self, name: str) -> WorkerRecord:
+        """Returns a worker that may push; any other one is refused."""
+        if not self.knows(name):
+            raise RefusedError(
+                f"worker {name!r} is not registered; call register_worker({name!r}) first",
+                "unknown_worker",
+            )
+        worker = self.workers[name]
+        if worker.quarantined:
+            raise RefusedError(
+                f"worker {name!r} is in quarantine: {worker.strikes} updates in a row had NaN or "
+                "Inf, or would have made the parameters infinite; mend it, then let the server "
+                f"pardon_worker it, or start `rookery serve` again with --pardon {name}",
+                "quarantined",
+            )
+        return worker
+
+    def pushed(self, name: str, push_id: str | None) -> None:
+        """Notes an accepted push."""
+        worker = self.workers[name]
+        worker.pushes += 1
+        worker.strikes = 0
+        if push_id is not None:
+            worker.applied[push_id] = None
+            while len(worker.applied) > REMEMBERED:
+                worker.applied.popitem(last=False)
+
+    def quarantine(self, worker: str, strikes: int) -> None:
+        record = self.workers[worker]
+        record.quarantined, record.strikes = True, strikes
+
+    def pardon(self, worker: str) -> None:
+        record = self.workers[worker]
+        record.quarantined, record.strikes = False, 0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            name: [w.registered, w.quarantined, w.strikes, w.pushes, list(w.applied)]
+            for name, w in self.workers.items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.workers = {
+            name: WorkerRecord(bool(r), bool(q), int(s), int(p), OrderedDict.fromkeys(ids))
+            for name, (r, q, s, p, ids) in state.items()
+        }
+
+
+def check_name(text: str, what: str) -> None:
+    """Refuses names that are empty, or long enough to fill the server's memory."""
+    if not 1 <= len(text) <= LONGEST:
+        raise RefusedError(
+            f"a {what} must have 1 to {LONGEST} characters, got {len(text)}; choose another",
+            "schema",
+        )
+
+
+class Pending(NamedTuple):
+    """An accepted update that has not been applied yet; the machine has gathered its values."""
+
+    worker: str
+    weight: float
 
 
 class Machine:
     """Parameters, optimizer, workers and what is pending."""
 
-    def __init__(self, initial: Named, moving: Moving):
-        self.layout, self.moving = Layout.of(initial), moving
-        self.stepper = self._stepper(self.layout.start(initial), self.layout)
+    def __init__(self, initial: Named, rules: Rules):
+        self.layout, self.rules = Layout.of(initial), rules
+        self.stepper = Stepper(self.layout.start(initial), self.layout, rules)
         self.roster = Roster()
-        self.pending: list[Pending] = []
-        self.invited: list[str] | None = None  # who may push in this round; None: everybody
-        self.terms: dict[str, Any] | None = None  # settings that the open round began with
         self.version = 0
         self.counts: Counter[str] = Counter()
+        self._end_round()
 
-    def _stepper(self, start: Floats, layout: Layout) -> Stepper:
-        return Stepper(start, layout, self.moving.optimizer, self.moving.lr, self.moving.kwargs)
+    def change_rules(self, rules: Rules) -> None:
+        """Continues from the same parameters; an optimizer of the same kind keeps its state."""
+        before, self.rules = self.stepper, rules
+        self.stepper = Stepper(before.values, self.layout, rules)
+        if self.stepper.name == before.name:
+            self.stepper.restore(*before.state())
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for the same records to lead to the same parameters."""
         return {
-            "aggregation": self.moving.aggregation.value,
-            "liars": list(self.moving.liars),
+            "aggregation": self.rules.aggregation.value,
+            "liars": list(self.rules.liars),
             "optimizer": self.stepper.name,
-            "optimizer_kwargs": repr(sorted(self.moving.kwargs.items())),
+            "optimizer_kwargs": repr(sorted(self.rules.optimizer_kwargs.items())),
         }
-
-    def aggregate(self, pending: Sequence[Pending]) -> Floats:
-        """Makes one [P] update of several, part by part: together they may be too large."""
-        method, total = self.moving.aggregation, self.layout.total
-        found = np.empty(total, np.float32)
-        blocks = 1 if method is Aggregation.KRUM else max(1, total // BLOCK)  # it compares wholes
-        bounds = [total * i // blocks for i in range(blocks + 1)]
-        for start, stop in pairwise(bounds):
-            votes = (_by_worker if method in ROBUST else _each)(pending, start, stop)
-            weights = np.array([weight for weight, _ in votes])
-            updates = np.stack([part for _, part in votes])
-            found[start:stop] = aggregate.aggregate(method, updates, weights, self.moving.liars)
-        return found
-
-    @property
-    def pending_bytes(self) -> int:
-        """How much memory the updates of the open round take."""
-        return sum(each.nbytes for each in self.pending)
 
     @property
     def round_is_open(self) -> bool:
@@ -89,20 +173,29 @@ class Machine:
 
     def do(self, record: Record) -> None:
         """Lets something happen."""
-        DEEDS[record.kind](self, record)
+        if record.kind in ROSTER_DEEDS:
+            ROSTER_DEEDS[record.kind](self.roster, **record.about)
+        else:
+            DEEDS[record.kind](self, record)
 
     def _push(self, record: Record) -> None:
-        self.pending.append(pending_of(record))
-        self.roster.pushed(record.about["worker"], record.about["id"])
+        assert record.floats is not None, "a push has an update"
+        worker, weight = record.about["worker"], record.about["weight"]
+        self._gather(worker, weight, record.floats)
+        self.roster.pushed(worker, record.about["id"])
         self.counts["ok"] += 1
+
+    def _gather(self, worker: str, weight: float, update: Floats) -> None:
+        self.pending.append(Pending(worker, weight))
+        self.gathered.add(worker, update, weight)
 
     def _apply(self, record: Record) -> None:
         """Where the record does not have the update, it is that of what is pending.
 
         A step after which something would be infinite is not taken.
         """
-        update = self.aggregate(self.pending) if record.floats is None else record.floats
-        if self.stepper.step(update, record.about["lrs"]):
+        update = self.gathered.combined() if record.floats is None else record.floats
+        if np.isfinite(update).all() and self.stepper.step(update, record.about["lrs"]):
             self._end_round()
             self.version += 1
         else:
@@ -113,7 +206,10 @@ class Machine:
         self.counts[f"skipped_{record.about['why']}"] += 1
 
     def _end_round(self) -> None:
-        self.pending, self.invited, self.terms = [], None, None
+        self.pending: list[Pending] = []
+        self.gathered = gather(self.rules.aggregation, self.layout.total, self.rules.liars)
+        self.invited: list[str] | None = None  # clients that may push in this round; None: all
+        self.terms: dict[str, Any] | None = None  # settings that the open round began with
 
     def _open(self, record: Record) -> None:
         self.terms = dict(record.about)
@@ -121,42 +217,24 @@ class Machine:
     def _invite(self, record: Record) -> None:
         self.invited = list(record.about["workers"])
 
-    def _join(self, record: Record) -> None:
-        self.roster.join(record.about["worker"])
-
-    def _leave(self, record: Record) -> None:
-        self.roster.leave(record.about["worker"])
-
-    def _retire(self, record: Record) -> None:
-        self.roster.retire(record.about["worker"])
-
-    def _quarantine(self, record: Record) -> None:
-        self.roster.quarantine(record.about["worker"], record.about["strikes"])
-
-    def _pardon(self, record: Record) -> None:
-        self.roster.pardon(record.about["worker"])
-
     # Saved, and back.
 
     def state(self) -> SavedServer:
         """Returns everything, to be saved before anything else happens."""
         numbers, slots = self.stepper.state()
-        arrays = {SLOT + name: array for name, array in slots.items()}
-        for name, array in self.layout.split(self.stepper.values).items():
-            arrays[PARAMETER + name] = array
-        for i, each in enumerate(self.pending):
-            if isinstance(each.update, SparseUpdate):
-                arrays[f"{PENDING}{i}.places"] = each.update.places
-                arrays[f"{PENDING}{i}.values"] = each.update.values
-            else:
-                arrays[f"{PENDING}{i}"] = each.update
+        parameters = self.layout.split(self.stepper.values)
+        arrays = {
+            **{SLOT + name: array for name, array in slots.items()},
+            **{PARAMETER + name: array for name, array in parameters.items()},
+            **{PENDING + name: array for name, array in self.gathered.state().items()},
+        }
         about = {
             "version": self.version,
             "names": list(self.layout.names),
             "stepper": numbers,
             "workers": self.roster.state(),
             "counts": dict(self.counts),
-            "pending": [[each.worker, each.weight, _zero(each.update)] for each in self.pending],
+            "pending": self.pending,
             "invited": self.invited,
             "terms": self.terms,
         }
@@ -195,20 +273,26 @@ class Machine:
                 "it was saved with, or another checkpoint_path (--run-dir)"
             )
         ordered = {name: parameters[name] for name in numbers["names"]}  # as the optimizer's slots
-        layout = Layout.of(ordered)
-        stepper = self._stepper(layout.start(ordered), layout)
-        stepper.restore(numbers["stepper"], _below(arrays, SLOT))
-        self.pending = [
-            Pending(str(worker), float(weight), _update(arrays, i, *zero))
-            for i, (worker, weight, *zero) in enumerate(numbers["pending"])
-        ]
+        self.layout = Layout.of(ordered)
+        self.stepper = Stepper(self.layout.start(ordered), self.layout, self.rules)
+        self.stepper.restore(numbers["stepper"], _below(arrays, SLOT))
+        self._load_round(numbers["pending"], _below(arrays, PENDING))
         self.invited = None if numbers["invited"] is None else list(numbers["invited"])
         terms = numbers.get("terms")  # an earlier release did not save them
         self.terms = None if terms is None else dict(terms)
         self.roster.restore(numbers["workers"])
         self.counts = Counter(numbers["counts"])
         self.version = int(numbers["version"])
-        self.layout, self.stepper = layout, stepper
+
+    def _load_round(self, pending: list[list[Any]], arrays: Mapping[str, Array]) -> None:
+        """Goes on with what is pending: a sum, or updates, which an earlier release saved too."""
+        if SUM not in arrays:
+            for index, (worker, weight, *_) in enumerate(pending):
+                self._gather(str(worker), float(weight), arrays[str(index)])
+            return
+        self.pending = [Pending(str(worker), float(weight)) for worker, weight in pending]
+        if isinstance(self.gathered, RunningSum):  # else the round is skipped: see `terms`
+            self.gathered.restore(arrays[SUM], [each.weight for each in self.pending])
 
 
 DEEDS: dict[str, Callable[[Machine, Record], None]] = {
@@ -217,60 +301,19 @@ DEEDS: dict[str, Callable[[Machine, Record], None]] = {
     "apply": Machine._apply,
     "skip": Machine._skip,
     "invite": Machine._invite,
-    "join": Machine._join,
-    "leave": Machine._leave,
-    "retire": Machine._retire,
-    "quarantine": Machine._quarantine,
-    "pardon": Machine._pardon,
+}
+ROSTER_DEEDS: dict[str, Callable[..., None]] = {
+    "join": Roster.join,
+    "leave": Roster.leave,
+    "retire": Roster.retire,
+    "quarantine": Roster.quarantine,
+    "pardon": Roster.pardon,
 }
 
 
 def skip(why: str) -> Record:
     """Returns that a round comes to nothing."""
     return Record("skip", {"why": why})
-
-
-def pending_of(push: Record) -> Pending:
-    """Returns what a push leaves pending."""
-    assert push.floats is not None, "a push has an update"
-    return Pending(push.about["worker"], push.about["weight"], packed(push.floats))
-
-
-def _zero(update: Floats | SparseUpdate) -> float | None:
-    return update.zero if isinstance(update, SparseUpdate) else None
-
-
-def _update(
-    arrays: Mapping[str, Array], index: int, zero: float | None = None
-) -> Floats | SparseUpdate:
-    """Returns a saved update; None: it was saved whole."""
-    if zero is None:
-        return arrays[f"{PENDING}{index}"]
-    places, values = arrays[f"{PENDING}{index}.places"], arrays[f"{PENDING}{index}.values"]
-    return SparseUpdate(places, values, float(zero))
-
-
-class Vote(NamedTuple):
-    """A part of an update, and what it counts."""
-
-    weight: float
-    part: Floats  # [stop - start]
-
-
-def _each(pending: Sequence[Pending], start: int, stop: int) -> list[Vote]:
-    return [Vote(each.weight, each.part(start, stop)) for each in pending]
-
-
-def _by_worker(pending: Sequence[Pending], start: int, stop: int) -> list[Vote]:
-    """Gives each worker one vote, the mean of what it pushed: a liar must not outvote by haste."""
-    pushed: dict[str, list[Floats]] = {}
-    for each in pending:
-        pushed.setdefault(each.worker, []).append(each.part(start, stop))
-    return [Vote(1.0, _mean(own)) for own in pushed.values()]
-
-
-def _mean(updates: Sequence[Floats]) -> Floats:
-    return aggregate.aggregate(Aggregation.AVERAGE, np.stack(updates), np.ones(len(updates)))
 
 
 def _below(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:

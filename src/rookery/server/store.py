@@ -10,13 +10,12 @@ Until the disk has the new checkpoint's name, the old journal stays and nothing 
 new one: after a loss of power either of the two checkpoints may be there.
 """
 
-import fcntl
 import hashlib
 import json
 import os
-import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,19 +23,19 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from rookery.errors import CheckpointError, ConfigError
+from rookery.errors import CheckpointError
 from rookery.files import UNFINISHED, replace_file, sync_folder
 from rookery.networks.named_arrays import fingerprint
-from rookery.server.journal import Journal, Record, discard, read
+from rookery.server.file_lock import lock_file
+from rookery.server.journal import Journal, Record, read
 from rookery.types import Array
 from rookery.version import __version__
 
-FORMAT = 2
-READ = (1, FORMAT)  # 1: without a round's settings, pending updates whole
+FORMAT = 3
+READ = (1, 2, FORMAT)  # 1: without a round's settings; 1, 2: every pending update by itself
 CHECKPOINT, LOCK = "checkpoint.safetensors", "lock"
 SUFFIX = ".safetensors"
 ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a checkpoint
-JOURNAL = re.compile(r"journal-(\d{9})\.log")
 
 
 class SavedServer(NamedTuple):
@@ -58,7 +57,13 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._unlock = weakref.finalize(self, os.close, _seize(folder))
+        locked = lock_file(
+            folder / LOCK,
+            unusable=f"checkpoint_path {folder} cannot be used",
+            taken=f"another parameter server is at work in {folder}; close() it, or give this one "
+            "another checkpoint_path",
+        )
+        self._unlock = weakref.finalize(self, os.close, locked)
         self._journal: Journal | None = None
         self._number = 0  # of the journal
         self._settled = True  # has the disk the name of the checkpoint?
@@ -91,19 +96,10 @@ class Store:
 
         Where it raises, the old checkpoint and its journal are still the ones that count.
         """
-        number = self._number + 1
-        path = self.folder / CHECKPOINT
-        try:
+        number, path = self._number + 1, self.folder / CHECKPOINT
+        with _writing(path):
             journal = Journal.create(self._path(number), identity)
-        except OSError as error:
-            raise _unwritable(path, error) from error
-        try:
-            numbers = {**saved.numbers, "journal": number}
-            _replace_checkpoint(path, SavedServer(numbers, saved.arrays))
-        except BaseException:  # raised again; the old journal stays the one that counts
-            journal.close()
-            raise
-        self._close_journal()
+        _replace_checkpoint(path, SavedServer({**saved.numbers, "journal": number}, saved.arrays))
         self._journal, self._number, self._settled = journal, number, False
         return path
 
@@ -116,13 +112,8 @@ class Store:
 
     def close(self) -> None:
         """Lets another server have the folder."""
-        self._close_journal()
+        self._journal = None  # its file is closed with it
         self._unlock()
-
-    def _close_journal(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"journal-{number:09d}.log"
@@ -130,19 +121,13 @@ class Store:
     def settle(self) -> None:
         """Waits until the disk has the checkpoint's name; only then the old journal may go."""
         self._settled = False
-        try:
+        with _writing(self.folder / CHECKPOINT):
             sync_folder(self.folder)
-        except OSError as error:
-            raise _unwritable(self.folder / CHECKPOINT, error) from error
         self._settled = True
-        self._sweep()
-
-    def _sweep(self) -> None:
-        """Deletes what an earlier server was killed over."""
-        for path in self.folder.iterdir():
-            match = JOURNAL.fullmatch(path.name)
-            if (match and int(match[1]) != self._number) or path.name.endswith(UNFINISHED):
-                discard(path)
+        own = self._path(self._number)
+        for path in (*self.folder.glob("journal-[0-9]*.log"), *self.folder.glob("*" + UNFINISHED)):
+            if path != own:
+                path.unlink(missing_ok=True)
 
 
 def look_into(path: Path) -> StoredServer:
@@ -156,22 +141,18 @@ def look_into(path: Path) -> StoredServer:
 def write_checkpoint(path: Path, saved: SavedServer) -> None:
     """Writes a checkpoint; there is the old one under this name, or the new one, and no half."""
     _replace_checkpoint(path, saved)
-    try:
+    with _writing(path):
         sync_folder(path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def _replace_checkpoint(path: Path, saved: SavedServer) -> None:
-    """Where it raises, the old one is there; else the new one, for whoever looks."""
+    """Where it raises, the old one is there; else any process finds the new one."""
     about = json.dumps({"format": FORMAT, "rookery": __version__, **saved.numbers})
     arrays = {name: np.require(array, requirements="C") for name, array in saved.arrays.items()}
     raw = save(arrays, metadata={ABOUT: about, SEAL: _seal(about, arrays)})
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, raw)
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def read_checkpoint(path: Path) -> SavedServer:
@@ -204,30 +185,15 @@ def _seal(about: str, arrays: Mapping[str, Array]) -> str:
 
 
 def _journal_number(saved: SavedServer) -> int:
-    """0 is nobody's: a checkpoint that was written elsewhere has no journal."""
+    """Returns 0, which no journal has, of a checkpoint that was written elsewhere."""
     return int(saved.numbers.get("journal", 0))
 
 
-def _seize(folder: Path) -> int:
-    """Opens the folder's lock, which the kernel lets go of whoever is killed."""
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        yield
     except OSError as error:
-        raise ConfigError(
-            f"checkpoint_path {folder} cannot be used: {error}; name a folder that this user may "
-            "write, or one that does not exist yet"
+        raise CheckpointError(
+            f"{path} cannot be written: {error}; free some space, or save elsewhere"
         ) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise ConfigError(
-            f"another parameter server is at work in {folder}; close() it, or give this one "
-            "another checkpoint_path"
-        ) from None
-    return fd
-
-
-def _unwritable(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be written: {error}; free some space, or save elsewhere")

@@ -1,7 +1,7 @@
 """Copies random n-step transitions from other runs' replay ring buffers, in one compiled call.
 
     copier = RowCopier(leaves, action, [Lender("a", ring), ...], seed=7)
-    batch = copier.take(51.2, LenderShares.of(np.array([1.0, 3.0])), 256, n_step=3, gamma=0.99)
+    batch = copier.take(51.2, LenderShares.of(np.array([1.0, 3.0])), 256, Returns(n=3))
 
 A lender is a replay ring buffer from which rows (env steps) are sampled. The copier takes no lock:
 it picks a random row, copies it if it can start an n-step transition, and keeps the copy if the row
@@ -10,7 +10,7 @@ their next step (Rookery's own runs), and rows that hold their next observation 
 libraries). Rows with values that are not finite are skipped and counted by lender.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,17 +18,16 @@ from numba import njit
 
 from rookery.errors import ConfigError
 from rookery.replay.ring import BOOKKEEPING, COMMITTED, RESERVED, TRANSITION, Column, Ring
-from rookery.replay.shared_memory import copy_at, load_at, read
+from rookery.replay.shared_memory import copy, load, read
 from rookery.types import Array, Floats, Rows
 
 REWARD_LIMIT = 1e9  # rows with a larger return are invalid
 GUESSES = 32  # attempts for each row before its ring counts as short
 _WORD = 8
-_LINE = 64  # bytes of a cache line
-_READ = ("reward", "end", "next")  # columns of a chain besides observation and action
+_CHAIN = tuple(column for column in BOOKKEEPING if column.name in ("reward", "end", "next"))
 
 # Layout of a ring's entry in the compiled code: address, kind, capacity and stride of the ring,
-# offsets of three columns, then those of the observation, the action and the next observation.
+# then the offsets of the columns that are read (`_columns`).
 _BASE, _PAIRED, _CAPACITY, _STRIDE, _REWARD, _END, _NEXT, _COLUMNS = range(8)
 
 
@@ -37,6 +36,15 @@ class Lender(NamedTuple):
 
     name: str
     ring: Ring
+
+
+class Returns(NamedTuple):
+    """How n-step returns are computed: each reward is scaled and clipped before they are summed."""
+
+    n: int = 1
+    gamma: float = 0.99
+    scale: float = 1.0
+    clip: float = np.inf
 
 
 class BorrowedRows(NamedTuple):
@@ -56,6 +64,30 @@ class BorrowedRows(NamedTuple):
     foreign: int  # rows that are not the borrower's own
     invalid: int  # rows that were skipped because they are not finite
 
+    @classmethod
+    def blank(cls, leaves: Sequence[Column], action: Column, batch: int) -> "BorrowedRows":
+        """Returns uninitialized arrays for `batch` transitions, none of which is sampled yet."""
+        names = [leaf.name.partition(".")[2] for leaf in leaves]
+        obs, next_obs = (
+            {
+                name: np.empty((batch, *leaf.shape), dtype=leaf.dtype)
+                for name, leaf in zip(names, leaves, strict=True)
+            }
+            for _ in range(2)
+        )
+        return cls(
+            obs,
+            np.empty((batch, *action.shape), dtype=action.dtype),
+            np.empty(batch, dtype=np.float32),
+            np.empty(batch, dtype=np.float32),
+            next_obs,
+            lender=np.empty(batch, dtype=np.int64),
+            filled=0,
+            asked=0,
+            foreign=0,
+            invalid=0,
+        )
+
 
 class LenderShares(NamedTuple):
     """Probability of each lender (replay ring buffer) that a transition is sampled from it."""
@@ -73,6 +105,9 @@ class LenderShares(NamedTuple):
         return cls(np.cumsum(weights / weights.sum()), newest)
 
 
+ONE_STEP = Returns()
+
+
 class CopyCounts(NamedTuple):
     """Numbers of rows (env steps) copied and not copied from each lender (replay ring buffer).
 
@@ -82,29 +117,6 @@ class CopyCounts(NamedTuple):
     lent: Rows  # rows that were copied
     invalid: Rows  # rows that were not finite
     overwritten: Rows  # rows that their owner overwrote during the copy
-    short: Rows  # rows that were requested and not found
-
-
-class ColumnSlice(NamedTuple):
-    """Position of one array of a batch in a byte buffer that holds the whole batch."""
-
-    start: int
-    end: int
-    dtype: str
-    shape: tuple[int, ...]
-
-    def of(self, raw: Array) -> Array:
-        return raw[self.start : self.end].view(self.dtype).reshape(self.shape)
-
-
-class BatchLayout(NamedTuple):
-    """Memory layout of a batch in one byte buffer; every array starts on a cache line."""
-
-    starts: Rows  # of the observation leaves, the action, the next observation leaves
-    bytes: int
-    obs: dict[str, ColumnSlice]
-    action: ColumnSlice
-    next_obs: dict[str, ColumnSlice]
 
 
 class RowCopier:
@@ -128,7 +140,7 @@ class RowCopier:
         self.leaves, self.action, self.lenders = tuple(leaves), action, list(lenders)
         for lender in lenders:
             check_columns(lender, self.leaves, action)
-        rings = [_ring_entry(lender, self.leaves) for lender in lenders]
+        rings = [_ring_entry(ring, self.leaves, action) for _, ring in lenders]
         self._rings = np.array(rings, dtype=np.int64).reshape(len(rings), -1)
         self._widths = np.array([column.width for column in (*leaves, action)], dtype=np.int64)
         self._floats = np.array([_float_size(column) for column in leaves], dtype=np.int64)
@@ -136,7 +148,6 @@ class RowCopier:
         self.counts = CopyCounts(
             *(np.zeros(len(rings), dtype=np.int64) for _ in CopyCounts._fields)
         )
-        self._layouts: dict[int, BatchLayout] = {}  # by batch size
 
     @property
     def sizes(self) -> Rows:
@@ -144,73 +155,30 @@ class RowCopier:
         return np.array([ring.committed - ring.oldest for _, ring in self.lenders])
 
     def take(
-        self,
-        rows: float,
-        shares: LenderShares,
-        batch: int,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        reward_scale: float = 1.0,
-        reward_clip: float = np.inf,
+        self, rows: float, shares: LenderShares, batch: int, returns: Returns = ONE_STEP
     ) -> BorrowedRows:
         """Copies `rows` random transitions into the arrays of a batch of size `batch`.
 
         If `rows` is not a whole number, it is rounded up or down at random. Fewer are copied if a
-        replay ring buffer has too few env steps that can start a transition. Each reward is scaled
-        and clipped before the n-step return is computed.
+        replay ring buffer has too few env steps that can start a transition.
         """
-        layout = self._layouts.get(batch) or self._layout(batch)
-        raw = np.empty(layout.bytes, dtype=np.uint8)
-        reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
-        lender = np.empty(batch, dtype=np.int64)
+        blank = BorrowedRows.blank(self.leaves, self.action, batch)
+        arrays = (*blank.obs.values(), blank.action, *blank.next_obs.values())
         asked, filled, foreign, invalid = _borrow(
             self._rings,
             self._state,
             rows,
             shares.upto,
             shares.newest,
-            (n_step, gamma, reward_scale, reward_clip),
-            (self._widths, self._floats, layout.starts),
-            raw,
-            reward,
-            discount,
-            lender,
+            returns,
+            (self._widths, self._floats, np.array([array.ctypes.data for array in arrays])),
+            blank.reward,
+            blank.discount,
+            blank.lender,
             self._own,
             self.counts,
         )
-        return BorrowedRows(
-            {name: column.of(raw) for name, column in layout.obs.items()},
-            layout.action.of(raw),
-            reward,
-            discount,
-            {name: column.of(raw) for name, column in layout.next_obs.items()},
-            lender,
-            filled,
-            asked,
-            foreign,
-            invalid,
-        )
-
-    def _layout(self, batch: int) -> BatchLayout:
-        columns = [*self.leaves, self.action, *self.leaves]
-        sizes = [-(-batch * column.width // _LINE) * _LINE for column in columns]
-        starts = np.cumsum([0, *sizes])
-        places = [
-            ColumnSlice(
-                int(at), int(at) + batch * column.width, column.dtype, (batch, *column.shape)
-            )
-            for at, column in zip(starts[:-1], columns, strict=True)
-        ]
-        names, count = [leaf.name.partition(".")[2] for leaf in self.leaves], len(self.leaves)
-        self._layouts[batch] = BatchLayout(
-            starts=starts[:-1],
-            bytes=int(starts[-1]),
-            obs=dict(zip(names, places[:count], strict=True)),
-            action=places[count],
-            next_obs=dict(zip(names, places[count + 1 :], strict=True)),
-        )
-        return self._layouts[batch]
+        return blank._replace(filled=filled, asked=asked, foreign=foreign, invalid=invalid)
 
 
 def check_columns(lender: Lender, leaves: Sequence[Column], action: Column) -> None:
@@ -220,7 +188,7 @@ def check_columns(lender: Lender, leaves: Sequence[Column], action: Column) -> N
     it. A scalar and a vector of length 1 count as equal.
     """
     there = {column.name: column for column in lender.ring.schema}
-    for column in (*leaves, action, *_needed(lender.ring, leaves)):
+    for column in _columns(lender.ring, leaves, action):
         other = there.get(column.name)
         if other is None or (other.dtype, other.width) != (column.dtype, column.width):
             raise ConfigError(
@@ -229,40 +197,26 @@ def check_columns(lender: Lender, leaves: Sequence[Column], action: Column) -> N
             )
 
 
-def _needed(ring: Ring, leaves: Sequence[Column]) -> Iterator[Column]:
-    """Yields the columns of a ring buffer that are read to sample, besides observation and action.
+def _columns(ring: Ring, leaves: Sequence[Column], action: Column) -> list[Column]:
+    """Returns the columns of a ring buffer that are read, in the order of the compiled code.
 
-    They are the reward, the end of the episode, and the link to the next row (env step) or the next
-    observation.
+    They are the reward, the end of the episode (two columns, or one and the link to the next row),
+    the observation, the action and the next observation.
     """
     if not ring.paired:
-        yield from (column for column in BOOKKEEPING if column.name in _READ)
-        return
-    yield from TRANSITION
-    yield from (leaf._replace(name=f"next_{leaf.name}") for leaf in leaves)
+        return [*_CHAIN, *leaves, action, *leaves]
+    following = (leaf._replace(name=f"next_{leaf.name}") for leaf in leaves)
+    return [*TRANSITION, *leaves, action, *following]
 
 
 def _named(column: Column | None) -> str:
     return f"{column.name} {column.shape} {column.dtype}" if column else "no such column"
 
 
-def _ring_entry(lender: Lender, leaves: Sequence[Column]) -> list[int]:
-    ring = lender.ring
+def _ring_entry(ring: Ring, leaves: Sequence[Column], action: Column) -> list[int]:
     at = {c.name: int(offset) for c, offset in zip(ring.schema, ring.offsets, strict=True)}
-    end, following = ("done", "timeout") if ring.paired else ("end", "next")
-    before = "next_" if ring.paired else ""
-    return [
-        ring.address,
-        int(ring.paired),
-        ring.capacity,
-        ring.stride,
-        at["reward"],
-        at[end],
-        at[following],
-        *(at[leaf.name] for leaf in leaves),
-        at["action"],
-        *(at[before + leaf.name] for leaf in leaves),
-    ]
+    offsets = (at[column.name] for column in _columns(ring, leaves, action))
+    return [ring.address, int(ring.paired), ring.capacity, ring.stride, *offsets]
 
 
 def _float_size(column: Column) -> int:
@@ -287,16 +241,15 @@ def _next_random(state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _borrow(  # type: ignore[no-untyped-def]
-    rings, state, rows, shares, newest, returns, columns, raw, reward, discount, lender, own, counts
+    rings, state, rows, shares, newest, returns, columns, reward, discount, lender, own, counts
 ):
     """Fills a batch with random transitions of randomly chosen replay ring buffers.
 
-    `returns` holds n, gamma, reward scale and clip; `columns` holds column widths, float sizes and
-    start offsets, as in `RowCopier`. Returns the numbers of transitions requested, copied, copied
-    from other runs, and skipped as invalid.
+    `columns` holds column widths, float sizes and the addresses of the batch's arrays, as in
+    `RowCopier`. Returns the numbers of transitions requested, copied, copied from other runs, and
+    skipped as invalid.
     """
-    widths, floats, starts = columns
-    targets = starts + np.int64(raw.ctypes.data)
+    widths, floats, targets = columns
     seed, noise = _next_random(state[0])
     asked = min(reward.size, np.int64(rows) + (noise < rows - np.int64(rows)))
     filled, foreign, invalid = 0, 0, 0
@@ -312,8 +265,6 @@ def _borrow(  # type: ignore[no-untyped-def]
             counts.lent[p] += 1
             filled += 1
             foreign += p >= own
-        else:
-            counts.short[p] += 1
     state[0] = seed
     return asked, filled, foreign, invalid
 
@@ -327,21 +278,23 @@ def _copy_random_row(  # type: ignore[no-untyped-def]
     Returns whether a valid transition was found, the random state, the n-step return, the discount,
     and how many transitions with values that are not finite were skipped.
     """
-    n, gamma, scale, clip = returns
     invalid, total, factor = 0, 0.0, 1.0
     for _ in range(GUESSES):
-        high = load_at(ring[_BASE] + COMMITTED * _WORD)
-        low = max(0, load_at(ring[_BASE] + RESERVED * _WORD) - ring[_CAPACITY])
+        high = load(ring[_BASE] + COMMITTED * _WORD)
+        low = max(0, load(ring[_BASE] + RESERVED * _WORD) - ring[_CAPACITY])
         if low >= high:
             break
         first = max(low, high - max(1, np.int64(newest * (high - low))))
         seed, noise = _next_random(seed)
         row = first + np.int64(noise * (high - first))
-        ok, total, factor, last = _walk(ring, row, high, n, gamma, scale, clip)
+        if ring[_PAIRED]:
+            ok, total, factor, last = _walk_paired(ring, row, high, returns)
+        else:
+            ok, total, factor, last = _walk_chained(ring, row, high, returns)
         if not ok:
             continue
         _copy_row(ring, row, last, widths, targets, to)
-        if row < load_at(ring[_BASE] + RESERVED * _WORD) - ring[_CAPACITY]:
+        if row < load(ring[_BASE] + RESERVED * _WORD) - ring[_CAPACITY]:
             counts.overwritten[p] += 1
             continue
         if not (abs(total) <= REWARD_LIMIT and _is_finite(widths, floats, targets, to)):
@@ -352,27 +305,20 @@ def _copy_random_row(  # type: ignore[no-untyped-def]
     return False, seed, total, factor, invalid
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _walk(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _walk_chained(ring, row, high, returns):  # type: ignore[no-untyped-def]
     """Computes the n-step return of the transition that starts at row (env step) `row`.
 
     Returns whether the transition is complete, the return, the discount and the last row.
     """
-    if ring[_PAIRED]:
-        return _walk_paired(ring, row, high, n, gamma, scale, clip)
-    return _walk_chained(ring, row, high, n, gamma, scale, clip)
-
-
-@njit(cache=True, nogil=True)
-def _walk_chained(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-untyped-def]
     base, capacity = ring[_BASE], ring[_CAPACITY]
     slot, total, factor = row % capacity, 0.0, 1.0
     if read(base + ring[_END] + slot, np.uint8) != 0:
         return False, total, factor, row
-    for _ in range(n):
-        single = scale * read(base + ring[_REWARD] + 4 * slot, np.float32)
-        total += factor * min(max(single, -clip), clip)
-        factor *= gamma
+    for _ in range(returns.n):
+        single = returns.scale * read(base + ring[_REWARD] + 4 * slot, np.float32)
+        total += factor * min(max(single, -returns.clip), returns.clip)
+        factor *= returns.gamma
         step = np.int64(read(base + ring[_NEXT] + 4 * slot, np.int32))
         row += step
         if step <= 0 or row >= high:
@@ -387,10 +333,11 @@ def _walk_chained(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def _walk_paired(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-untyped-def]
+def _walk_paired(ring, row, high, returns):  # type: ignore[no-untyped-def]
+    """Does what `_walk_chained` does, in a ring whose rows hold their next observation."""
     base, capacity = ring[_BASE], ring[_CAPACITY]
     total, factor = 0.0, 1.0
-    for step in range(n):
+    for step in range(returns.n):
         if step > 0:
             if row + ring[_STRIDE] >= high:
                 break  # at the newest row of its environment the return is shorter, as in SB3
@@ -399,9 +346,9 @@ def _walk_paired(ring, row, high, n, gamma, scale, clip):  # type: ignore[no-unt
         done = read(base + ring[_END] + 4 * slot, np.float32)
         if not (done == 0.0 or done == 1.0):  # nan: half-written
             return False, total, factor, row
-        single = scale * read(base + ring[_REWARD] + 4 * slot, np.float32)
-        total += factor * min(max(single, -clip), clip)
-        factor *= gamma
+        single = returns.scale * read(base + ring[_REWARD] + 4 * slot, np.float32)
+        total += factor * min(max(single, -returns.clip), returns.clip)
+        factor *= returns.gamma
         if done == 1.0:
             if read(base + ring[_NEXT] + 4 * slot, np.float32) == 0.0:
                 factor = 0.0
@@ -421,7 +368,7 @@ def _copy_row(ring, row, last, widths, targets, to):  # type: ignore[no-untyped-
     for c in range(targets.size):
         width = widths[c] if c <= leaves else widths[c - leaves - 1]
         at = slot if c <= leaves else after
-        copy_at(targets[c] + to * width, base + ring[_COLUMNS + c] + at * width, width)
+        copy(targets[c] + to * width, base + ring[_COLUMNS + c] + at * width, width)
 
 
 @njit(cache=True, nogil=True)

@@ -1,7 +1,7 @@
 """Borrower: samples env steps from the other runs' replay buffers in a pool, by a sharing strategy.
 
     borrower = Borrower(registry, buffer_id, [own], leaves, action, strategy=..., ratio=0.2, seed=3)
-    borrowed = borrower.borrow(256, n_step=1, gamma=0.99)     # None: no rows
+    borrowed = borrower.borrow(256, Returns(n=1, gamma=0.99))     # None: no rows
 
 A pool is a folder in shared memory with the replay ring buffers of several runs. About once a
 second, while it samples, the borrower updates its list of ring buffers: it maps new ones, closes
@@ -13,26 +13,28 @@ borrower counts how many.
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from rookery.config.schema import Strategy
-from rookery.errors import ConfigError, ProtocolError, RegistryError
+from rookery.errors import ConfigError, EmptyReplayError, ProtocolError, RegistryError
 from rookery.replay.ring import Column, Ring
 from rookery.sharing.argument_types import is_number
-from rookery.sharing.borrow_plan import BorrowPlanner, StrategyPlanner
 from rookery.sharing.borrowed_rows import (
+    ONE_STEP,
     REWARD_LIMIT,
     BorrowedRows,
     Lender,
     LenderShares,
+    Returns,
     RowCopier,
     check_columns,
 )
 from rookery.sharing.registry import Registry
-from rookery.types import Rows
+from rookery.sharing.strategies import AssignedWeights, rounded, strategy_plan, uses_pool
+from rookery.types import ArrayBatch, Rows
 
 REFRESH_S = 1.0  # seconds between two refreshes of the pool's buffers
 SWEEP_S = 30.0  # seconds between two searches for abandoned buffers
@@ -71,8 +73,8 @@ class Borrower:
         self._peers: dict[str, Lender] = {}
         self.refused: dict[str, str] = {}  # reason for each buffer that is not read
         self.counts = registry.counts(buffer_id)
-        self.counts.add_source(self)
-        self._planner: BorrowPlanner = StrategyPlanner(strategy, ratio)
+        self.counts.borrowers.add(self)
+        self._assigned: AssignedWeights | None = None  # on a host of a cluster
         self._copier = self._new_copier()
         self._shares: LenderShares | None = None
         self._pool_share = 0.0  # share of a batch that comes from the pool
@@ -80,87 +82,63 @@ class Borrower:
         self._refresh_at = self._sweep_at = -1.0
         self._pool_lost = False
 
-    @property
-    def active(self) -> bool:
-        """True if the settings allow a batch to hold env steps of other runs' replay buffers."""
-        return self.ratio > 0 and self.strategy is not Strategy.LOCAL_ONLY
-
-    def borrow(
-        self,
-        batch: int,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        reward_scale: float = 1.0,
-        reward_clip: float = np.inf,
-    ) -> BorrowedRows | None:
+    def borrow(self, batch: int, returns: Returns = ONE_STEP) -> BorrowedRows | None:
         """Samples a batch whose first `filled` env steps come from the shared replay buffers.
 
         Returns None if the shared buffers have no steps, or the settings allow no other runs'
         steps.
         """
-        if not self.active:
-            self.counts.local += batch
+        self.counts.local += batch
+        if not uses_pool(self.strategy, self.ratio):
             return None
         self.refresh_if_due()
         if self._shares is None:
-            self.counts.local += batch
             self.counts.short += round(self.ratio * batch)
             return None
-        borrowed = self._copier.take(
-            self._pool_share * batch,
-            self._shares,
-            batch,
-            n_step=n_step,
-            gamma=gamma,
-            reward_scale=reward_scale,
-            reward_clip=reward_clip,
-        )
+        borrowed = self._copier.take(self._pool_share * batch, self._shares, batch, returns)
         self.counts.short += borrowed.asked - borrowed.filled
         self.counts.foreign += borrowed.foreign
-        self.counts.local += batch - borrowed.foreign
+        self.counts.local -= borrowed.foreign
         if borrowed.invalid:
             self._refuse_invalid()
         return borrowed
 
-    def allocate(self, batch: int, rng: np.random.Generator) -> list[tuple[Lender, int]]:
-        """Decides how many env steps of a batch to sample from each shared replay ring buffer.
+    def borrow_by(
+        self,
+        read: Callable[[Ring, float, int], ArrayBatch],
+        batch: int,
+        rng: np.random.Generator,
+    ) -> Iterator[tuple[ArrayBatch, bool]]:
+        """Samples the part of a batch that comes from shared replay buffers, with `read`.
 
-        Returns pairs of a ring buffer and its number of steps; the list is empty if nothing is to
-        be sampled. The caller samples these steps with a `RingReader`, then calls `count_borrowed`
-        or `count_missing`.
+        `read` samples env steps of one ring buffer: of the given share of its rows, the most recent
+        ones, the given number. Yields the steps of each ring buffer, and whether they are another
+        run's.
         """
         self.counts.local += batch
-        if not self.active:
-            return []
+        if not uses_pool(self.strategy, self.ratio):
+            return
         self.refresh_if_due()
-        share = self._pool_share * batch
-        rows = int(share) + int(rng.random() < share - int(share))
+        rows = rounded(self._pool_share * batch, rng)
         if self._shares is None:
             self.counts.short += rows
-            return []
-        dealt = rng.multinomial(rows, np.diff(self._shares.upto, prepend=0.0))
-        pairs = zip(self._copier.lenders, dealt, strict=True)
-        return [(lender, int(count)) for lender, count in pairs if count]
-
-    def count_borrowed(self, lender: Lender, rows: int) -> None:
-        """Counts env steps that the caller of `allocate` has sampled from a shared replay buffer.
-
-        Ignores steps from the run's own buffers.
-        """
-        if lender.name in self._peers:
-            self.counts.add_borrowed(lender.name, rows)
-            self.counts.foreign += rows
-            self.counts.local -= rows
-
-    def count_missing(self, rows: int) -> None:
-        """Counts env steps that could not be sampled since a shared replay buffer has too few."""
-        self.counts.short += rows
-
-    @property
-    def newest(self) -> float:
-        """Fraction of each shared replay buffer, its most recent env steps, that may be sampled."""
-        return self._shares.newest if self._shares is not None else 1.0
+            return
+        newest, upto = self._shares.newest, self._shares.upto
+        dealt = rng.multinomial(rows, np.diff(upto, prepend=0.0)).tolist()
+        for (name, ring), count in zip(self._copier.lenders, dealt, strict=True):
+            if not count:
+                continue
+            try:
+                part = read(ring, newest, count)
+            except EmptyReplayError:
+                self.counts.short += count
+                continue
+            foreign = name in self._peers
+            if foreign:
+                self.counts.add_borrowed(name, count)
+                self.counts.foreign += count
+                self.counts.local -= count
+            yield part, foreign
 
     # --- the buffers of the pool
 
@@ -216,20 +194,17 @@ class Borrower:
             return False
         try:
             check_columns(Lender(name, ring), self.leaves, self.action)
-            self._refuse_pairs(name, ring)
+            if self._chained and ring.paired:
+                raise ConfigError(
+                    f"rows of {name} are single transitions, and this run stacks frames or learns "
+                    "from sequences; stack frames in a wrapper of the environment, in all runs"
+                )
         except ConfigError as error:
             ring.close()
             self._refuse(name, str(error))
             return False
         self._peers[name] = Lender(name, ring)
         return True
-
-    def _refuse_pairs(self, name: str, ring: Ring) -> None:
-        if self._chained and ring.paired:
-            raise ConfigError(
-                f"rows of {name} are single transitions, and this run stacks frames or learns from "
-                "sequences; stack frames in a wrapper of the environment, in all runs"
-            )
 
     def _refuse(self, name: str, why: str) -> None:
         self.refused[name] = why
@@ -254,11 +229,8 @@ class Borrower:
 
     def _continue_alone(self) -> None:
         """Stops sampling from other runs, after the pool of shared replay buffers was removed."""
-        self.collect_counts()
-        for lender in self._peers.values():
-            lender.ring.close()
-        self._peers.clear()
-        self._copier, self._shares, self._listed_at = self._new_copier(), None, -1
+        self.close()
+        self._listed_at = -1
         if not self._pool_lost:
             self._pool_lost = True
             warnings.warn(
@@ -271,9 +243,9 @@ class Borrower:
         lenders = [*self.own, *self._peers.values()]
         return RowCopier(self.leaves, self.action, lenders, seed=seed, own=len(self.own))
 
-    def use_planner(self, planner: BorrowPlanner) -> None:
-        """Uses `planner` from now on to compute the sampling weights of the replay buffers."""
-        self._planner = planner
+    def assign(self, assigned: AssignedWeights) -> None:
+        """Uses these weights of the replay buffers from now on, in place of the strategy's."""
+        self._assigned = assigned
         self._update_plan()
 
     @property
@@ -294,8 +266,11 @@ class Borrower:
 
     def _update_plan(self) -> None:
         """Computes the sampling weight of each shared replay buffer from the present sizes."""
-        names = [lender.name for lender in self._copier.lenders]
-        plan = self._planner.plan(len(self.own), names, self._sizes())
+        sizes = self._sizes()
+        if self._assigned is None:
+            plan = strategy_plan(self.strategy, self.ratio, len(self.own), sizes)
+        else:
+            plan = self._assigned.plan([lender.name for lender in self._copier.lenders], sizes)
         self._shares = LenderShares.of(plan.weights, plan.newest) if plan.weights.any() else None
         self._pool_share = plan.share
 

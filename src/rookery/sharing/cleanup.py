@@ -7,37 +7,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rookery.checkpoints.stale_files import StaleFile
+from rookery.checkpoints.run_folder import StaleFile
 from rookery.errors import ConfigError
 from rookery.sharing import stale_pools
 from rookery.sharing.pool_files import POOL, require_private
 from rookery.sharing.registry import shared_directory
-
-
-def _stale(directory: Path, named: Sequence[Path]) -> Iterator[StaleFile]:
-    """Yields replay files of dead processes, and pool folders that no run uses.
-
-    A pool folder holds the replay buffers that several runs share; `named` are those outside of
-    `directory`.
-    """
-    for folder in (directory, *_pools(directory), *named):
-        for dead in stale_pools.find(folder):
-            for path in dead.paths:
-                with contextlib.suppress(OSError):  # another process may remove it meanwhile
-                    yield StaleFile(str(path), path.stat().st_size, dead.why)
-        if folder != directory and stale_pools.is_abandoned(folder):
-            yield StaleFile(str(folder), 0, "this pool has no members left")
-
-
-def _clear(directory: Path, named: Sequence[Path]) -> None:
-    """Removes stale files of replay sharing from a directory, the pools in it, and named pools.
-
-    Each file is checked again first, since a run may have started to use it meanwhile.
-    """
-    stale_pools.clear(directory)
-    for pool in (*_pools(directory), *named):
-        stale_pools.clear(pool)
-        stale_pools.remove_if_empty(pool)
 
 
 def _pools(directory: Path) -> list[Path]:
@@ -69,10 +43,25 @@ class PoolCleanup:
     def stale(self, pools: Sequence[Path]) -> Iterator[StaleFile]:
         for folder in pools:
             _require_pool(folder)
-        return _stale(shared_directory(), pools)
+        return self._stale(pools)
+
+    def _stale(self, pools: Sequence[Path]) -> Iterator[StaleFile]:
+        directory = shared_directory()
+        for folder in (directory, *_pools(directory), *pools):
+            for dead in stale_pools.find(folder):
+                for path in dead.paths:
+                    with contextlib.suppress(OSError):  # another process may remove it meanwhile
+                        yield StaleFile(str(path), path.stat().st_size, dead.why)
+            if folder != directory and stale_pools.is_abandoned(folder):
+                yield StaleFile(str(folder), 0, "this pool has no members left")
 
     def clear(self, pools: Sequence[Path]) -> None:
-        _clear(shared_directory(), pools)
+        """Removes stale files; each is checked again first, since a run may use it meanwhile."""
+        directory = shared_directory()
+        stale_pools.clear(directory)
+        for pool in (*_pools(directory), *pools):
+            stale_pools.clear(pool)
+            stale_pools.remove_if_empty(pool)
 
 
 CLEANUP = PoolCleanup()

@@ -15,18 +15,24 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rookery.cluster.cluster_group import ClusterActors
 from rookery.cluster.host_handle import HostHandle
 from rookery.cluster.messages import AskPeers
-from rookery.config.schema import Strategy
 from rookery.replay.batches import joined, picked
-from rookery.sharing.borrow_plan import AssignedWeights, BorrowPlan, StrategyPlanner
-from rookery.sharing.mixed_batches import MixedBatches, SharingCounts
+from rookery.sharing.mixed_batches import MixedBatches
 from rookery.sharing.pool_member import BorrowedBatch, PoolMember
+from rookery.sharing.sample_counts import SampleCounts
+from rookery.sharing.strategies import (
+    AssignedWeights,
+    BorrowPlan,
+    rounded,
+    strategy_plan,
+    uses_pool,
+)
 from rookery.types import ArrayBatch, Floats, Rows
 
 PREFETCH_BATCHES = 8  # batches of borrowed rows in one request
@@ -127,15 +133,12 @@ class HostPool:
         answers, self.handle.of_peers = self.handle.of_peers, []
         for answer in answers:
             assert isinstance(answer, RowsBorrowed), "not from a `HostPoolMember`"
-            self._read(answer, rng)
-
-    def _read(self, answer: RowsBorrowed, rng: np.random.Generator) -> None:
-        self.changed = True
-        self.own, self.filled, self.refused = answer.own, answer.filled, answer.refused
-        if answer.borrowed is not None:
-            self.stock.put(answer.borrowed, rng)
-        elif answer.asked_rows:
-            self.retry_at = time.monotonic() + POLL_S
+            self.changed = True
+            self.own, self.filled, self.refused = answer.own, answer.filled, answer.refused
+            if answer.borrowed is not None:
+                self.stock.put(answer.borrowed, rng)
+            elif answer.asked_rows:
+                self.retry_at = time.monotonic() + POLL_S
 
     @property
     def weight(self) -> float:
@@ -155,11 +158,8 @@ class HostPool:
         """
         coming = self.handle.lending
         if self.stock.size + (coming or 0) < PREFETCH_BATCHES * need:
-            self._send(
-                BorrowRows(
-                    math.ceil(PREFETCH_BATCHES * need), AssignedWeights(self.weights, newest)
-                )
-            )
+            rows = math.ceil(PREFETCH_BATCHES * need)
+            self._send(BorrowRows(rows, AssignedWeights(self.weights, newest)))
         elif coming is None and time.monotonic() - self.asked_at >= POLL_S:
             self._send(BorrowRows(0, AssignedWeights({}, newest)))
 
@@ -189,32 +189,27 @@ class ClusterPoolMember(MixedBatches):
     def __init__(self, actors: ClusterActors, rng: np.random.Generator):
         sharing = actors.config.sharing
         self.actors, self._rng = actors, rng
-        self._active = sharing.cross_sample_ratio > 0 and sharing.strategy != Strategy.LOCAL_ONLY
-        self._ratio = sharing.cross_sample_ratio
-        self._planner = StrategyPlanner(sharing.strategy, sharing.cross_sample_ratio)
+        self._strategy, self._ratio = sharing.strategy, sharing.cross_sample_ratio
         self._plan = NO_PLAN
         self._hosts: dict[int, HostPool] = {}  # by tag; a replaced host has a new tag
-        self._local = self._foreign = self._short = 0
+        self._counts = SampleCounts()
 
     def borrow(self, batch: int) -> ArrayBatch | None:
-        if not self._active:
-            self._local += batch
+        self._counts.local += batch
+        if not uses_pool(self._strategy, self._ratio):
             return None
         self._receive()
         weights = np.array([host.weight for host in self._hosts.values()])
         shares = weights / (weights.sum() or 1.0)
-        self._ask(batch, shares)
-        rows = self._rounded((self._plan.share if weights.any() else self._ratio) * batch)
+        for host, share in zip(self._hosts.values(), shares.tolist(), strict=True):
+            host.ask(self._ratio * batch * share, self._plan.newest)
+        rows = rounded(self._ratio * batch, self._rng)
         borrowed = self._take(rows, shares) if weights.any() else []
         foreign = sum(int(part.foreign.sum()) for part in borrowed)
-        self._short += rows - sum(part.foreign.size for part in borrowed)
-        self._foreign += foreign
-        self._local += batch - foreign
+        self._counts.short += rows - sum(part.foreign.size for part in borrowed)
+        self._counts.foreign += foreign
+        self._counts.local -= foreign
         return joined([part.batch for part in borrowed]) if borrowed else None
-
-    def _rounded(self, rows: float) -> int:
-        """Rounds a number of env steps up or down at random, so that the mean is exact."""
-        return int(rows) + int(self._rng.random() < rows - int(rows))
 
     def _receive(self) -> None:
         handles = self.actors.handles
@@ -235,19 +230,14 @@ class ClusterPoolMember(MixedBatches):
         own = {host.own: host.filled[host.own] for host in known}
         peers = {name: rows for host in known for name, rows in host.filled.items()}
         sizes = {**own, **{name: rows for name, rows in peers.items() if name not in own}}
-        self._plan = self._planner.plan(
-            len(own), list(sizes), np.array(list(sizes.values()), dtype=np.int64)
-        )
+        rows = np.array(list(sizes.values()), dtype=np.int64)
+        self._plan = strategy_plan(self._strategy, self._ratio, len(own), rows)
         weight = dict(zip(sizes, self._plan.weights.tolist(), strict=True))
         seen = Counter(name for host in known for name in host.filled)
         for host in self._hosts.values():
             host.changed = False
         for host in known:
             host.weights = {name: weight[name] / seen[name] for name in host.filled}
-
-    def _ask(self, batch: int, shares: Floats) -> None:
-        for host, share in zip(self._hosts.values(), shares.tolist(), strict=True):
-            host.ask(self._plan.share * batch * share, self._plan.newest)
 
     def _take(self, rows: int, shares: Floats) -> list[BorrowedBatch]:
         dealt: Sequence[int] = self._rng.multinomial(rows, shares).tolist()
@@ -257,11 +247,11 @@ class ClusterPoolMember(MixedBatches):
     def beat(self) -> None:
         """Does nothing: the run's worker processes on the hosts write the heartbeats."""
 
-    def counts(self) -> SharingCounts:
+    def statistics(self) -> dict[str, Any]:
         hosts = self._hosts.values()
         peers = {name for host in hosts for name in host.filled} - {host.own for host in hosts}
         refused = {name for host in hosts for name in host.refused}
-        return SharingCounts(self._local, self._foreign, self._short, len(peers), len(refused))
+        return {**self._counts.stats(), "num_shared_buffers": len(peers), "refused": refused}
 
     def close(self) -> None:
         """Does nothing: the run's worker process on each host ends the sharing of its replay."""

@@ -17,12 +17,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from rookery.errors import LostError
 from rookery.report.console.runs_table import Standing, State
-from rookery.report.trackers.follow import Follower
+from rookery.report.trackers.jsonl import Follower
 
 LOG = "log.txt"  # file in each run folder with the output of the run
 SHOWN = 40  # last lines of the log to show for a failed run
@@ -133,12 +132,7 @@ class RunLauncher:
             os.close(stdin_fd)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.busy:
             self.stop(signal.SIGTERM)
         os.close(self._pipe_fd)

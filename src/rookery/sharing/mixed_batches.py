@@ -10,28 +10,19 @@ their importance weight is the mean weight of the batch's own rows.
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rookery.replay.batches import joined
-from rookery.replay.peers import OwnReplay
+from rookery.replay.replay import Replay
+from rookery.sharing.sample_counts import sharing_metrics
 from rookery.types import Array, ArrayBatch, Rows, SampledBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BORROWED = -1  # row number of every borrowed row
-
-
-class SharingCounts(NamedTuple):
-    """Counts of env steps sampled from own and other runs' replay, and of other runs' buffers."""
-
-    local: int  # own rows
-    foreign: int  # rows of other runs
-    short: int  # rows that the pool did not have; own rows replaced them
-    peers: int  # buffers that are read
-    refused: int  # buffers that are not read
 
 
 class MixedBatches(ABC):
@@ -50,13 +41,14 @@ class MixedBatches(ABC):
         """Writes the heartbeat of this run's replay buffers, which other runs check."""
 
     @abstractmethod
-    def counts(self) -> SharingCounts: ...
+    def statistics(self) -> dict[str, Any]:
+        """Returns the numbers of env steps sampled so far, as `SampleCounts.stats`."""
 
     @abstractmethod
     def close(self) -> None:
         """Ends sharing: removes this run's replay buffers from the pool of shared buffers."""
 
-    def sample(self, pool: OwnReplay, batch: int, beta: float) -> SampledBatch:
+    def sample(self, pool: Replay, batch: int, beta: float) -> SampledBatch:
         """Samples a batch of env steps of the run's own replay `pool` and of other runs' replay."""
         borrowed = self.borrow(batch)
         if borrowed is None:
@@ -69,7 +61,7 @@ class MixedBatches(ABC):
         borrowed.weight[:] = own.weight.mean()
         return joined([own, borrowed])
 
-    def update_priorities(self, pool: OwnReplay, rows: Rows, td_error: "Array | Tensor") -> None:
+    def update_priorities(self, pool: Replay, rows: Rows, td_error: "Array | Tensor") -> None:
         """Updates the priorities of those batch rows (env steps) that are in the run's own replay.
 
         `pool` is that replay. TD errors of other runs' rows are ignored.
@@ -82,13 +74,5 @@ class MixedBatches(ABC):
 
     def stats(self) -> dict[str, float]:
         """Returns the metrics of replay sharing, such as the share of other runs' env steps."""
-        counts = self.counts()
-        total = counts.local + counts.foreign
-        return {
-            "sharing/local_rows": float(counts.local),
-            "sharing/foreign_rows": float(counts.foreign),
-            "sharing/foreign_share": counts.foreign / total if total else 0.0,
-            "sharing/short_rows": float(counts.short),
-            "sharing/peers": float(counts.peers),
-            "sharing/refused": float(counts.refused),
-        }
+        found = self.statistics()
+        return {**sharing_metrics(found), "sharing/refused": float(len(found["refused"]))}

@@ -13,19 +13,13 @@ import threading
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+if TYPE_CHECKING:
+    from rookery.sharing.registry import Registry
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGINT raises, unless it was reset
-
-
-class OpenRegistry(Protocol):
-    """A registry of shared replay buffers, as far as the end of its process is concerned."""
-
-    path: Path
-
-    def stop(self) -> None:
-        """Removes the replay buffers that the registry has registered, and closes the pool."""
 
 
 class OpenRegistries:
@@ -36,31 +30,31 @@ class OpenRegistries:
     """
 
     def __init__(self) -> None:
-        self._open: WeakSet[OpenRegistry] = WeakSet()
-        self._with_buffers: set[OpenRegistry] = set()
+        self._open: WeakSet[Registry] = WeakSet()
+        self._with_buffers: set[Registry] = set()
 
-    def add(self, registry: OpenRegistry) -> None:
+    def add(self, registry: "Registry") -> None:
         """Notes an open registry; it is stopped at the end of the process."""
         _stop_at_exit()
         self._open.add(registry)
-        _handle_signals()
+        _replace_handlers(signal.SIG_DFL, _stop_and_end)
 
-    def keep(self, registry: OpenRegistry) -> None:
+    def keep(self, registry: "Registry") -> None:
         """Keeps a registry with buffers alive until it is released or discarded."""
         self._with_buffers.add(registry)
 
-    def release(self, registry: OpenRegistry) -> None:
+    def release(self, registry: "Registry") -> None:
         """Lets the garbage collector have a registry that has no buffers any more."""
         self._with_buffers.discard(registry)
 
-    def discard(self, registry: OpenRegistry) -> None:
+    def discard(self, registry: "Registry") -> None:
         """Forgets a registry that was closed."""
         self._open.discard(registry)
         self.release(registry)
         if not self._open:
-            _restore_signals()
+            _replace_handlers(_stop_and_end, signal.SIG_DFL)
 
-    def of(self, path: Path) -> list[OpenRegistry]:
+    def of(self, path: Path) -> "list[Registry]":
         """Returns the open registries of the pool in folder `path`."""
         return [registry for registry in self._open if registry.path == path]
 
@@ -78,21 +72,13 @@ def _stop_at_exit() -> None:
     atexit.register(OPEN.stop)
 
 
-def _handle_signals() -> None:
-    """Handles the signals that would end this process without `atexit`; main thread only."""
+def _replace_handlers(old: Any, new: Any) -> None:
+    """Replaces a handler of the signals that would end this process without `atexit`."""
     if threading.current_thread() is not threading.main_thread():
         return  # Python sets handlers in the main thread only
     for number in ENDING:
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _stop_and_end)
-
-
-def _restore_signals() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return
-    for number in ENDING:
-        if signal.getsignal(number) is _stop_and_end:
-            signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is old:
+            signal.signal(number, new)
 
 
 def _stop_and_end(number: int, frame: FrameType | None) -> None:

@@ -186,7 +186,7 @@ def lock(fd: int, how: int, *, patience_s: float) -> bool:
             fcntl.flock(fd, how | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
                 return False
         time.sleep(0.005)
 
@@ -207,14 +207,6 @@ def exclusive_lock(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _try_lock(fd)
+        yield lock(fd, fcntl.LOCK_EX, patience_s=0.0)
     finally:
         os.close(fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

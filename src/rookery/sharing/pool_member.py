@@ -10,7 +10,6 @@ replay buffer. On a cluster, the run's worker process on each host is a pool mem
 the learner, with `fetch` instead of `sample`, by buffer weights that the learner sends.
 """
 
-import re
 import secrets
 from typing import Any, NamedTuple
 
@@ -18,18 +17,17 @@ import numpy as np
 
 from rookery import seeding
 from rookery.config.schema import Config
-from rookery.errors import EmptyReplayError
 from rookery.replay.batches import joined
 from rookery.replay.ring import Ring, Schema, obs_column, schema_of
 from rookery.seeding import Role
-from rookery.sharing.borrow_plan import AssignedWeights
-from rookery.sharing.borrowed_rows import BorrowedRows, Lender
+from rookery.sharing.borrowed_rows import BorrowedRows, Lender, Returns
 from rookery.sharing.borrower import Borrower
 from rookery.sharing.compatibility import terms_of
-from rookery.sharing.mixed_batches import BORROWED, MixedBatches, SharingCounts
-from rookery.sharing.registry import create_distributed_registry
+from rookery.sharing.mixed_batches import BORROWED, MixedBatches
+from rookery.sharing.registry import open_pool, run_id_of
 from rookery.sharing.ring_reader import RingReader
-from rookery.types import Array, ArrayBatch, Batch, Bools, EnvSpec, Extra
+from rookery.sharing.strategies import AssignedWeights
+from rookery.types import ArrayBatch, Batch, Bools, EnvSpec, Extra
 
 
 class BorrowedBatch(NamedTuple):
@@ -57,11 +55,8 @@ class PoolMember(MixedBatches):
         `index` makes their random numbers differ.
         """
         self.config, self.spec, self.sequence = config, spec, config.algo.sequence
-        assert config.sharing.pool is not None, "sharing.pool is not set"
-        self.registry = create_distributed_registry(
-            max_buffer_size=max(1_000_000, config.replay.capacity), path=config.sharing.pool
-        )
-        self._run_id = re.sub(r"[^A-Za-z0-9_.-]", "_", run_id)[:80].lstrip("._-") or "run"
+        self.registry = open_pool(config)
+        self._run_id = run_id_of(run_id)
         self._family = family or secrets.token_hex(8)
         self._rings: dict[str, Ring] = {}
         self._borrower: Borrower | None = None
@@ -80,19 +75,21 @@ class PoolMember(MixedBatches):
             env=self.config.env.id,
             family=self._family,
         )
-        ring = self.registry.attach(buffer_id, self._terms(), schema, capacity)
+        env = self.config.env
+        terms = terms_of(
+            schema_of(self.spec),
+            self.spec.action,
+            reward={
+                "scale": env.reward_scale,
+                "clip": env.reward_clip,
+                "tag": self.config.sharing.reward_tag,
+            },
+            env=env.id,
+        )
+        ring = self.registry.attach(buffer_id, terms, schema, capacity)
         self.registry.claim(ring, buffer_id)
         self._rings[buffer_id] = ring
         return ring
-
-    def _terms(self) -> dict[str, Any]:
-        env = self.config.env
-        reward = {
-            "scale": env.reward_scale,
-            "clip": env.reward_clip,
-            "tag": self.config.sharing.reward_tag,
-        }
-        return terms_of(schema_of(self.spec), self.spec.action, reward=reward, env=env.id)
 
     @property
     def borrower(self) -> Borrower:
@@ -133,14 +130,14 @@ class PoolMember(MixedBatches):
         if rows == 0:
             self.borrower.refresh_if_due()
             return None
-        self.borrower.use_planner(assigned)
+        self.borrower.assign(assigned)
         return self._take(rows)
 
     def _take(self, batch: int) -> BorrowedBatch | None:
         if self.spec.frame_stack > 1 or self.sequence:
             return self._read_chains(batch)
         algo = self.config.algo
-        borrowed = self.borrower.borrow(batch, n_step=algo.n_step, gamma=algo.gamma)
+        borrowed = self.borrower.borrow(batch, Returns(algo.n_step, algo.gamma))
         if borrowed is None or not borrowed.filled:
             return None
         foreign = borrowed.lender[: borrowed.filled] >= len(self.borrower.own)
@@ -152,37 +149,26 @@ class PoolMember(MixedBatches):
         Returns None if no buffer had enough env steps.
         """
         parts, foreign = [], list[bool]()
-        algo = self.config.algo
-        for lender, rows in self.borrower.allocate(batch, self._rng):
-            reader = RingReader(
-                lender.ring,
-                self.spec,
-                n_step=algo.n_step,
-                gamma=algo.gamma,
-                sequence=self.sequence,
-                burn_in=algo.burn_in,
-                newest=self.borrower.newest,
-            )
-            try:
-                part = reader.sample(rows, self._rng)
-            except EmptyReplayError:
-                self.borrower.count_missing(rows)
-                continue
-            self.borrower.count_borrowed(lender, rows)
-            is_foreign = lender.name not in self._rings
+        for part, is_foreign in self.borrower.borrow_by(self._read, batch, self._rng):
             parts.append(_as_borrowed(part, self.spec.extras if is_foreign else ()))
-            foreign += [is_foreign] * rows
+            foreign += [is_foreign] * part.rows.size
         return BorrowedBatch(joined(parts), np.array(foreign)) if parts else None
 
-    def counts(self) -> SharingCounts:
-        stats = self.borrower.stats()
-        return SharingCounts(
-            local=stats["local_samples"],
-            foreign=stats["distributed_samples"],
-            short=stats["short_samples"],
-            peers=stats["num_shared_buffers"],
-            refused=len(stats["refused"]),
+    def _read(self, ring: Ring, newest: float, rows: int) -> ArrayBatch:
+        algo = self.config.algo
+        reader = RingReader(
+            ring,
+            self.spec,
+            n_step=algo.n_step,
+            gamma=algo.gamma,
+            sequence=self.sequence,
+            burn_in=algo.burn_in,
+            newest=newest,
         )
+        return reader.sample(rows, self._rng)
+
+    def statistics(self) -> dict[str, Any]:
+        return self.borrower.stats()
 
     def close(self) -> None:
         """Ends sharing of this run's replay; the ring buffers stay open for the run's own use."""
@@ -205,22 +191,18 @@ def _as_borrowed(part: ArrayBatch, extras: tuple[Extra, ...]) -> ArrayBatch:
 
 
 def _batch(spec: EnvSpec, borrowed: BorrowedRows) -> ArrayBatch:
-    upto = slice(borrowed.filled)
+    """Returns the sampled part of a batch; `RowCopier` copies no algorithm-specific columns."""
+    count = borrowed.filled
+    extras = {
+        extra.name: np.zeros((count, *extra.shape), dtype=extra.dtype) for extra in spec.extras
+    }
     return Batch(
-        obs=spec.pack({name: leaf[upto] for name, leaf in borrowed.obs.items()}),
-        action=borrowed.action[upto],
-        reward=borrowed.reward[upto],
-        discount=borrowed.discount[upto],
-        next_obs=spec.pack({name: leaf[upto] for name, leaf in borrowed.next_obs.items()}),
-        weight=np.ones(borrowed.filled, dtype=np.float32),
-        rows=np.full(borrowed.filled, BORROWED),
-        extras=_zero_extras(spec, borrowed.filled) if spec.extras else None,
+        obs=spec.pack({name: leaf[:count] for name, leaf in borrowed.obs.items()}),
+        action=borrowed.action[:count],
+        reward=borrowed.reward[:count],
+        discount=borrowed.discount[:count],
+        next_obs=spec.pack({name: leaf[:count] for name, leaf in borrowed.next_obs.items()}),
+        weight=np.ones(count, dtype=np.float32),
+        rows=np.full(count, BORROWED),
+        extras=extras or None,
     )
-
-
-def _zero_extras(spec: EnvSpec, count: int) -> dict[str, Array]:
-    """Returns the algorithm-specific columns of `count` env steps, filled with zeros.
-
-    `RowCopier`, which samples steps of other runs, does not copy these columns.
-    """
-    return {extra.name: np.zeros((count, *extra.shape), dtype=extra.dtype) for extra in spec.extras}

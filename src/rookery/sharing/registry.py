@@ -31,12 +31,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from rookery.config.schema import Config
 from rookery.errors import ConfigError, ProtocolError, RegistryError
 from rookery.replay.file_owner import Owner
-from rookery.replay.ring import Ring, Schema, default_directory
+from rookery.replay.ring import Ring, Schema
+from rookery.replay.shared_arrays import default_directory
 from rookery.sharing import pool_files, stale_pools
 from rookery.sharing.argument_types import is_number
 from rookery.sharing.compatibility import Terms, differences
@@ -45,6 +46,7 @@ from rookery.sharing.pool_files import NOTE, POOL, RING, SCRATCH, TERMS
 from rookery.sharing.sample_counts import SampleCounts
 
 FORMAT = 1
+MAX_ROWS = 1_000_000  # largest capacity of a buffer by default, in env steps
 STALE_S = 300.0  # seconds without a heartbeat after which a buffer is ignored
 ON_POLICY = ("A2C", "PPO", "TRPO", "RecurrentPPO", "MaskablePPO")
 PATIENCE_S = 0.5  # for a lock, which other processes take briefly to see if its holder lives
@@ -75,12 +77,12 @@ class BufferInfo:
     reward_tag: str | None
     env: str | None
     pid: int  # of the process that registered it
-    rows: int  # written since it was made; 0 until a buffer attaches
-    filled: int  # rows that can be read
-    capacity: int
-    bytes: int
-    silence_s: float | None  # seconds since the last heartbeat; None before the first row
     state: BufferState
+    rows: int = 0  # written since it was made; 0 until a buffer attaches
+    filled: int = 0  # rows that can be read
+    capacity: int = 0
+    bytes: int = 0
+    silence_s: float | None = None  # seconds since the last heartbeat; None before the first row
 
 
 def shared_directory() -> Path:
@@ -89,7 +91,7 @@ def shared_directory() -> Path:
 
 
 def create_distributed_registry(
-    max_buffer_size: int = 1_000_000,
+    max_buffer_size: int = MAX_ROWS,
     *,
     path: str | Path | None = None,
     stale_s: float = STALE_S,
@@ -113,6 +115,18 @@ def create_distributed_registry(
     return registry
 
 
+def open_pool(config: Config) -> "Registry":
+    """Opens the pool of shared replay buffers that the setting `sharing.pool` of a run names."""
+    assert config.sharing.pool is not None, "sharing.pool is not set"
+    largest = max(MAX_ROWS, config.replay.capacity)
+    return create_distributed_registry(largest, path=config.sharing.pool)
+
+
+def run_id_of(name: str) -> str:
+    """Returns a run id that resembles `name`, such as that of the run's folder."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:80].lstrip("._-") or "run"
+
+
 class Registry:
     """Access to a pool, the folder of the replay buffers that runs share.
 
@@ -133,12 +147,7 @@ class Registry:
     def __enter__(self) -> "Registry":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,7 +161,7 @@ class Registry:
 
     # --- the pool
 
-    def start(self, *, max_buffer_size: int = 1_000_000, stale_s: float = STALE_S) -> None:
+    def start(self, *, max_buffer_size: int = MAX_ROWS, stale_s: float = STALE_S) -> None:
         """Opens the pool of shared replay buffers; creates its folder if it does not exist.
 
         Other users must not have access to the folder; otherwise raises `ConfigError`.
@@ -237,7 +246,7 @@ class Registry:
 
     def _close_copies(self) -> None:
         """Closes unpickled copies without buffers, if they alone hold the pool in this process."""
-        others = [one for one in OPEN.of(self.path) if isinstance(one, Registry)]
+        others = OPEN.of(self.path)
         if all(other.revived and not other._held for other in others):
             for other in others:
                 other._let_go()
@@ -303,11 +312,8 @@ class Registry:
         return buffer_id
 
     def _warn_of_same_run(self, run_id: str) -> None:
-        for buffer_id in stale_pools.buffer_ids(self.path):
-            if buffer_id.rpartition("-")[0] != run_id:
-                continue
-            listed = self._listed(buffer_id)
-            if listed is not None and listed.state != BufferState.DEAD:
+        for listed in self.list():
+            if listed.run_id == run_id and listed.state != BufferState.DEAD:
                 warnings.warn(
                     f"run {run_id!r} is in the pool already as {listed.buffer_id} (pid "
                     f"{listed.pid}); the new one gets an id of its own",
@@ -407,10 +413,11 @@ class Registry:
         ring.beat()
         try:
             pool_files.name_ring(ring, path)
-        except OSError as error:
+        except FileExistsError:
             ring.close()
-            if isinstance(error, FileExistsError):
-                raise
+            raise
+        except OSError:
+            ring.close()
             return self._made_beside(path, schema, capacity, stride)
         return ring
 
@@ -500,25 +507,31 @@ class Registry:
             about["pid"] = note["owner"][0]
         except (ProtocolError, KeyError, TypeError, IndexError):  # removed, or another kind of file
             return None
-        state, found = self._state(buffer_id)
+        about |= self._measured(buffer_id)
         if stale_pools.is_buffer_abandoned(self.path, buffer_id):
-            state = BufferState.DEAD
-        return BufferInfo(buffer_id=buffer_id, **about, **found, state=state)
+            about["state"] = BufferState.DEAD
+        return BufferInfo(buffer_id=buffer_id, **about)
 
-    def _state(self, buffer_id: str) -> tuple[BufferState, dict[str, Any]]:
-        nothing = {"rows": 0, "filled": 0, "capacity": 0, "bytes": 0, "silence_s": None}
+    def _measured(self, buffer_id: str) -> dict[str, Any]:
+        """Returns the state of a shared replay buffer and, if it has a ring buffer, its size."""
         try:
             ring = self.open_ring(buffer_id)
         except FileNotFoundError:
-            return BufferState.RESERVED, nothing
+            return {"state": BufferState.RESERVED}
         except ProtocolError:
-            return BufferState.DEAD, nothing
-        found = _measured(ring)
-        silent = ring.silence_s > self.stale_s
+            return {"state": BufferState.DEAD}
+        rows, silence_s = ring.committed, ring.silence_s
+        state = BufferState.SILENT if silence_s > self.stale_s else BufferState.LENDING
+        found = {
+            "state": state if rows else BufferState.RESERVED,
+            "rows": rows,
+            "filled": rows - ring.oldest,
+            "capacity": ring.capacity,
+            "bytes": int(ring.bytes.size),
+            "silence_s": silence_s if rows else None,
+        }
         ring.close()
-        if not found["rows"]:
-            return BufferState.RESERVED, found
-        return BufferState.SILENT if silent else BufferState.LENDING, found
+        return found
 
     def stats(self) -> dict[str, Any]:
         """Returns statistics of the pool of shared replay buffers: buffers, env steps, bytes."""
@@ -555,17 +568,6 @@ def refuse_on_policy(algorithm: str) -> None:
             "policy; share off-policy algorithms (SAC, TD3, DDPG, DQN), and run it without "
             "sharing as a baseline"
         )
-
-
-def _measured(ring: Ring) -> dict[str, Any]:
-    committed = ring.committed
-    return {
-        "rows": committed,
-        "filled": committed - ring.oldest,
-        "capacity": ring.capacity,
-        "bytes": int(ring.bytes.size),
-        "silence_s": ring.silence_s if committed else None,
-    }
 
 
 def _limits(folder: Path) -> tuple[int, float]:

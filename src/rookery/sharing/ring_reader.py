@@ -42,7 +42,7 @@ class RingReader:
         _check_columns(ring, spec)
         self.newest = newest
         self.ring, self.spec = ring, spec
-        self.n_step, self.gamma, self.sequence = n_step, gamma, sequence
+        self.horizon = fold.Horizon(n_step, gamma, sequence)
         self.burn_in = burn_in
         self.overwritten = 0  # rows that their owner overwrote during the copy
 
@@ -86,17 +86,14 @@ class RingReader:
             self.spec,
             rows,
             np.ones(rows.size, dtype=np.float32),
-            n_step=self.n_step,
-            gamma=self.gamma,
-            sequence=self.sequence,
-            oldest=oldest,
+            self.horizon,
+            oldest,
         )
         touched = fold.stacks(self.ring, rows, self.spec.frame_stack, oldest)[:, 0]
         return self._valid(found, touched >= self.ring.oldest)  # read again after the copy
 
     def _may_begin(self, rows: Rows, oldest: int) -> Bools:
-        window = max(self.n_step, self.sequence)
-        closed = fold.is_closed(self.ring, rows, window, self.burn_in)
+        closed = fold.is_closed(self.ring, rows, self.horizon.window, self.burn_in)
         if self.spec.frame_stack > 1:
             closed &= fold.is_whole(self.ring, rows, self.spec.frame_stack, oldest)
         return closed

@@ -6,36 +6,31 @@ that each of them reports the same numbers.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+if TYPE_CHECKING:
+    from rookery.sharing.borrower import Borrower
 
-class CountSource(Protocol):
-    """Samples env steps for a buffer id (`Borrower`), and counts a part of them by itself."""
-
-    @property
-    def num_peers(self) -> int:
-        """Number of other runs' replay buffers that are read now."""
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        """Reason for each replay buffer that is not read, by buffer id."""
-
-    def collect_counts(self) -> None:
-        """Adds the counts that are not in `SampleCounts` yet to it."""
+METRICS = {  # names of the metrics of a run, and of the statistics that they are
+    "sharing/local_rows": "local_samples",
+    "sharing/foreign_rows": "distributed_samples",
+    "sharing/foreign_share": "distributed_ratio",
+    "sharing/short_rows": "short_samples",
+    "sharing/peers": "num_shared_buffers",
+}
 
 
 class SampleCounts:
     """Numbers of env steps sampled for a buffer id in this process, by all who sample for it."""
 
     def __init__(self) -> None:
-        self.local = self.foreign = self.short = self.overwritten = 0  # env steps
+        self.local = 0  # own env steps
+        self.foreign = 0  # env steps of other runs
+        self.short = 0  # env steps that the pool did not have; own ones replaced them
+        self.overwritten = 0  # env steps that their owner overwrote during the copy
         self.by_peer: dict[str, int] = {}  # env steps by buffer id, also of closed buffers
-        self._sources: WeakSet[CountSource] = WeakSet()
-
-    def add_source(self, source: CountSource) -> None:
-        """Asks `source` for its counts whenever statistics are read, as long as it exists."""
-        self._sources.add(source)
+        self.borrowers: WeakSet[Borrower] = WeakSet()  # count a part of the steps by themselves
 
     def add_borrowed(self, name: str, rows: int) -> None:
         """Counts env steps that were sampled from the other run's replay buffer `name`."""
@@ -46,18 +41,23 @@ class SampleCounts:
 
         `refused` holds the replay buffers that are not read, each with the reason.
         """
-        sources = tuple(self._sources)
-        for source in sources:
-            source.collect_counts()
+        borrowers = tuple(self.borrowers)
+        for borrower in borrowers:
+            borrower.collect_counts()
         total = self.local + self.foreign
         return {
             "local_samples": self.local,
             "distributed_samples": self.foreign,
             "total_samples": total,
             "distributed_ratio": self.foreign / total if total else 0.0,
-            "num_shared_buffers": max((source.num_peers for source in sources), default=0),
+            "num_shared_buffers": max((one.num_peers for one in borrowers), default=0),
             "short_samples": self.short,
             "overtaken_samples": self.overwritten,
             "by_peer": dict(self.by_peer),
-            "refused": {name: why for one in sources for name, why in one.refused.items()},
+            "refused": {name: why for one in borrowers for name, why in one.refused.items()},
         }
+
+
+def sharing_metrics(stats: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics of replay sharing, such as the share of other runs' env steps."""
+    return {name: float(stats[key]) for name, key in METRICS.items()}

@@ -65,7 +65,8 @@ def _names(folder: Path) -> Sequence[str]:
 def find(folder: Path) -> Iterator[StaleFiles]:
     """Yields the files that dead processes have left in a folder of shared replay buffers.
 
-    They are the files that `clear` would remove now.
+    They are the files that `clear` would remove now. A buffer is locked while its files are
+    yielded.
     """
     for buffer_id in _buffers(folder):
         with _abandoned(folder, buffer_id) as why:
@@ -81,17 +82,13 @@ def clear(folder: Path) -> Sequence[str]:
 
     Returns the ids of the removed buffers.
     """
-    for path in _unfinished(folder):
-        path.unlink(missing_ok=True)
-    return tuple(buffer_id for buffer_id in _buffers(folder) if _remove_buffer(folder, buffer_id))
-
-
-def _remove_buffer(folder: Path, buffer_id: str) -> bool:
-    with _abandoned(folder, buffer_id) as why:
-        if why:
-            for path in _files(folder, buffer_id):
-                path.unlink(missing_ok=True)
-    return bool(why)
+    removed = []
+    for stale in find(folder):
+        for path in stale.paths:
+            path.unlink(missing_ok=True)
+        if stale.buffer_id is not None:
+            removed.append(stale.buffer_id)
+    return tuple(removed)
 
 
 def is_buffer_abandoned(folder: Path, buffer_id: str) -> bool:
@@ -137,12 +134,8 @@ def _files(folder: Path, buffer_id: str) -> tuple[Path, Path]:
 
 def _buffers(folder: Path) -> Sequence[str]:
     """Returns the ids of all shared replay buffers in a folder, even without registration."""
-    rings = (
-        name[: -len(RING)]
-        for name in _names(folder)
-        if name.endswith(RING) and not name.startswith(SCRATCH)
-    )
-    return sorted({*buffer_ids(folder), *rings})
+    names = [name for name in _names(folder) if not name.startswith(SCRATCH)]
+    return sorted({*buffer_ids(folder), *(n[: -len(RING)] for n in names if n.endswith(RING))})
 
 
 def _unfinished(folder: Path) -> Iterator[Path]:

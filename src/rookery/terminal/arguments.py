@@ -1,12 +1,14 @@
 """Command-line arguments: parser of a subcommand, converters of values, common arguments."""
 
 import argparse
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from rookery.config import checks
+from rookery.config.other_libraries import NAMES_ELSEWHERE
 from rookery.errors import ConfigError
 from rookery.terminal.output import say
 
@@ -45,12 +47,13 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     args, rest = parser.parse_known_args(argv)
     if not rest:
         return args
-    from rookery.config.parse import nearest  # imported only for an error
-
     unknown = next((word for word in rest if word.startswith("-")), rest[0])
     flag = unknown.partition("=")[0]
-    near = nearest(flag, parser.flags)
+    near = checks.nearest(flag, parser.flags)
     hint = f"did you mean {near}? " if near not in (None, flag) else ""  # a flag of another verb
+    setting = NAMES_ELSEWHERE.get(flag.lstrip("-").replace("-", "_"))
+    if setting is not None and "--set" in parser.flags:
+        hint = f"Rookery calls it {setting}; write --set KEY=VALUE. "
     raise ConfigError(
         f"{parser.prog} does not take {unknown!r}; {hint}`{parser.prog} --help` shows what it takes"
     )
@@ -61,6 +64,55 @@ def accept_underscores(parser: argparse.ArgumentParser) -> None:
     known = parser._option_string_actions
     for flag, action in list(known.items()):
         known.setdefault("--" + flag.removeprefix("--").replace("-", "_"), action)
+
+
+class Short(NamedTuple):
+    """The setting that a flag is short for."""
+
+    key: str
+    metavar: str
+    read: Callable[[str], Any] = str
+    about: str = ""  # help of the flag, where the comment of the setting is not enough
+
+
+def add_settings(parser: argparse._ActionsContainer, flags: Mapping[str, Short]) -> None:
+    """Adds flags that are short for settings; a value is in the attribute named as the setting."""
+    from rookery.config.describe import about
+
+    for flag, (key, metavar, read, words) in flags.items():
+        text = f"{words or about(key)} (setting {key}; default: the scenario's)"
+        parser.add_argument(flag, dest=key, type=read, metavar=metavar, help=text)
+
+
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the settings that flags were given for, by dotted key."""
+    return {key: value for key, value in vars(args).items() if "." in key and value is not None}
+
+
+def add_value(
+    parser: argparse._ActionsContainer,
+    flag: str,
+    metavar: str,
+    read: Callable[[str], Any],
+    about: str,
+    default: Any = None,
+) -> None:
+    """Adds a flag that takes a value; its help ends with the default, if it has one."""
+    text = about if default is None else f"{about} (default {default})"
+    parser.add_argument(flag, type=read, default=default, metavar=metavar, help=text)
+
+
+def add_overrides(parser: argparse._ActionsContainer) -> None:
+    """Adds the flag --set, which changes any setting, to a parser."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="setting to change, such as replay.batch_size=64; `rookery list --settings` shows "
+        "all; repeatable (default: none)",
+    )
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
@@ -77,16 +129,31 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="run folder, as printed by `rookery train`")
 
 
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Adds the positional argument RUN, folders of several training runs, to a parser."""
+    about = "folders of training runs, or their parents"
+    parser.add_argument("run", nargs="+", type=path, metavar="RUN", help=about)
+
+
+def add_seed(parser: argparse.ArgumentParser, about: str) -> None:
+    """Adds the flag --seed, a whole number from 0 on, to a parser."""
+    add_value(parser, "--seed", "S", seed, about, 0)
+
+
+def add_out(parser: argparse.ArgumentParser, about: str, formats: Sequence[str]) -> None:
+    """Adds the flags --out and --format, which `target` reads, to a parser."""
+    parser.add_argument("--out", metavar="FILE", help=about)
+    about = "format of the file (default: by the extension of --out)"
+    parser.add_argument("--format", choices=formats, help=about)
+
+
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Adds the flag --checkpoint, which chooses a checkpoint of a run, to a parser."""
-    parser.add_argument(
-        "--checkpoint",
-        type=checkpoint,
-        default="best",
-        metavar="WHICH",
-        help="checkpoint of the run to load: best (highest evaluation score), last, or its number "
-        "of env steps (default best)",
+    about = (
+        "checkpoint of the run to load: best (highest evaluation score), last, or its number of "
+        "env steps"
     )
+    add_value(parser, "--checkpoint", "WHICH", checkpoint, about, "best")
 
 
 def require_run(run_dir: str | Path) -> None:
@@ -98,26 +165,42 @@ def require_run(run_dir: str | Path) -> None:
 
 def whole(text: str) -> int:
     """Parses a command-line value that must be a whole number, such as 100_000, 1e5 or 2.5e6."""
-    number = checks.whole(text)
-    if number is None:
-        raise argparse.ArgumentTypeError(f"needs a whole number, such as 1000 or 1e3, got {text!r}")
-    return number
+    return _whole(text, "needs a whole number")
 
 
 def count(text: str) -> int:
     """Parses a command-line value that must be a whole number above 0."""
+    return _whole(text, "needs a whole number above 0", least=1)
+
+
+def seed(text: str) -> int:
+    """Parses a command-line value that must be a whole number from 0 on."""
+    return _whole(text, "needs a whole number, at least 0", least=0)
+
+
+def _whole(text: str, needs: str, least: float = -math.inf) -> int:
     number = checks.whole(text)
-    if number is None or number <= 0:
-        raise argparse.ArgumentTypeError(
-            f"needs a whole number above 0, such as 1000 or 1e3, got {text!r}"
-        )
+    if number is None or number < least:
+        raise argparse.ArgumentTypeError(f"{needs}, such as 1000 or 1e3, got {text!r}")
     return number
+
+
+def folder(text: str) -> str:
+    """Parses the command-line name of a file or folder; it must not be empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("needs the name of a folder or file, got an empty one")
+    return text
 
 
 def path(text: str) -> Path:
     """Parses a command-line path; an empty one would be the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("needs the name of a file or folder, got an empty one")
+    return Path(folder(text))
+
+
+def existing_folder(text: str) -> Path:
+    """Parses the command-line name of a folder to read, which must exist."""
+    if not Path(text).is_dir() or not text:
+        raise argparse.ArgumentTypeError(f"needs a folder that exists, got {text!r}")
     return Path(text)
 
 
@@ -164,13 +247,6 @@ def seeds(text: str) -> list[int]:
 def words(text: str) -> list[str]:
     """Parses a command-line value: words separated by commas."""
     return [word.strip() for word in text.split(",")]
-
-
-def folder(text: str) -> str:
-    """Parses the command-line name of a folder to write to, which must not be empty."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"needs the name of a folder, got {text!r}; leave it out")
-    return text
 
 
 def checkpoint(text: str) -> str:

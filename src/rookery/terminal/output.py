@@ -1,9 +1,11 @@
 """Text output of a command to a terminal, a file, or a pipe that its reader may close early."""
 
+import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,14 @@ def say_json(answer: Mapping[str, Any]) -> None:
     say(json.dumps(answer))
 
 
+def answer(args: argparse.Namespace, found: Mapping[str, Any], lines: Iterable[str]) -> None:
+    """Prints a command's result: `found` with the flag --json, otherwise the lines of text."""
+    if args.json:
+        say_json(found)
+    else:
+        say(*lines)
+
+
 def write(path: Path, flag: str, lines: Iterable[str]) -> None:
     """Writes lines to a file, and makes its folder if that is missing.
 
@@ -37,12 +47,31 @@ def write(path: Path, flag: str, lines: Iterable[str]) -> None:
     """
     from rookery.report.trackers.whole_lines import replace
 
-    try:
+    with reported(path, flag):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, lines)
+
+
+def prepare(out: Path, what: str) -> None:
+    """Makes the folder of a command's output file --out, before the command does its work.
+
+    Raises `ConfigError` if that fails, or if `out` is itself a folder; `what` names the output in
+    the message, such as "a video".
+    """
+    if out.is_dir():
+        raise ConfigError(f"{str(out)!r} is a folder; {what} is a file; name one with --out")
+    with reported(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def reported(out: Path, flag: str = "--out") -> Iterator[None]:
+    """Context that converts an `OSError` to a `ConfigError` that names the file and its flag."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
-            f"cannot write {str(path)!r}: {error.strerror}; choose another file with {flag}"
+            f"cannot write {str(out)!r}: {error.strerror or error}; choose another file with {flag}"
         ) from error
 
 

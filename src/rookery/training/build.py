@@ -5,19 +5,21 @@ Training loops, benchmarks and tests all use `build_parts`, so that they run the
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 
 from rookery import seeding
-from rookery.actors.actor_group import ActorGroup, epsilon_powers
+from rookery.actors.actor_group import ActorGroup, ActorGroupState, epsilon_powers
 from rookery.actors.device_group import batched_env_of
 from rookery.actors.local_group import LocalActors
-from rookery.actors.single_actor import SingleActor
+from rookery.actors.messages import ActorGroupSetup
+from rookery.actors.worker import SingleActor
 from rookery.algorithms import (
     Algorithm,
     build_algorithm,
@@ -27,7 +29,15 @@ from rookery.algorithms import (
 )
 from rookery.checkpoints.saver import Saver
 from rookery.cluster.peers import peers_builder
-from rookery.config.schema import Config, Engine, Inference, Mode, refuse_a_league_of_one
+from rookery.config.schema import (
+    Capture,
+    Config,
+    Draw,
+    Engine,
+    Inference,
+    Mode,
+    refuse_a_league_of_one,
+)
 from rookery.engines.library_internals import import_compiler_in_background
 from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs, Factory, make
@@ -40,17 +50,15 @@ from rookery.learner.learner import Learner
 from rookery.learner.weight_store import WeightStore
 from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import load_arrays
-from rookery.replay.buffer import LocalReplay
-from rookery.replay.build_replay import build_shard
+from rookery.replay.buffer import LocalReplay, build_shard
 from rookery.replay.limiter import Limiter, build_limiter
-from rookery.replay.peers import LocalPeers, ReplayPeers
-from rookery.replay.replay import Replay
+from rookery.replay.replay import LocalPeers, Replay, ReplayPeers
 from rookery.replay.ring import Ring
 from rookery.replay.rollouts import RolloutLimiter, Rollouts
 from rookery.replay.shards import ShardedReplay
 from rookery.report.metrics.policy_lag import Freshness
 from rookery.report.metrics.trace import Trace
-from rookery.runtime.hang_watch import watched_calls
+from rookery.runtime.watchdog import watched_calls
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import Array, EnvSpec
@@ -59,8 +67,9 @@ if TYPE_CHECKING:
     from rookery.cluster.cluster_group import ClusterActors
     from rookery.engines.ray import Cluster
 
+NEW_ACTORS = ActorGroupState(incarnations=())
 R = TypeVar("R", bound=LocalReplay)
-REMOTE_PUBLISH_S = 0.05  # between two versions, at least, where they go to other hosts
+AnyLimiter: TypeAlias = Limiter | RolloutLimiter
 
 
 @dataclass
@@ -72,56 +81,39 @@ class Parts:
 
     config: Config
     spec: EnvSpec
-    actors: ActorGroup
     learner: Learner
+    actors: ActorGroup
     replay: Replay
-    peers: ReplayPeers | None  # other runs whose rows its batches may hold
-    limiter: Limiter | RolloutLimiter
+    limiter: AnyLimiter
     weight_store: WeightStore
-    epsilon: Schedule
-    trace: Trace
-    counters: Counters = field(default_factory=Counters)
-    freshness: Freshness = field(default_factory=Freshness)
+    peers: ReplayPeers | None = None  # other runs whose rows its batches may hold
     opponents: Opponents | None = None  # of a run that plays against its past
     cluster: "Cluster | None" = None  # of a run on the hosts of a cluster
+    # constants of the run, which every step reads
+    inline: bool = field(init=False)  # actors run in the learner's process
+    epsilon: Schedule = field(init=False)  # of exploration
+    epsilon_steps: int = field(init=False)  # env steps in which epsilon decays
+    epsilon_powers: Sequence[float] = field(init=False)  # an actor's epsilon is epsilon ** power
+    steps_per_row: int = field(init=False)  # that a sampled row, or sequence, counts for
+    trace: Trace = field(default_factory=lambda: Trace("learner"))
+    counters: Counters = field(default_factory=Counters)
+    freshness: Freshness = field(default_factory=Freshness)
     published_at: float = float("-inf")
     minutes: float = 0.0  # that it has taken so far
     traced: list[Traced] = field(default_factory=list)  # by other processes, not written yet
-    # constants of the run, which every step reads
-    inline: bool = field(init=False)  # actors run in the learner's process
-    steps_per_row: int = field(init=False)  # that a sampled row, or sequence, counts for
-    epsilon_steps: int = field(init=False)  # env steps in which epsilon decays
-    epsilon_powers: Sequence[float] = field(init=False)  # an actor's epsilon is epsilon ** power
-    publish_interval_s: float = field(init=False)  # minimum between two publications of weights
 
     def __post_init__(self) -> None:
-        config = self.config
-        self.inline = config.engine is Engine.INLINE
-        self.steps_per_row = config.algo.learned
-        self.epsilon_steps = config.randomness.steps
-        self.epsilon_powers = epsilon_powers(config)
-        self.publish_interval_s = _publish_interval_s(config)
+        random = self.config.randomness
+        self.inline = self.config.engine is Engine.INLINE
+        self.epsilon = Schedule(random.first, random.last, random.decay)
+        self.epsilon_steps, self.epsilon_powers = random.steps, epsilon_powers(self.config)
+        self.steps_per_row = self.config.algo.learned
 
     def close(self) -> None:
-        with contextlib.ExitStack() as stack:
-            for part in (
-                self.learner,
-                self.weight_store,
-                self.replay,
-                self.actors,
-                self.peers,
-            ):  # last first
-                if part is None:
-                    continue
-                stack.callback(part.close)
-
-
-def _publish_interval_s(config: Config) -> float:
-    """Returns the minimum seconds between two publications of weights; 0 except in async mode."""
-    if config.run.mode is not Mode.ASYNC:
-        return 0.0
-    least = REMOTE_PUBLISH_S if config.engine is Engine.RAY else 0.0
-    return max(least, config.learner.publish_min_interval_s)
+        with contextlib.ExitStack() as stack:  # the last one is closed first
+            for part in (self.learner, self.weight_store, self.replay, self.actors, self.peers):
+                if part is not None:
+                    stack.callback(part.close)
 
 
 def build_parts(
@@ -130,19 +122,17 @@ def build_parts(
     factory: Factory | None = None,
     run_dir: Path | None = None,
     weights: dict[str, Array] | None = None,
-    incarnations: Sequence[int] = (),
-    progress: Sequence[Sequence[object]] = (),
+    saved: ActorGroupState = NEW_ACTORS,
     approve: Callable[[EnvSpec, Algorithm], None] | None = None,
     saver: Saver | None = None,
 ) -> Parts:
     """Builds all components of a run and starts its actors.
 
-    `weights` are the initial weights (`--init-from`). For a resumed run, `incarnations` are the
-    actors' restart counts, and `progress` is the state of their environments that outlives
-    episodes, such as a curriculum level. `approve` is called before networks and replay are
-    allocated, with an algorithm whose weights have no values, and raises an error if the run would
-    not fit. With a `saver`, the part of replay on a crashed cluster host is restored from the last
-    checkpoint.
+    `weights` are the initial weights (`--init-from`). Of `saved`, the actors' state in a
+    checkpoint, only the restart counts and the progress of the environments are used. `approve` is
+    called before networks and replay are allocated, with an algorithm whose weights have no values,
+    and raises an error if the run would not fit. With a `saver`, the part of replay on a crashed
+    cluster host is restored from the last checkpoint.
     """
     device = pick_device(config.learner.device)
     torch.set_num_threads(config.learner.threads)
@@ -151,113 +141,43 @@ def build_parts(
     watched = partial(watched_calls, name, config.actor.env_step_timeout_s)
     with watched() as calls:
         envs = make(config.env, config.actor.envs if inline else 1, factory=factory, calls=calls)
-    with contextlib.ExitStack() as stack:  # a run that is refused leaves no environment open
+    with contextlib.ExitStack() as stack:  # closes what is built, unless all of it is
         stack.callback(envs.close)
-        spec = envs.spec
         if config.selfplay.on:
             tables_of(envs)  # refused here, and not by each actor
         if approve is not None:
-            _ask_for_approval(config, spec, approve)
+            algorithm = outline_algorithm(config, envs.spec) or build_algorithm(config, envs.spec)
+            approve(row_spec(envs.spec, algorithm), algorithm)
         if not inline:
             with watched(envs.calls):
                 envs.close()
             import_compiler_in_background()
-        learner = _learner(config, spec, device, weights)
-        if config.run.mode is Mode.DEVICE:
-            return _on_device(config, spec, learner)
-        spec = row_spec(spec, learner.algorithm)
+        learner = stack.enter_context(closing(_learner(config, envs.spec, device, weights)))
+        builder = PartsBuilder(
+            config,
+            row_spec(envs.spec, learner.algorithm),
+            learner,
+            run_dir=run_dir,
+            factory=factory,
+            envs=envs if inline else None,  # made already, for the first actor of this process
+            saved=saved,
+            saver=saver,
+            stack=stack,
+        )
         if isinstance(learner, LeaderLearner):
-            stack.callback(learner.close)
             learner.start_followers(config, envs.spec)
-        opponents = _opponents(config, run_dir)
-        start = ActorStart(factory, incarnations, progress, envs if inline else None)
-        if config.engine is Engine.RAY:
-            parts = _on_cluster(config, spec, learner, start, run_dir, saver)
-        else:
-            parts = _on_host(config, spec, learner, start, run_dir, opponents)
+        parts = builder.build()
+        if isinstance(learner, LeaderLearner):
+            learner.connect()
         stack.pop_all()  # the first actor closes what it plays
-    if isinstance(learner, LeaderLearner):
-        _meet(learner, parts)
     return parts
-
-
-def _ask_for_approval(
-    config: Config, spec: EnvSpec, approve: Callable[[EnvSpec, Algorithm], None]
-) -> None:
-    """Calls `approve` before memory is allocated, if the algorithm can be built without values."""
-    algorithm = outline_algorithm(config, spec) or build_algorithm(config, spec)
-    approve(row_spec(spec, algorithm), algorithm)
-
-
-class ActorStart(NamedTuple):
-    """Arguments with which the actors of a run are started."""
-
-    factory: Factory | None
-    incarnations: Sequence[int]
-    progress: Sequence[Sequence[object]]
-    envs: Envs | None = None  # made already, for the first actor of this process
-
-
-def _meet(learner: LeaderLearner, parts: Parts) -> None:
-    """Connects this learner with the other data-parallel learners; waits until all have joined."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(parts.close)
-        learner.connect()
-        stack.pop_all()
-
-
-def _parts(
-    config: Config,
-    spec: EnvSpec,
-    learner: Learner,
-    *,
-    actors: ActorGroup,
-    replay: Replay,
-    limiter: Limiter | RolloutLimiter,
-    weight_store: WeightStore,
-    peers: ReplayPeers | None = None,
-    opponents: Opponents | None = None,
-    cluster: "Cluster | None" = None,
-) -> Parts:
-    random = config.randomness
-    return Parts(
-        config=config,
-        spec=spec,
-        actors=actors,
-        learner=learner,
-        replay=replay,
-        peers=peers,
-        limiter=limiter,
-        weight_store=weight_store,
-        epsilon=Schedule(random.first, random.last, random.decay),
-        trace=Trace("learner"),
-        opponents=opponents,
-        cluster=cluster,
-    )
-
-
-def _on_device(config: Config, spec: EnvSpec, learner: Learner) -> Parts:
-    """Builds the components of a run in device mode: all on one device."""
-    weight_store = WeightStore(learner.weights())
-    version = weight_store.publish(learner.weights())
-    built = batched_env_of(config).build(config, learner.algorithm, learner.device)  # processes
-    built.replay.version = version
-    return _parts(
-        config,
-        row_spec(spec, learner.algorithm),
-        learner,
-        actors=built.actors,
-        replay=built.replay,
-        limiter=build_limiter(config, sampleable=lambda: built.replay.ready),
-        weight_store=weight_store,
-    )
 
 
 def _learner(
     config: Config, spec: EnvSpec, device: torch.device, weights: dict[str, Array] | None
 ) -> Learner:
     algorithm = build_algorithm(config, spec)
-    kind = _kind(config)
+    kind = _kind(config, algorithm, device)
     try:
         learner = kind(algorithm, config.learner, config.env, device, seed=config.run.seed)
     except torch.OutOfMemoryError as error:
@@ -268,52 +188,88 @@ def _learner(
     if weights is not None:
         load_arrays(learner.algorithm.acting, weights)
     learner.algorithm.update_targets(0)
+    learner.prioritized = config.replay.sampling is Draw.PRIORITIZED
     return learner
 
 
-def _kind(config: Config) -> type[Learner]:
-    if config.run.mode is Mode.DEVICE:
+def _kind(config: Config, algorithm: Algorithm, device: torch.device) -> type[Learner]:
+    if config.run.mode is Mode.DEVICE or _captures(config, algorithm, device):
         return CapturedLearner
     return LeaderLearner if config.learner.replicas > 1 else Learner
 
 
-def _opponents(config: Config, run_dir: Path | None) -> Opponents | None:
-    if (builder := opponents_builder(config)) is None:
-        return None
-    if run_dir is None:
+def _captures(config: Config, algorithm: Algorithm, device: torch.device) -> bool:
+    """Returns whether gradient steps are captured; raises ConfigError if they are to be and cannot.
+
+    Losses and networks of users may wait for values, which cannot be captured; they are captured
+    only with `learner.capture` on.
+    """
+    capture, one = config.learner.capture, config.learner.replicas == 1
+    can = algorithm.capturable and device.type == "cuda" and one
+    if capture is Capture.ON and not can:
         raise ConfigError(
-            "selfplay.opponents keeps snapshots in a run's folder, and this run has none; give it "
-            "a run_dir"
+            f"learner.capture is on, but {config.algo.name} on {device} with learner.replicas "
+            f"{config.learner.replicas} cannot be captured; use one learner, a GPU, and dqn, sac, "
+            "tqc, td3 or ddpg, or leave learner.capture out"
         )
-    refuse_a_league_of_one(config)
-    return builder.opponents(config, run_dir)
+    own = type(algorithm).__module__.startswith("rookery.") and config.net.custom is None
+    return can and (capture is Capture.ON or (capture is Capture.AUTO and own))
 
 
-def _on_host(
-    config: Config,
-    spec: EnvSpec,
-    learner: Learner,
-    start: ActorStart,
-    run_dir: Path | None,
-    opponents: Opponents | None,
-) -> Parts:
-    """Builds the components of a run whose actors and replay are on this host."""
-    with contextlib.ExitStack() as stack:
-        announced = {} if opponents is None else opponents.announcement()
-        weight_store = WeightStore(learner.weights() | announced)
-        stack.callback(weight_store.close)
-        weight_store.publish(learner.weights() | announced)
-        actors = _actors(config, spec, learner, start, weight_store.fd, opponents)
-        stack.callback(actors.close)
-        peers = join(config, spec, run_dir)
-        if peers is not None:
-            stack.callback(peers.close)
-        replay, limiter = _replay(config, spec, learner, actors.rings, run_dir, peers, start)
-        stack.callback(replay.close)
-        parts = _parts(
-            config,
-            spec,
-            learner,
+@dataclass
+class PartsBuilder:
+    """Builds actors, replay and weight store of a run around its learner.
+
+    `stack` gets what is built, to close it if a later component cannot be built.
+    """
+
+    config: Config
+    spec: EnvSpec
+    learner: Learner
+    run_dir: Path | None
+    factory: Factory | None
+    envs: Envs | None
+    saved: ActorGroupState
+    saver: Saver | None
+    stack: contextlib.ExitStack
+
+    def build(self) -> Parts:
+        if self.config.run.mode is Mode.DEVICE:
+            return self._on_device()
+        return self._on_cluster() if self.config.engine is Engine.RAY else self._on_host()
+
+    def _on_device(self) -> Parts:
+        """Builds the components of a run in device mode: all on one device."""
+        weight_store = WeightStore(self.learner.weights())
+        version = weight_store.publish(self.learner.weights())
+        env = batched_env_of(self.config)
+        built = env.build(self.config, self.learner.algorithm, self.learner.device)  # processes
+        built.replay.version = version
+        return Parts(
+            self.config,
+            self.spec,
+            self.learner,
+            actors=built.actors,
+            replay=built.replay,
+            limiter=build_limiter(self.config, sampleable=lambda: built.replay.ready),
+            weight_store=weight_store,
+        )
+
+    def _on_host(self) -> Parts:
+        """Builds the components of a run whose actors and replay are on this host."""
+        opponents = self._opponents()
+        weights = self.learner.weights()
+        if opponents is not None:
+            weights = weights | opponents.announcement()
+        weight_store = self.stack.enter_context(closing(WeightStore(weights)))
+        weight_store.publish(weights)
+        actors = self.stack.enter_context(closing(self._actors(weight_store.fd, opponents)))
+        peers = self._peers()
+        replay, limiter = self._replay(actors.rings, peers)
+        return Parts(
+            self.config,
+            self.spec,
+            self.learner,
             actors=actors,
             replay=replay,
             limiter=limiter,
@@ -321,90 +277,100 @@ def _on_host(
             peers=peers,
             opponents=opponents,
         )
-        stack.pop_all()
-    return parts
 
+    def _opponents(self) -> Opponents | None:
+        if (builder := opponents_builder(self.config)) is None:
+            return None
+        if self.run_dir is None:
+            raise ConfigError(
+                "selfplay.opponents keeps snapshots in a run's folder, and this run has none; give "
+                "it a run_dir"
+            )
+        refuse_a_league_of_one(self.config)
+        return builder.opponents(self.config, self.run_dir)
 
-def _actors(
-    config: Config,
-    spec: EnvSpec,
-    learner: Learner,
-    start: ActorStart,
-    weights_fd: int,
-    opponents: Opponents | None,
-) -> SingleActor | LocalActors:
-    seats = None if opponents is None else opponents.for_actors
-    if config.run.mode is Mode.SINGLE and config.actor.inference is Inference.LOCAL:
-        return SingleActor(
+    def _actors(self, weights_fd: int, opponents: Opponents | None) -> SingleActor | LocalActors:
+        config = self.config
+        setup = ActorGroupSetup(
             config,
-            spec,
-            weights_fd=weights_fd,
-            opponents=seats,
-            factory=start.factory,
-            envs=start.envs,
-            incarnation=start.incarnations[0] if start.incarnations else 0,
-            progress=start.progress,
+            self.spec,
+            weights_fd,
+            self.factory,
+            self.envs,
+            self.saved.incarnations,
+            progress=self.saved.progress,
+            memory=self.learner.algorithm.memory,
+            opponents=None if opponents is None else opponents.for_actors,
         )
-    return LocalActors(
-        config,
-        spec,
-        weights_fd=weights_fd,
-        opponents=seats,
-        factory=start.factory,
-        envs=start.envs,
-        incarnations=start.incarnations,
-        progress=start.progress,
-        memory=learner.algorithm.memory,
-    )
+        called = config.run.mode is Mode.SINGLE and config.actor.inference is Inference.LOCAL
+        return SingleActor(setup) if called else LocalActors(setup)
 
+    @property
+    def _run_id(self) -> str:
+        run = self.config.run
+        return self.run_dir.name if self.run_dir else f"{self.config.name}-seed{run.seed}"
 
-def join(config: Config, spec: EnvSpec, run_dir: Path | None) -> LocalPeers | None:
-    """Returns a run's access to other runs' replay buffers; None without `sharing.pool`."""
-    if config.sharing.pool is None:
-        return None
-    return peers_builder(config).local(config, spec, _run_id(config, run_dir))
+    def _peers(self) -> LocalPeers | None:
+        """Returns a run's access to other runs' replay buffers; None without `sharing.pool`."""
+        if self.config.sharing.pool is None:
+            return None
+        peers = peers_builder(self.config).local(self.config, self.spec, self._run_id)
+        return self.stack.enter_context(closing(peers))
 
+    def _replay(self, rings: Sequence[Ring], peers: LocalPeers | None) -> tuple[Replay, AnyLimiter]:
+        """Builds a run's replay on this host, and its rate limiter (samples per insert)."""
+        config = self.config
+        rng = seeding.generator(config.run.seed, Role.REPLAY)
+        count = config.replay.shards or 1
 
-def _run_id(config: Config, run_dir: Path | None) -> str:
-    return run_dir.name if run_dir is not None else f"{config.name}-seed{config.run.seed}"
+        def shard(  # type: ignore[explicit-any]  # a constructor of many arguments
+            place: int, build: Callable[..., R]
+        ) -> R:
+            own, run_dir = rings if count == 1 else EveryNth(rings, place, count), self.run_dir
+            made = build_shard(
+                config, self.spec, own, rng, count, build, run_dir, peers, place, self.factory
+            )
+            return self.stack.enter_context(closing(made))
 
+        if config.algo.on_policy:
+            return self._rollouts(shard(0, Rollouts))
+        shards = [shard(place, LocalReplay) for place in range(count)]
+        # hindsight goals follow from the places that shards are asked for, however many there are
+        alone = count == 1 and config.replay.hindsight == 0
+        return shards[0] if alone else ShardedReplay(shards, rng), build_limiter(config)
 
-def _on_cluster(
-    config: Config,
-    spec: EnvSpec,
-    learner: Learner,
-    start: ActorStart,
-    run_dir: Path | None,
-    saver: Saver | None,
-) -> Parts:
-    """Builds the components of a run whose actors and replay are on the hosts of a cluster."""
-    from rookery.cluster.remote_replay import ClusterWeightStore, RemoteReplay
+    def _rollouts(self, rollouts: Rollouts) -> tuple[Replay, AnyLimiter]:
+        if self.config.env.normalize_reward:
+            rollouts.scale = self.learner.normalized
+        return rollouts, RolloutLimiter(rollouts)
 
-    config, shares = _anywhere(config), config.sharing.pool is not None
-    with contextlib.ExitStack() as stack:
-        weight_store = ClusterWeightStore(learner.weights())
-        stack.callback(weight_store.close)
-        version = weight_store.publish(learner.weights())
-        actors = _cluster_actors(config, spec, learner, version, start, run_dir, saver)
-        stack.callback(actors.close)
+    def _on_cluster(self) -> Parts:
+        """Builds the components of a run whose actors and replay are on the hosts of a cluster."""
+        from rookery.cluster.remote_replay import ClusterWeightStore, RemoteReplay
+
+        weight_store = ClusterWeightStore(self.learner.weights())
+        self.stack.callback(weight_store.close)
+        version = weight_store.publish(self.learner.weights())
+        actors = self.stack.enter_context(closing(self._cluster_actors(version)))
         weight_store.group, config = actors, actors.config
-        seed = config.run.seed
-        rng_of_peers = seeding.generator(seed, Role.SHARING)
-        peers = peers_builder(config).on_cluster(actors, rng_of_peers) if shares else None
-        if peers is not None:
-            stack.callback(peers.close)
+        seed, peers = config.run.seed, None
+        if config.sharing.pool is not None:
+            rng = seeding.generator(seed, Role.SHARING)
+            peers = peers_builder(config).on_cluster(actors, rng)
+            self.stack.callback(peers.close)
         rng = seeding.generator(seed, Role.REPLAY)
         remote = RemoteReplay(actors, rng)
         replay: Replay = remote
-        limiter: Limiter | RolloutLimiter = build_limiter(config, actors=lambda: actors.count)
+        limiter: AnyLimiter = build_limiter(config, actors=lambda: actors.count)
         if config.algo.on_policy:  # rollouts are learned from whole: their rows come to the learner
-            rollouts = build_shard(config, spec, [], rng, 1, partial(Rollouts, source=remote))
-            stack.callback(rollouts.close)
-            replay, limiter = _rollouts(config, rollouts, learner)
-        parts = _parts(
+            build = partial(Rollouts, source=remote)
+            rollouts = build_shard(config, self.spec, [], rng, 1, build)
+            self.stack.callback(rollouts.close)
+            replay, limiter = self._rollouts(rollouts)
+        return Parts(
             config,
-            spec,
-            learner,
+            self.spec,
+            self.learner,
             actors=actors,
             replay=replay,
             limiter=limiter,
@@ -412,118 +378,42 @@ def _on_cluster(
             peers=peers,
             cluster=actors.cluster,
         )
-        stack.pop_all()
-    return parts
+
+    def _cluster_actors(self, version: int) -> "ClusterActors":
+        """Starts or joins a run's Ray cluster, and starts the host workers; `close` ends both."""
+        from rookery.cluster.cluster_group import ClusterActors, embark
+        from rookery.cluster.messages import HostSetup, PoolIdentity
+        from rookery.cluster.remote_replay import recall_of
+
+        weights, identity, config = self.learner.weights(), None, self.config
+        if (pool := config.sharing.pool) is not None:  # of which other hosts need the whole path
+            sharing = replace(config.sharing, pool=str(Path(pool).absolute()))
+            config = replace(config, sharing=sharing)
+            identity = PoolIdentity(self._run_id, secrets.token_hex(8))
+        cluster, config = embark(config, self.spec, weights)
+        with contextlib.ExitStack() as stack:
+            stack.callback(cluster.close)
+            actors = ClusterActors(
+                HostSetup(config, self.spec, self.factory, version, weights, identity),
+                cluster=cluster,
+                incarnations=self.saved.incarnations,
+                progress=self.saved.progress,
+                recall=recall_of(config, self.saver),
+            )
+            stack.pop_all()
+        return actors
 
 
-def _cluster_actors(
-    config: Config,
-    spec: EnvSpec,
-    learner: Learner,
-    version: int,
-    start: ActorStart,
-    run_dir: Path | None,
-    saver: Saver | None,
-) -> "ClusterActors":
-    """Starts or joins a run's Ray cluster, and starts the host workers; `close` ends both."""
-    from rookery.cluster.cluster_group import ClusterActors, embark
-    from rookery.cluster.messages import PoolIdentity
-    from rookery.cluster.shard_recovery import recall_of
-
-    identity = None
-    if config.sharing.pool is not None:
-        identity = PoolIdentity(_run_id(config, run_dir), secrets.token_hex(8))
-    cluster, config = embark(config, spec, learner.weights())
-    with contextlib.ExitStack() as stack:
-        stack.callback(cluster.close)
-        actors = ClusterActors(
-            config,
-            spec,
-            cluster=cluster,
-            weights=learner.weights(),
-            version=version,
-            factory=start.factory,
-            incarnations=start.incarnations,
-            progress=start.progress,
-            identity=identity,
-            recall=recall_of(config, saver),
-        )
-        stack.pop_all()
-    return actors
-
-
-def _anywhere(config: Config) -> Config:
-    """Returns the settings with the folder `sharing.pool` as an absolute path, for other hosts."""
-    if config.sharing.pool is None:
-        return config
-    pool = str(Path(config.sharing.pool).absolute())
-    return replace(config, sharing=replace(config.sharing, pool=pool))
-
-
-def _replay(
-    config: Config,
-    spec: EnvSpec,
-    learner: Learner,
-    rings: Sequence[Ring],
-    run_dir: Path | None,
-    peers: LocalPeers | None,
-    start: ActorStart,
-) -> tuple[Replay, Limiter | RolloutLimiter]:
-    """Builds a run's replay on this host, and its rate limiter (samples per insert)."""
-    rng = seeding.generator(config.run.seed, Role.REPLAY)
-    count = config.replay.shards or 1
-
-    def shard(  # type: ignore[explicit-any]  # a constructor of many arguments
-        place: int, build: Callable[..., R]
-    ) -> R:
-        own = rings if count == 1 else Every(rings, place, count)
-        return build_shard(
-            config, spec, own, rng, count, build, run_dir, peers, place, start.factory
-        )
-
-    if config.algo.on_policy:
-        return _rollouts(config, shard(0, Rollouts), learner)
-    shards: list[LocalReplay] = []
-    with contextlib.ExitStack() as stack:
-        for place in range(count):
-            shards.append(shard(place, LocalReplay))
-            stack.callback(shards[-1].close)
-        stack.pop_all()
-    # hindsight goals follow from the places that shards are asked for, however many there are
-    alone = count == 1 and config.replay.hindsight == 0
-    return shards[0] if alone else ShardedReplay(shards, rng), build_limiter(config)
-
-
-def _rollouts(
-    config: Config, rollouts: Rollouts, learner: Learner
-) -> tuple[Replay, RolloutLimiter]:
-    if config.env.normalize_reward:
-        rollouts.scale = lambda: float(learner.deviation())
-    return rollouts, RolloutLimiter(rollouts)
-
-
-class Every(Sequence[Ring]):
-    """View of every `step`-th ring buffer of `rings`, from `first` on.
+class EveryNth(Iterable[Ring]):
+    """View of every n-th ring buffer of `rings`, from `first` on.
 
     An actor writes its env steps into its own ring buffer in shared memory. If replay is divided
     into several shards (parts), each shard reads the ring buffers of one such view. The view also
     shows the new ring buffer of a restarted actor.
     """
 
-    def __init__(self, rings: Sequence[Ring], first: int, step: int):
-        self._rings, self._first, self._step = rings, first, step
-
-    def __len__(self) -> int:
-        return len(range(self._first, len(self._rings), self._step))
-
-    @overload
-    def __getitem__(self, index: int) -> Ring: ...
-    @overload
-    def __getitem__(self, index: "slice[int | None, int | None, int | None]") -> Sequence[Ring]: ...
-    def __getitem__(
-        self, index: "int | slice[int | None, int | None, int | None]"
-    ) -> Ring | Sequence[Ring]:
-        return self._rings[self._first :: self._step][index]
+    def __init__(self, rings: Sequence[Ring], first: int, n: int):
+        self._rings, self._first, self._n = rings, first, n
 
     def __iter__(self) -> Iterator[Ring]:
-        return iter(self._rings[self._first :: self._step])
+        return iter(self._rings[self._first :: self._n])

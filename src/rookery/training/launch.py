@@ -2,19 +2,21 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from rookery import plugins
+from rookery.actors.actor_group import ActorGroupState
 from rookery.actors.device_group import batched_env_of
 from rookery.algorithms import Algorithm
 from rookery.checkpoints import checkpoint, run_folder
 from rookery.checkpoints.checkpoint import CheckpointSearch, VerifiedCheckpoint
 from rookery.checkpoints.load_weights import read_weights, refuse_foreign
 from rookery.checkpoints.saver import CHECKPOINTS, Saver
-from rookery.checkpoints.stale_files import remove_unfinished
 from rookery.config.fixed_settings import SavedPart, fixed_changes
 from rookery.config.load import differences, load_run
 from rookery.config.schema import Config, Mode, refuse_a_league_of_one
@@ -33,17 +35,17 @@ from rookery.errors import (
 from rookery.evaluation.backend import Callback, RunRequest, RunSession, backend_of
 from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSetup
-from rookery.event import Event, Reason, Stopped, Warned
+from rookery.event import Reason, Stopped, Warned
 from rookery.learner.data_parallel.follower import check_learners
 from rookery.networks.device import pick_device
 from rookery.report.metrics.meter import Meter
 from rookery.report.trackers import jsonl
 from rookery.report.trackers.rewind import cut
 from rookery.report.trackers.sinks import check as check_sinks
-from rookery.runtime.hang_watch import watched_calls
 from rookery.runtime.signals import EXIT_CODES, Interrupts
+from rookery.runtime.watchdog import watched_calls
 from rookery.terminal.output import notice
-from rookery.training.build import Parts, build_parts
+from rookery.training.build import NEW_ACTORS, Parts, build_parts
 from rookery.training.resources import (
     crowding,
     estimate,
@@ -51,9 +53,9 @@ from rookery.training.resources import (
     refuse_devices,
     refuse_what_cannot_fit,
 )
-from rookery.training.run import TrainingRun
+from rookery.training.run import RunContext, TrainingRun
 from rookery.training.run_state import Rest, put_back
-from rookery.types import Array, EnvSpec, Json
+from rookery.types import EnvSpec, Json
 
 ERRORS: dict[int, type[RookeryError]] = {2: ConfigError, 3: LostError}  # by exit code
 
@@ -80,9 +82,9 @@ def launch(
     If the run to resume is already finished, returns its stored result. With `quiet` there is no
     console, and warnings go to standard error.
     """
-    if config.cluster.learner_resources:
-        return _away(config, resume=resume, exact=exact, init_from=init_from)
     request = RunRequest(resume=resume, exact=exact, init_from=init_from, console=not quiet)
+    if config.cluster.learner_resources:
+        return _away(config, request)
     if (done := finished(config, request)) is not None:
         return done
     with session(config, request) as run:
@@ -91,17 +93,15 @@ def launch(
             if isinstance(event, Warned) and quiet:
                 notice(f"warning ({event.kind}): {event.message.strip().splitlines()[-1]}")
             if isinstance(event, Stopped):
-                answer = conclude(run, event)
+                answer = conclude(run.run_dir, event)
     return RunOutcome(answer, run.interrupts.exit_code)  # also where it came at the very end
 
 
-def _away(config: Config, *, resume: Path | None, exact: bool, init_from: str | None) -> RunOutcome:
+def _away(config: Config, request: RunRequest) -> RunOutcome:
     """Runs the training on another cluster host, which has `cluster.learner_resources`."""
-    from rookery.cluster.remote_run import RunOptions, send_away
+    from rookery.cluster.remote_run import send_away
 
-    ended = send_away(
-        config, RunOptions(resume, exact, init_from), "rookery.training.launch:launch"
-    )
+    ended = send_away(config, request, "rookery.training.launch:launch")
     if not ended.answer and ended.exit_code == EXIT_CODES[Reason.INTERRUPTED]:
         raise KeyboardInterrupt  # as on this host: a signal came before there was a run to stop
     if not ended.answer and ended.exit_code == EXIT_CODES[Reason.TERMINATED]:
@@ -111,10 +111,10 @@ def _away(config: Config, *, resume: Path | None, exact: bool, init_from: str | 
     return RunOutcome(dict(ended.answer), ended.exit_code)
 
 
-def conclude(run: RunSession, event: Stopped) -> RunAnswer:
+def conclude(run_dir: Path, event: Stopped) -> RunAnswer:
     """Returns the result of a run; writes it to the run folder unless the run was interrupted."""
     answer = {
-        "run_dir": str(run.run_dir),
+        "run_dir": str(run_dir),
         "env_steps": event.counters.env_steps,
         "learner_steps": event.counters.learner_steps,
         "episodes": event.counters.episodes,
@@ -127,7 +127,7 @@ def conclude(run: RunSession, event: Stopped) -> RunAnswer:
         "faults": dict(event.faults),
     }
     if event.reason not in EXIT_CODES:
-        run_folder.write_result(run.run_dir, answer)
+        run_folder.write_result(run_dir, answer)
     return answer
 
 
@@ -173,9 +173,9 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
             config = replace(config, env=replace(config.env, id=name))
         check_environment(config, request.factory)
         run_dir = request.resume or claim(config, interrupts, stack)
-        weights = _initial_weights(request.init_from)
-        saver = Saver(run_dir, keep=config.checkpoint.keep)
-        stack.callback(saver.close)
+        source = request.init_from
+        weights = None if source is None else read_weights(Path(source), "best").arrays
+        saver = stack.enter_context(closing(Saver(run_dir, keep=config.checkpoint.keep)))
         interrupts.kept = "no checkpoint was written yet"
         if found is not None:
             saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
@@ -183,54 +183,35 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
         client = None
         if request.resume is None:  # starts while the parts are built
             client = open_evaluation_client(config, request, run_dir, reports)
-        about: dict[str, Json] = {
-            "scenario": config.name,
-            "seed": config.run.seed,
-            "device": str(pick_device(config.learner.device)),
-        }
-        parts = _parts(config, request, run_dir, found, weights, saver, about)
+        about = about_of(config)
+        parts = build_parts(
+            config,
+            factory=request.factory,
+            run_dir=run_dir,
+            weights=weights,
+            saved=_actors_of(found),
+            approve=partial(_approve, config, run_dir, about),
+            saver=saver,
+        )
         stack.callback(_close, parts)
         rest = None if found is None else put_back(parts, found)
         if client is None:  # the checkpoint fits: from here on the folder may change
             resumed_at = _cut_back(run_dir, found)
             client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
-        run = TrainingRun(
-            parts,
-            run_dir=run_dir,
-            evaluation_client=client,
-            saver=saver,
-            meter=Meter(config.report, time.monotonic),
-            interrupts=interrupts,
-            callbacks=callbacks_of(config, request),
-            resumed=found is not None,
-            about=about,
-        )
+        context = context_of(config, request, run_dir, client, interrupts, about)
+        run = TrainingRun(parts, context, saver=saver, resumed=found is not None)
         if request.resume is not None:
             _take_up(run, rest)
         interrupts.begin()
         yield run
 
 
-def _parts(
-    config: Config,
-    request: RunRequest,
-    run_dir: Path,
-    found: VerifiedCheckpoint | None,
-    weights: dict[str, Array] | None,
-    saver: Saver,
-    about: dict[str, Json],
-) -> Parts:
-    """Builds the components of a run; of a resumed one, with its actors' restart counts."""
-    saved = found.state()["actors"] if found else {}
-    return build_parts(
-        config,
-        factory=request.factory,
-        run_dir=run_dir,
-        weights=weights,
-        incarnations=saved.get("incarnations", ()),
-        progress=saved.get("progress", ()),
-        approve=lambda spec, algorithm: _approve(config, run_dir, about, spec, algorithm),
-        saver=saver,
+def _actors_of(found: VerifiedCheckpoint | None) -> ActorGroupState:
+    """Returns the actors' restart counts and the progress of their environments, without arrays."""
+    return (
+        NEW_ACTORS
+        if found is None
+        else ActorGroupState.from_checkpoint(found.state()["actors"], {})
     )
 
 
@@ -279,7 +260,8 @@ def _take_up(run: TrainingRun, rest: Rest | None) -> None:
     else:
         run.saver.adopt(rest.segments)
         run.restore(rest.run)
-        run.evaluation_client.rewrite(rest.unwritten)
+        for event in rest.unwritten:
+            run.evaluation_client.write(event, again=True)
         for snapshot in rest.pending:
             run.evaluation_client.submit(snapshot)
     run_folder.write_config(run.run_dir, run.config)
@@ -294,11 +276,8 @@ def open_evaluation_client(
 ) -> EvaluationClient:
     """Starts the evaluation process, which also writes the logs; leaving `stack` closes it."""
     console, factory = request.console, request.factory
-    evaluation_client = EvaluationClient(
-        EvaluationSetup(config, str(run_dir), factory, resumed_at, console, first_try=True)
-    )
-    stack.callback(evaluation_client.close)
-    return evaluation_client
+    setup = EvaluationSetup(config, str(run_dir), factory, resumed_at, console, first_try=True)
+    return stack.enter_context(closing(EvaluationClient(setup)))
 
 
 def check_environment(config: Config, factory: Factory | None) -> None:
@@ -317,31 +296,29 @@ def claim(config: Config, interrupts: Interrupts, stack: contextlib.ExitStack) -
     """Creates the folder of a new run, locks it, describes the run in it, and returns it.
 
     Raises ConfigError if another process uses the folder, or it already has a run. A run that does
-    not begin leaves the disk as it was: see `_undo`.
+    not begin leaves the disk as it was.
     """
     folder = run_folder.make(config)
-    stack.enter_context(run_folder.Lock(folder.run_dir))
+    stack.enter_context(run_folder.locked(folder.run_dir))
     run_folder.refuse_taken(folder.run_dir)
-    stack.push(_undo(folder, interrupts))
+    stack.enter_context(_undone_if_refused(folder, interrupts))
     run_folder.describe(folder.run_dir, config)
     return folder.run_dir
 
 
-def _undo(
-    folder: run_folder.NewFolder, interrupts: Interrupts
-) -> Callable[[type[BaseException] | None, object, object], None]:
-    """Returns an `ExitStack` callback that makes the folder of a refused run as it was before.
+@contextlib.contextmanager
+def _undone_if_refused(folder: run_folder.NewFolder, interrupts: Interrupts) -> Iterator[None]:
+    """Context manager that makes the folder of a refused run as it was before.
 
     A run is refused if it ends before it began, or with ConfigError before its first checkpoint.
     """
-
-    def leave(kind: type[BaseException] | None, *_: object) -> None:
+    try:
+        yield
+    except BaseException as error:
         saved = (folder.run_dir / CHECKPOINTS).exists()
-        late = kind is not None and issubclass(kind, ConfigError) and not saved
-        if kind is not None and (late or interrupts.starting):
+        if interrupts.starting or (isinstance(error, ConfigError) and not saved):
             folder.undo()
-
-    return leave
+        raise
 
 
 def reopen(
@@ -353,7 +330,7 @@ def reopen(
     checkpoint, and CheckpointError if its checkpoints are damaged or were removed. Nothing in the
     folder has changed then, except the name of the process in the lock.
     """
-    stack.enter_context(run_folder.Lock(run_dir))
+    stack.enter_context(run_folder.locked(run_dir))
     before = load_run(run_dir)
     search = checkpoint.newest(run_dir / CHECKPOINTS, exact=request.exact)
     if search.found is not None:
@@ -444,21 +421,35 @@ def _cut_back(run_dir: Path, found: VerifiedCheckpoint | None) -> int:
     Also deletes the stored result and half-written files. Returns the env step, 0 if there is no
     checkpoint.
     """
-    remove_unfinished(run_dir)
+    run_folder.remove_unfinished(run_dir)
     mark = found.env_steps if found else -1
     waiting = found.state()["pending"] if found else []
-    cut(run_dir, mark, unjudged=waiting[0]["counters"]["env_steps"] if waiting else None)
+    cut(run_dir, mark, unevaluated=waiting[0]["counters"]["env_steps"] if waiting else None)
     (run_dir / run_folder.RESULT).unlink(missing_ok=True)
     return max(0, mark)
 
 
-def _initial_weights(run: str | None) -> dict[str, Array] | None:
-    return None if run is None else read_weights(Path(run), "best").arrays
+def about_of(config: Config) -> dict[str, Json]:
+    """Returns what the event `Started` tells of every run."""
+    device = str(pick_device(config.learner.device))
+    return {"scenario": config.name, "seed": config.run.seed, "device": device}
 
 
-def callbacks_of(config: Config, request: RunRequest) -> list[Callback]:
-    """Returns the callbacks of `run.callbacks`, then those passed from Python (`RunRequest`)."""
-    return [*map(_callback, config.run.callbacks), *request.callbacks]
+def context_of(
+    config: Config,
+    request: RunRequest,
+    run_dir: Path,
+    client: EvaluationClient,
+    interrupts: Interrupts,
+    about: dict[str, Json],
+) -> RunContext:
+    """Returns what a run has besides its training.
+
+    Its callbacks are those of `run.callbacks`, then those passed from Python (`RunRequest`).
+    """
+    callbacks = [*map(_callback, config.run.callbacks), *request.callbacks]
+    meter = Meter(config.report, time.monotonic)
+    return RunContext(run_dir, client, meter, interrupts, callbacks, about)
 
 
 def _callback(name: str) -> Callback:
@@ -469,14 +460,3 @@ def _callback(name: str) -> Callback:
             f"run.callbacks {name!r} cannot be found: {error}; it must be "
             "module:function, importable from here"
         ) from error
-
-
-__all__ = [
-    "Event",
-    "RunOutcome",
-    "RunRequest",
-    "conclude",
-    "finished",
-    "launch",
-    "session",
-]

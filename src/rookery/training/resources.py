@@ -123,7 +123,8 @@ def _memory_advice(need: ResourceEstimate, config: Config) -> str:
     fewer = f" or actor.num ({config.actor.num})" if _own_processes(config) > 1 else ""
     if need.weights > need.replay:
         return f"{smaller_network(config.net)}{fewer}"
-    disk = "" if _only_in_memory(config) else ", or set replay.storage=disk"
+    only_in_memory = config.algo.on_policy or config.run.mode is Mode.DEVICE
+    disk = "" if only_in_memory else ", or set replay.storage=disk"
     return f"lower {_setting_of_rows(config)}{fewer}{disk}"
 
 
@@ -138,11 +139,6 @@ def _refuse_gpu_memory(need: ResourceEstimate, config: Config) -> None:
             f"{spelled(free)} are free; lower {_setting_of_rows(config)} or device.agents "
             f"({config.device.agents})"
         )
-
-
-def _only_in_memory(config: Config) -> bool:
-    """Returns whether `replay.storage=disk` is impossible: on-policy, or `run.mode` device."""
-    return config.algo.on_policy or config.run.mode is Mode.DEVICE
 
 
 def _setting_of_rows(config: Config) -> str:
@@ -179,12 +175,13 @@ def refuse_devices(config: Config) -> None:
             continue
         need, free = actors * GPU_BYTES, machine.gpu_memory(device.index or 0).free
         if need > free:
-            who = "an inference server needs" if _central(config) else f"{actors} actors need"
-            other = "another device" if _central(config) else "more devices"
-            fewer = "" if _central(config) else f"lower actor.num ({config.actor.num}), "
+            who = f"{actors} actors need"
+            advice = f"lower actor.num ({config.actor.num}), name more devices"
+            if _central(config):
+                who, advice = "an inference server needs", "name another device"
             raise ConfigError(
                 f"GPU out of memory: {who} about {spelled(need)} of {device}, {spelled(free)} are "
-                f"free; {fewer}name {other} in actor.devices, or leave it out"
+                f"free; {advice} in actor.devices, or leave it out"
             )
 
 

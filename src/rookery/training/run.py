@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rookery.checkpoints.checkpoint import Content
 from rookery.checkpoints.saver import Saver
-from rookery.config.schema import Config, Engine, Mode
+from rookery.config.schema import Config, Mode
 from rookery.errors import CheckpointError, ConfigError
 from rookery.evaluation.backend import Callback
 from rookery.evaluation.evaluation_client import EvaluationClient
@@ -61,6 +62,17 @@ class StepInterval:
         return fresh
 
 
+class RunContext(NamedTuple):
+    """What every run has besides its training, also a run that Stable-Baselines3 trains."""
+
+    run_dir: Path
+    evaluation_client: EvaluationClient
+    meter: Meter
+    interrupts: Interrupts
+    callbacks: Sequence[Callback]
+    about: dict[str, Json]  # what `Started` tells of the run
+
+
 class BaseRun(ABC):
     """Base class of training runs, also of runs that Stable-Baselines3 trains.
 
@@ -68,21 +80,10 @@ class BaseRun(ABC):
     Subclasses train: their `_events` yields the events of the training.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        run_dir: Path,
-        evaluation_client: EvaluationClient,
-        meter: Meter,
-        interrupts: Interrupts,
-        callbacks: Sequence[Callback] = (),
-        about: dict[str, Json] | None = None,
-    ):
-        self.config, self.run_dir = config, run_dir
-        self.evaluation_client, self.meter = evaluation_client, meter
-        self.interrupts, self.callbacks = interrupts, list(callbacks)
-        self.about = about or {}
+    def __init__(self, config: Config, context: RunContext):
+        self.config, self.run_dir, self.about = config, context.run_dir, context.about
+        self.evaluation_client, self.meter = context.evaluation_client, context.meter
+        self.interrupts, self.callbacks = context.interrupts, context.callbacks
         self.best_score: float | None = None
         self.reason: Reason | None = None
         self.winner: EvaluationSnapshot | None = None  # the first snapshot that reached the target
@@ -135,21 +136,18 @@ class BaseRun(ABC):
 
     # Evaluations.
 
-    def _submit(self) -> Iterator[Event]:
-        """Submits the current weights for evaluation."""
-        yield from self._submit_snapshot(self._snapshot())
-
     def _snapshot(self) -> EvaluationSnapshot:
         weights = {name: array.copy() for name, array in self.weights().items()}
         return EvaluationSnapshot(
             self.counters, self.version, self.meter.wall_s, self.train_s, weights
         )
 
-    def _submit_snapshot(self, snapshot: EvaluationSnapshot) -> Iterator[Event]:
-        """Submits weights for evaluation.
+    def _submit(self, snapshot: EvaluationSnapshot | None = None) -> Iterator[Event]:
+        """Submits weights for evaluation, by default the current ones.
 
         Training waits while more than `eval.queue` evaluations are pending.
         """
+        snapshot = snapshot or self._snapshot()
         self._submitted = snapshot.counters
         self.evaluation_client.submit(snapshot)
         yield from self._wait(lambda: len(self.evaluation_client.pending) <= self.config.eval.queue)
@@ -265,28 +263,8 @@ class BaseRun(ABC):
 class TrainingRun(BaseRun):
     """A run with Rookery's own training loop; iterating over `events()` executes it."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        *,
-        run_dir: Path,
-        evaluation_client: EvaluationClient,
-        saver: Saver,
-        meter: Meter,
-        interrupts: Interrupts,
-        callbacks: Sequence[Callback] = (),
-        resumed: bool = False,
-        about: dict[str, Json] | None = None,
-    ):
-        super().__init__(
-            parts.config,
-            run_dir=run_dir,
-            evaluation_client=evaluation_client,
-            meter=meter,
-            interrupts=interrupts,
-            callbacks=callbacks,
-            about=about,
-        )
+    def __init__(self, parts: Parts, context: RunContext, *, saver: Saver, resumed: bool):
+        super().__init__(parts.config, context)
         self.parts, self.resumed, self.saver = parts, resumed, saver
         self.train_s_before = 0.0  # in earlier sessions
         self._first_step: float | None = None
@@ -296,9 +274,7 @@ class TrainingRun(BaseRun):
         self._lost_before: Counter[str] = Counter()  # actors, by kind, in earlier sessions
         self._owed = False  # an evaluation that was due while the evaluation process was busy
         self._evaluator_trace = Trace("evaluator")
-        self._ledger = ActivityLedger(
-            actors=self.config.actor.num, alone=self.config.engine is Engine.INLINE
-        )
+        self._ledger = ActivityLedger(actors=self.config.actor.num, alone=parts.inline)
 
     @property
     def _newest_only(self) -> bool:
@@ -308,16 +284,6 @@ class TrainingRun(BaseRun):
         weights of that time.
         """
         return self.config.run.mode in (Mode.ASYNC, Mode.DEVICE)
-
-    @property
-    def _plays_at_once(self) -> bool:
-        """Whether training time (`train_s`) is measured from the first loop iteration on.
-
-        True if actors run in this process. Otherwise it is measured from the first env step on, so
-        that the start-up of actor processes is not counted.
-        """
-        config = self.config
-        return config.engine is Engine.INLINE and config.run.mode is not Mode.DEVICE
 
     def _set_intervals(self, env_steps: int) -> None:
         config, self._looked = self.config, env_steps
@@ -358,8 +324,9 @@ class TrainingRun(BaseRun):
     def _turn(self) -> Iterator[Event]:
         counters = self.evaluation_client.counters = self.parts.counters
         self._looked, self.parts.minutes = counters.env_steps, self.meter.wall_s / 60
-        played = counters.env_steps > self._began_at
-        if self._first_step is None and (played or self._plays_at_once):
+        # actors in this process play at once; the start-up of others is not training time
+        plays = self.parts.inline and self.config.run.mode is not Mode.DEVICE
+        if self._first_step is None and (plays or counters.env_steps > self._began_at):
             self._first_step = time.monotonic()
         yield from self._news()
         if self._log.passed(counters.env_steps):
@@ -382,10 +349,10 @@ class TrainingRun(BaseRun):
         self._written = parts.counters
         event = self.meter.logged(
             parts.counters,
-            replay_fill=parts.replay.fill,
-            samples_per_insert=parts.limiter.ratio,
-            version=parts.weight_store.version,
-            extra={
+            parts.weight_store.version,
+            {
+                "replay/fill": parts.replay.fill,
+                "replay/samples_per_insert": parts.limiter.ratio,
                 "train/learning_rate": parts.learner.lr.at(progress(parts)),
                 "faults/skipped_steps": float(parts.learner.skipped),
                 "faults/stale_rows": float(parts.replay.stale),

@@ -12,10 +12,9 @@ from rookery.evaluation.evaluation_process import EvaluationSnapshot
 from rookery.event import Counters, Evaluated, Event, Logged, Saved, Stopped, Warned
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.replay.saved_rows import RowBlock, SavedReplay
-from rookery.training.asynchronous import async_actors
 from rookery.training.build import Parts
 from rookery.training.steps import insert, progress
-from rookery.types import Array, Arrays, Json, JsonObject, SavedState
+from rookery.types import Array, Arrays, Json, JsonObject, SavedState, below, prefixed
 
 LOOKS = 16  # for unsaved rows, while as many bytes are collected as are written at once
 RECORDED: dict[str, type[Logged | Evaluated | Saved | Warned | Stopped]] = {
@@ -56,9 +55,13 @@ def capture(
         states["opponents"] = parts.opponents.state()
     for role, (own_numbers, own_arrays) in states.items():
         numbers[role] = own_numbers
-        arrays |= {f"{role}:{name}": array for name, array in own_arrays.items()}
-    numbers["weight_store"], weight_store = _weight_store_state(parts)
-    numbers["pending"], waiting = _pending_state(list(pending))
+        arrays |= prefixed(f"{role}:", own_arrays)
+    weights = parts.weight_store.latest(0)
+    assert weights is not None, "`build_parts` publishes before any actor plays"
+    numbers["weight_store"] = {"version": weights.version}
+    arrays |= prefixed("weight_store:", weights.arrays)
+    numbers["pending"], snapshots = _waiting(pending)
+    arrays |= snapshots
     numbers["unwritten"] = [
         [type(event).__name__, asdict(event)]
         for event in unwritten
@@ -76,8 +79,19 @@ def capture(
         },
         weights={name: array.copy() for name, array in parts.learner.weights().items()},
         state=numbers,
-        arrays=arrays | weight_store | waiting,
+        arrays=arrays,
     )
+
+
+def _waiting(pending: Iterable[EvaluationSnapshot]) -> tuple[list[JsonObject], Arrays]:
+    """Returns the snapshots that wait for evaluation: JSON data, and their weights."""
+    entries: list[JsonObject] = []
+    arrays: dict[str, Array] = {}
+    for i, snapshot in enumerate(pending):
+        entry = {**snapshot._asdict(), "counters": asdict(snapshot.counters)}
+        arrays |= prefixed(f"pending{i}:", entry.pop("arrays"))
+        entries.append(entry)
+    return entries, arrays
 
 
 class Rest(NamedTuple):
@@ -100,24 +114,21 @@ def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
     """
     numbers, arrays = found.state(), found.arrays()
     parts.counters = Counters(**numbers["counters"])
-    parts.learner.restore(numbers["learner"], _of("learner", arrays))
+    parts.learner.restore(numbers["learner"], below("learner:", arrays))
     if parts.opponents is not None:  # before the actors, who may be in games against them
-        parts.opponents.restore(numbers["opponents"], _of("opponents", arrays))
-    actors = numbers["actors"]
-    if "actors" in actors:  # an async run saves no state of environments
-        parts.actors.restore(ActorGroupState.from_checkpoint(actors, _of("actors", arrays)))
+        parts.opponents.restore(numbers["opponents"], below("opponents:", arrays))
+    actors = ActorGroupState.from_checkpoint(numbers["actors"], below("actors:", arrays))
+    if actors.actors:  # an async run saves no state of environments
+        parts.actors.restore(actors)
     segments = _put_back_replay(parts, found, numbers, arrays)
     parts.replay.version = parts.weight_store.publish(
-        _of("weight_store", arrays), version=numbers["weight_store"]["version"]
+        below("weight_store:", arrays), version=numbers["weight_store"]["version"]
     )
     parts.learner.advance(progress(parts))
     pending = [
         EvaluationSnapshot(
-            Counters(**entry["counters"]),
-            entry["version"],
-            entry["wall_s"],
-            entry["train_s"],
-            _of(f"pending{i}", arrays),
+            **{**entry, "counters": Counters(**entry["counters"])},
+            arrays=below(f"pending{i}:", arrays),
         )
         for i, entry in enumerate(numbers["pending"])
     ]
@@ -142,7 +153,7 @@ def _put_back_replay(
     segments = found.segments()
     shards = len(numbers["replay"].get("shards", [None]))
     rows = [read_segments(segments, shard) for shard in range(shards)]
-    parts.replay.resume(SavedReplay(numbers["replay"], _of("replay", arrays), rows))
+    parts.replay.resume(SavedReplay(numbers["replay"], below("replay:", arrays), rows))
     left = sum(extent.committed - extent.oldest for extent in parts.replay.extents)
     if not found.damaged or left - found.lost_rows >= parts.config.replay.learning_starts:
         parts.limiter.restore(numbers["limiter"])  # else learning starts again when it may
@@ -188,7 +199,9 @@ def _actors_state(parts: Parts) -> tuple[ActorGroupState, bool]:
     run starts new episodes.
     """
     if parts.config.run.mode is Mode.ASYNC:
-        return async_actors(parts).successors(), False
+        actors = parts.actors.asynchronous()
+        assert actors is not None, "`build_parts` makes them for `run.mode` async"
+        return actors.successors(), False
     state = parts.actors.save()
     if state.exact:
         return state, True
@@ -197,40 +210,6 @@ def _actors_state(parts: Parts) -> tuple[ActorGroupState, bool]:
     return parts.actors.save(), False
 
 
-def _weight_store_state(parts: Parts) -> tuple[dict[str, int], dict[str, Array]]:
-    weights = parts.weight_store.latest(0)
-    assert weights is not None, "`build_parts` publishes before any actor plays"
-    return (
-        {"version": weights.version},
-        {f"weight_store:{name}": array for name, array in weights.arrays.items()},
-    )
-
-
-def _pending_state(
-    pending: list[EvaluationSnapshot],
-) -> tuple[list[JsonObject], dict[str, Array]]:
-    numbers: list[JsonObject] = [
-        {
-            "counters": asdict(s.counters),
-            "version": s.version,
-            "wall_s": s.wall_s,
-            "train_s": s.train_s,
-        }
-        for s in pending
-    ]
-    arrays = {
-        f"pending{i}:{name}": array
-        for i, s in enumerate(pending)
-        for name, array in s.arrays.items()
-    }
-    return numbers, arrays
-
-
 def _event(kind: str, fields: SavedState) -> Event:
     event: Event = RECORDED[kind](**{**fields, "counters": Counters(**fields["counters"])})
     return event
-
-
-def _of(role: str, arrays: dict[str, Array]) -> dict[str, Array]:
-    prefix = f"{role}:"
-    return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rookery.config.schema import Mode
+from rookery.config.schema import Config, Engine, Mode
 from rookery.envs.turn_based.opponents import Opponents
 from rookery.event import Activity, Collected, Counters, Episode, Learned
 from rookery.replay.replay import Inserted
@@ -20,6 +20,7 @@ from rookery.training.build import Parts
 from rookery.types import LearnResult
 
 CLOCKED = (Mode.ASYNC, Mode.DEVICE)  # modes whose result may depend on the clock
+REMOTE_PUBLISH_S = 0.05  # between two versions, at least, where they go to other hosts
 
 
 def learn(parts: Parts) -> Learned:
@@ -40,6 +41,8 @@ def learn(parts: Parts) -> Learned:
             peers.update_priorities(replay, batch.rows, result.td_error)
         else:
             replay.update_priorities(batch.rows, result.td_error)
+    if config.algo.on_policy and result.metrics and learner.algorithm.ends_rollout(result.metrics):
+        parts.limiter.skip_rest()
     if due(parts, result):
         publish(parts)
     if parts.opponents is not None and parts.opponents.due(learner.learner_steps):
@@ -54,8 +57,8 @@ def due(parts: Parts, result: LearnResult) -> bool:
     """Returns whether the learner should publish its weights now.
 
     An on-policy learner publishes once its rollouts are used up. An off-policy learner publishes
-    every few learner steps, but not if it has just skipped an update because the loss or gradient
-    was not finite.
+    every few learner steps, but not if it knows that it has just skipped an update because the loss
+    or gradient was not finite.
     """
     if parts.config.algo.on_policy:
         return not parts.limiter.ready()
@@ -65,10 +68,10 @@ def due(parts: Parts, result: LearnResult) -> bool:
 def publish(parts: Parts) -> None:
     """Publishes the learner's weights to the actors.
 
-    Does nothing if the last publication is less than `Parts.publish_interval_s` ago.
+    Does nothing if the last publication is less than `publish_interval_s` ago.
     """
     began = time.monotonic()
-    if began - parts.published_at < parts.publish_interval_s:
+    if began - parts.published_at < publish_interval_s(parts.config):
         return
     parts.published_at = began
     if not (parts.config.algo.on_policy and parts.limiter.ready()):  # a rollout is learned from
@@ -80,6 +83,14 @@ def publish(parts: Parts) -> None:
     if parts.config.run.mode is Mode.ASYNC:  # elsewhere actors pull at known steps
         parts.freshness.published(parts.replay.version)
     parts.trace.note(Activity.PUBLISH, began, time.monotonic(), 1)
+
+
+def publish_interval_s(config: Config) -> float:
+    """Returns the minimum seconds between two publications of weights; 0 except in async mode."""
+    if config.run.mode is not Mode.ASYNC:
+        return 0.0
+    least = REMOTE_PUBLISH_S if config.engine is Engine.RAY else 0.0
+    return max(least, config.learner.publish_min_interval_s)
 
 
 def keep_snapshot(parts: Parts, opponents: Opponents) -> None:
@@ -116,7 +127,6 @@ def collect(parts: Parts) -> Collected:
             version = min(version, report.version)
             if report.traced is not None:
                 parts.traced.append(report.traced)
-    parts.learner.count_skipped()
     return count(parts, env_steps, ended, epsilon, version)
 
 
@@ -135,6 +145,7 @@ def count(
         env_steps=parts.counters.env_steps + env_steps,
         episodes=parts.counters.episodes + len(ended),
     )
+    parts.learner.count_skipped()
     parts.learner.advance(progress(parts))
     return Collected(parts.counters, tuple(ended), epsilon, version)
 

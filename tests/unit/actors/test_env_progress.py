@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from misbehaving_envs import Maturing
+from rookery.actors.actor_group import ActorGroupState
 from rookery.actors.env_progress import EnvProgress, Progress
 from rookery.config.load import load
 from rookery.training.build import build_parts
@@ -50,7 +51,11 @@ def test_in_async_a_checkpoint_has_it_although_it_has_no_actors():
         "env.kwargs": {},
     }
     told = [EnvProgress(1, [{"begun": 9}])]
-    parts = build_parts(load("corridor", changes=changes), factory=Maturing, progress=told)
+    parts = build_parts(
+        load("corridor", changes=changes),
+        factory=Maturing,
+        saved=ActorGroupState((), progress=told),
+    )
     state, _ = _actors_state(parts)
     parts.close()
 

@@ -16,6 +16,7 @@ from rookery.actors.env_progress import EnvProgress
 from rookery.actors.local_group import NAP_S, SOON_S, LocalActors
 from rookery.actors.messages import (
     ActorDone,
+    ActorGroupSetup,
     ActorReport,
     ActorSetup,
     ActorState,
@@ -25,11 +26,11 @@ from rookery.actors.messages import (
     RestoreActor,
     SaveActor,
 )
-from rookery.actors.single_actor import InlineWatch
+from rookery.actors.worker import InlineWatch
 from rookery.config.load import load
 from rookery.config.schema import Config, Engine
-from rookery.engines.engine import CloseRole, RoleFailed
-from rookery.errors import CheckpointError, ConfigError, LostError
+from rookery.engines.engine import CloseRole
+from rookery.errors import CheckpointError, ConfigError, LostError, RoleFailed
 from rookery.learner.weight_store import WeightStore
 from rookery.replay.ring import Ring
 from rookery.runtime.timeouts import Patience
@@ -46,8 +47,6 @@ def settings(**changes: Any) -> Config:
 
 class Pretender:
     """A host whose actor writes the rows it is asked for, until it is told to be otherwise."""
-
-    in_process = False
 
     def __init__(self, setup: ActorSetup, name: str, world: "World"):
         self.setup, self.name, self.world, self.pid = setup, name, world, 1
@@ -139,11 +138,13 @@ def make(world: World) -> Iterator[Callable[..., LocalActors]]:
         incarnations: Sequence[int] = (), progress: Sequence[Any] = (), **changes: Any
     ) -> LocalActors:
         local_actors = LocalActors(
-            settings(**changes),
-            flat_spec(),
-            weights_fd=weight_store.fd,
-            incarnations=incarnations,
-            progress=progress,
+            ActorGroupSetup(
+                settings(**changes),
+                flat_spec(),
+                weight_store.fd,
+                incarnations=incarnations,
+                progress=progress,
+            )
         )
         made.append(local_actors)
         return local_actors
@@ -413,7 +414,7 @@ class TestGivingUp:
             play(local_actors)
             world.of(0)[-1].die()
 
-        assert local_actors.seats[0].watch.restarts.in_a_row <= 1
+        assert local_actors.seats[0].watch.in_a_row <= 1
 
     def test_an_answer_without_rows_does_not(self, make: Any, world: World) -> None:
         """It can be built and saved, but never plays."""
@@ -561,20 +562,21 @@ class TestHanging:
         monkeypatch.setattr(Ring, "beat", lambda ring: beats.update({ring: world.now}))
         monkeypatch.setattr(Ring, "silence_s", property(lambda ring: world.now - beats[ring]))
         local_actors = make()
-        hangs = InlineWatch(settings(actor__env_step_timeout_s=10.0), flat_spec(), None)
+        config = settings(actor__env_step_timeout_s=10.0)
+        hangs = InlineWatch(ActorGroupSetup(config, flat_spec(), weights_fd=-1))
         hangs._patience = Patience(world.monotonic)
         said = []
         for ring in local_actors.rings:
             with hangs.watch(ring):
                 for _ in range(9):
                     world.now += 1.0
-                    said.append(hangs._hung())
+                    said.append(hangs._message())
         assert said == [None] * 18
 
         with hangs.watch(local_actors.rings[0]):
             for _ in range(11):
                 world.now += 1.0
-                said.append(hangs._hung())
+                said.append(hangs._message())
         hangs.close()
         assert "flat has not answered for 11 s (actor.env_step_timeout_s is 10)" in said[-1]
 
@@ -679,7 +681,7 @@ class TestRoaming:
             turns(local_actors, world, 60)
 
         assert local_actors.restarts == 20
-        assert local_actors.seats[0].watch.restarts.in_a_row == 1
+        assert local_actors.seats[0].watch.in_a_row == 1
 
     def test_losses_are_counted_by_kind_and_taken_once(self, make: Any, world: World) -> None:
         local_actors = make(run__mode="async")

@@ -11,11 +11,11 @@ import torch
 
 from misbehaving_envs import Maturing, Wander
 from rookery.actors import worker
+from rookery.actors.actor_group import ActorGroupState
 from rookery.actors.env_progress import EnvProgress
 from rookery.actors.messages import (
     ActorReport,
     EndedEpisodes,
-    EpisodeColumns,
     PlayChunk,
     PlayFreely,
 )
@@ -91,11 +91,11 @@ def test_other_errors_stay_what_they_are(monkeypatch: Any) -> None:
 
 
 class TestEnded:
-    def arrived(self, *episodes: Episode) -> EpisodeColumns:
+    def arrived(self, *episodes: Episode) -> EndedEpisodes:
         """Returns what another process gets of a report with these."""
         report = ActorReport(64, EndedEpisodes(episodes), 0.5, 3)
         ended = cloudpickle.loads(cloudpickle.dumps(report)).ended
-        assert isinstance(ended, EpisodeColumns)
+        assert isinstance(ended, EndedEpisodes)
         return ended
 
     @pytest.mark.parametrize("count", range(len(PLAYED) + 1))
@@ -222,7 +222,8 @@ class TestProgress:
         assert opened(Maturing).do(PlayChunk(400, None, 0.5)).progress is None
 
     def test_its_environments_begin_with_what_there_is(self, opened: Any) -> None:
-        one = opened(Maturing, progress=[EnvProgress(0, [{"begun": 20}, {"begun": 30}])])
+        told = [EnvProgress(0, [{"begun": 20}, {"begun": 30}])]
+        one = opened(Maturing, saved=ActorGroupState((), progress=told))
 
         assert one.actor.envs.export_progress() == [{"begun": 21}, {"begun": 31}]
         assert (one.actor.view.obs[:, 0] > 10).all()  # the first episodes knew of it

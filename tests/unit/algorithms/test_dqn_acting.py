@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rookery.algorithms.dqn import Dqn
 from rookery.config.algorithms import DqnConfig, Values
 from rookery.config.load import load
-from rookery.config.schema import EnvConfig, LearnerConfig, NetConfig
+from rookery.config.schema import Config, EnvConfig, LearnerConfig, NetConfig
 from rookery.errors import ConfigError
 from rookery.learner.learner import Learner
 from rookery.networks.noisy import NoisyLinear
@@ -203,19 +203,19 @@ def test_a_quantile_is_asked_for_at_any_share() -> None:
 class TestRefused:
     @pytest.mark.parametrize("values", [Values.CATEGORICAL, Values.QUANTILES])
     def test_munchausen_with_values_it_does_not_go_with(self, values: Values) -> None:
-        with pytest.raises(ConfigError, match=f"mean or implicit, got {values}; choose"):
-            DqnConfig(munchausen=True, values=values)
+        with pytest.raises(ConfigError, match=f"mean or implicit only, got {values}; choose"):
+            Config(algo=DqnConfig(munchausen=True, values=values))
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
         [
             ({"atoms": 1}, "algo.atoms must be at least 2"),
-            ({"value_min": 3.0, "value_max": 3.0}, "algo.value_min below algo.value_max"),
+            ({"value_min": 3.0, "value_max": 3.0}, "algo.value_min must be below algo.value_max"),
             ({"quantiles": 0}, "algo.quantiles must be above 0"),
             ({"noise": -0.1}, "algo.noise must be at least 0"),
             ({"temperature": 0.0}, "algo.temperature must be above 0"),
             ({"munchausen_scale": 1.5}, "algo.munchausen_scale must be between 0"),
-            ({"munchausen_clip": 0.5}, "algo.munchausen_clip must be between -inf and 0"),
+            ({"munchausen_clip": 0.5}, "algo.munchausen_clip must be at most 0"),
         ],
     )
     def test_numbers_outside(self, wrong: dict[str, Any], said: str) -> None:
@@ -226,5 +226,8 @@ class TestRefused:
         changes = {"replay.sampling": "prioritized", "replay.initial_priority": "actor"}
         load("corridor", changes=changes | {"algo.values": "quantiles"})
 
-        with pytest.raises(ConfigError, match="ranks rows by divergences, which actors cannot"):
+        with pytest.raises(
+            ConfigError,
+            match=r"largest only, got actor; its priorities are",
+        ):
             load("corridor", changes=changes | {"algo.values": "categorical"})

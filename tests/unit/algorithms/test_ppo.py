@@ -337,6 +337,46 @@ class TestLosses:
         assert (gradient[:-1] == 0).all()  # without advantages the policy stays
 
 
+class TestSchedulesAndLimits:
+    def test_clip_range_and_entropy_weight_go_to_their_ends_with_the_run(self):
+        """Half way a loss is that of an algorithm with the settings half way."""
+        ends = {"algo.clip_range_end": 0.1, "algo.ent_coef": 0.02, "algo.ent_coef_end": 0.0}
+        scheduled = made(VECTOR, **ends)
+        half_way = made(VECTOR, **{"algo.clip_range": 0.15, "algo.ent_coef": 0.01})
+        batch = batch_of(scheduled, VECTOR)
+        first = loss_of(scheduled, batch).value.item()
+
+        scheduled.progress = 0.5
+
+        assert loss_of(scheduled, batch).value.item() == loss_of(half_way, batch).value.item()
+        assert loss_of(scheduled, batch).value.item() != first
+
+    def test_a_value_moves_no_further_than_its_clip_range(self):
+        """The values before the rollout was learned from are its returns minus its advantages."""
+        algorithm = made(VECTOR, **{"algo.clip_range_vf": 0.5})
+        before, returns = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([5.0, 5.0, -5.0])
+        value = torch.tensor([1.2, 9.0, -9.0])
+
+        loss = algorithm.value_loss(value, returns, returns - before)
+
+        clipped = torch.tensor([1.2, 1.5, 0.5])
+        torch.testing.assert_close(loss, F.mse_loss(clipped, returns))
+
+    def test_a_rollout_ends_when_the_policy_has_moved_too_far(self):
+        limited, free = made(VECTOR, **{"algo.target_kl": 0.02}), made(VECTOR)
+        far, near = {"approx_kl": torch.tensor(0.031)}, {"approx_kl": torch.tensor(0.029)}
+
+        assert limited.ends_rollout(far)
+        assert not limited.ends_rollout(near)
+        assert not free.ends_rollout({"approx_kl": torch.tensor(9.0)})
+
+    def test_critics_may_have_a_network_of_another_size(self):
+        algorithm = made(VECTOR, **{"net.hidden": [16], "net.critic_hidden": [8, 4]})
+
+        assert [layer.out_features for layer in algorithm.nets[0].hidden] == [16]
+        assert [layer.out_features for layer in algorithm.nets[1].hidden] == [8, 4]
+
+
 class TestAgainstSb3:
     """The same weights, the same rows: SB3's policy and formulas, one whole update."""
 

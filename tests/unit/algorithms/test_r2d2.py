@@ -254,8 +254,6 @@ def replayed(mode: AutoresetMode = AutoresetMode.SAME_STEP) -> tuple[R2d2, Local
         rng=np.random.default_rng(0),
         transports=[player.ring],
         envs=2,
-        sequence=TINY.sequence,
-        stride=TINY.stride,
     )
     replay.insert()
     return algorithm, replay
@@ -314,8 +312,6 @@ class TestSharing:
             transports=[player.ring],
             envs=1,
             ring=part.ring(0, schema_of(part.spec), 200),
-            sequence=TINY.sequence,
-            stride=TINY.stride,
         )
         replay.insert()
         return algorithm, replay
@@ -370,7 +366,7 @@ class TestPolicies:
         given.reset()
         given.act(shown[0])
 
-        assert [memory is None for memory in seen] == [True, False, False, True]
+        assert [not memory.any() for memory in seen] == [True, False, False, True]
 
     @pytest.mark.parametrize("recurrent", ["none", "gru"])
     @pytest.mark.parametrize("dueling", [False, True])
@@ -407,7 +403,7 @@ class TestSettings:
         assert algorithm.memory == 2 * config.net.memory
 
     def test_an_algorithm_without_memory_refuses_a_recurrent_layer(self) -> None:
-        with pytest.raises(ConfigError, match=r"net\.recurrent is lstm, but .* dqn .*r2d2"):
+        with pytest.raises(ConfigError, match=r"takes net\.recurrent none only, got lstm; .*r2d2"):
             Config(algo=DqnConfig(), net=NetConfig(recurrent=Recurrent.LSTM))
 
     def test_continuous_actions_are_refused(self) -> None:

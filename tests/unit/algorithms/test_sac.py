@@ -113,13 +113,15 @@ def test_an_action_at_the_edge_has_a_finite_log_probability_and_gradient(far: fl
 class TestTemperature:
     def test_its_loss_is_its_logarithm_times_the_entropy_above_the_target(self) -> None:
         entropy = torch.tensor([1.0, 2.0, 4.5])
-        loss = next(Temperature(SacConfig(initial_temperature=2.0), target=1.5).losses(entropy))
+        loss = next(
+            Temperature(SacConfig(initial_temperature=2.0), usual_target=1.5).losses(entropy)
+        )
 
         assert loss.value.item() == pytest.approx(math.log(2.0) * (2.5 - 1.5))
 
     @pytest.mark.parametrize(("entropy", "grows"), [(-3.0, True), (-1.0, False)])
     def test_it_rises_where_there_is_too_little_entropy(self, entropy: float, grows: bool) -> None:
-        temperature = Temperature(SacConfig(), target=-2.0)
+        temperature = Temperature(SacConfig(), usual_target=-2.0)
         next(temperature.losses(torch.tensor([entropy]))).value.backward()
 
         assert (temperature.log.grad.item() < 0) == grows  # type: ignore[union-attr]

@@ -103,7 +103,9 @@ def test_values_of_actors_are_means_of_quantiles() -> None:
         assert acted.taken[i] == pytest.approx(np.mean(said), rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("dropped", [-1, 25])
-def test_something_must_be_left(dropped: int) -> None:
-    with pytest.raises(ConfigError, match=r"below algo\.quantiles 25"):
+@pytest.mark.parametrize(
+    ("dropped", "allowed"), [(-1, "at least 0"), (25, r"below algo\.quantiles 25")]
+)
+def test_something_must_be_left(dropped: int, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=rf"dropped_quantiles must be {allowed}"):
         TqcConfig(dropped_quantiles=dropped)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rookery.api.dqn_agent import HEADER, DqnAgent, read
+from rookery.api.dqn_agent import DqnAgent, read
 from rookery.api.rollout_worker import rollout_worker
 from rookery.api.trajectories import Trajectory
 from rookery.errors import CheckpointError, ConfigError, EmptyReplayError
+from rookery.export.bundle import KEY
 from rookery.runtime.machine import open_files
 from rookery.types import Batch
 
@@ -230,8 +231,8 @@ class TestFile:
         (tmp_path / "empty.safetensors").write_bytes(b"")
         save_file({"w": np.zeros(2)}, tmp_path / "plain.safetensors")
         old = json.dumps({"format": 99, "rookery": "9.9"})
-        save_file({"w": np.zeros(2)}, tmp_path / "newer.safetensors", {HEADER: old})
-        save_file({"w": np.zeros(2)}, tmp_path / "deep.safetensors", {HEADER: "[" * 100_000})
+        save_file({"w": np.zeros(2)}, tmp_path / "newer.safetensors", {KEY: old})
+        save_file({"w": np.zeros(2)}, tmp_path / "deep.safetensors", {KEY: "[" * 100_000})
 
         for name in ("pickle", "empty", "plain", "deep", "absent"):
             with pytest.raises(CheckpointError, match="cannot be read as an agent"):
@@ -263,5 +264,5 @@ def test_an_agent_without_references_frees_its_memory_at_once(agent) -> None:
 def test_fewer_than_one_learner_step_is_refused(steps: int) -> None:
     agent = DqnAgent.new("rookery.envs.toy.basic:Corridor")
 
-    with pytest.raises(ConfigError, match=f"learner_steps must be at least 1, got {steps}"):
+    with pytest.raises(ConfigError, match=f"learner_steps must be above 0, got {steps}"):
         agent.learn(steps)

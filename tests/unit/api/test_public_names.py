@@ -20,6 +20,16 @@ from rookery.training import LOOPS
 from rookery.types import LeafKind
 
 PUBLIC = {
+    "A2C",
+    "DDPG",
+    "DQN",
+    "IMPALA",
+    "PPO",
+    "R2D2",
+    "SAC",
+    "TD3",
+    "TQC",
+    "Agent",
     "Actor",
     "Ask",
     "AsyncAgent",
@@ -45,6 +55,7 @@ PUBLIC = {
     "PrioritizedSAC",
     "PrioritizedTD3",
     "Registry",
+    "RemoteParameterServer",
     "ReplayBuffer",
     "ReplayBufferPool",
     "RookeryError",
@@ -95,6 +106,15 @@ def test_a_name_whose_extra_is_missing_says_what_to_install():
 
     assert "ImportError: rookery.DistributedReplayBuffer needs stable_baselines3" in done.stderr
     assert "pip install 'rookery[sb3]'" in done.stderr
+
+
+def test_the_remote_server_without_its_extra_says_what_to_install():
+    code = "import sys; sys.modules['httpx'] = None; import rookery;"
+    code += "rookery.RemoteParameterServer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert "needs httpx, which is not installed" in done.stderr
+    assert "pip install 'rookery[server]'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -158,5 +158,8 @@ class TestRollout:
 
     @pytest.mark.parametrize(("episodes", "epsilon"), [(0, 0.5), (1, 1.5), (1, -0.1)])
     def test_odd_requests_are_refused(self, episodes, epsilon) -> None:
-        with pytest.raises(ConfigError, match="at least 1 episode and an epsilon from 0 to 1"):
+        with pytest.raises(
+            ConfigError,
+            match=r"episodes must be above 0, got|epsilon must be between 0.0 and 1.0, got",
+        ):
             rollout_worker(policy(), episodes=episodes, epsilon=epsilon)

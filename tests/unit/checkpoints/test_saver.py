@@ -129,3 +129,14 @@ def test_a_write_that_fails_before_the_first_checkpoint_does_not_promise_an_olde
     (failure,) = saver.take_failures()
     assert "intact" not in failure
     assert "no checkpoint of this run is on it" in failure
+
+
+def test_a_folder_in_the_place_of_old_rows_does_not_stop_a_resume(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "replay" / "rows-0").mkdir(parents=True)
+    saver = Saver(tmp_path, keep=2)
+
+    saver.adopt([])
+
+    assert list((tmp_path / "replay").iterdir()) == []
+    saver.close()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -72,3 +73,11 @@ def test_what_is_no_pool_is_refused_and_nothing_is_removed(abandoned, name, tmp_
     assert f"{tmp_path / name}" in told
     assert "sharing.pool" in told
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("named", ["missing", "file", ""])
+def test_runs_in_what_is_no_folder_are_refused(named, tmp_path, capsys):
+    (tmp_path / "file").touch()
+
+    assert main(["clean", "--runs", named]) == 2
+    assert re.search(rf"--runs.*needs a folder that exists, got '{named}'", capsys.readouterr().err)

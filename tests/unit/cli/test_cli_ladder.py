@@ -154,8 +154,8 @@ def test_the_table_s_matrix_has_a_row_and_a_column_for_every_player():
         (["--games", "7"], "needs an even number above 0"),
         (["--games", "0"], "needs an even number above 0"),
         (["--snapshots", "0"], "above 0"),
-        (["--seed", "-1"], "--seed must be at least 0"),
-        (["--out", "ladder.png"], "does not end in .svg"),
+        (["--seed", "-1"], "--seed: needs a whole number, at least 0"),
+        (["--out", "ladder.png"], "does not end in .html"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_is_played(capsys, argv, said):

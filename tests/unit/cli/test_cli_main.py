@@ -50,7 +50,7 @@ print("\\n".join({name.split(".")[0] for name in sys.modules}), file=sys.stderr)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
 
     answer = done.stderr.splitlines()
-    assert f"{[2] + [0] * (1 + len(VERBS))}" in answer, done.stderr
+    assert f"{[0] * (2 + len(VERBS))}" in answer, done.stderr
     assert HEAVY.isdisjoint(answer)
 
 
@@ -96,7 +96,6 @@ def test_python_dash_m_is_the_same_command():
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "no verb"),
         (["trian"], "did you mean 'train'?"),
         (["zzz"], "allowed: train"),
         (["list", "--jsn"], "did you mean --json?"),
@@ -156,6 +155,29 @@ def test_an_interrupt_during_a_verbs_import_is_exit_code_130(monkeypatch, tmp_pa
 
     assert main(["fake"]) == 130
     assert capsys.readouterr().err == "rookery: interrupted\n"
+
+
+def test_an_interrupt_in_code_made_from_a_text_is_exit_code_130_too(tmp_path):
+    """`python -m rookery` would end itself with SIGINT at its exit."""
+    script = """
+import sys
+from types import SimpleNamespace
+from rookery import plugins
+from rookery.cli import main as cli
+
+def interrupted(args):
+    exec("raise KeyboardInterrupt")
+
+made = SimpleNamespace(add_arguments=lambda parser: None, run=interrupted, __doc__="")
+plugins.load_module = lambda name: made
+sys.argv = ["rookery", "train"]
+sys.exit(cli.main())
+"""
+    (tmp_path / "interrupted.py").write_text(script)
+    command = [sys.executable, "-m", "interrupted"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stderr) == (130, "rookery: interrupted\n")
 
 
 def test_a_verbs_answer_is_the_exit_code(verb):
@@ -233,7 +255,7 @@ def test_a_terminal_that_is_not_utf8_shows_escapes():
 
 def test_list_shows_every_scenario_and_algorithm(capsys):
     from rookery.config.algorithms import known
-    from rookery.config.load import scenarios
+    from rookery.config.load import load, scenarios
 
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
@@ -241,7 +263,7 @@ def test_list_shows_every_scenario_and_algorithm(capsys):
     answer = json.loads(capsys.readouterr().out)
 
     assert [name for name in [*scenarios(), *known()] if f"  {name}  " not in shown] == []
-    assert answer["scenarios"] == {name: it.about for name, it in scenarios().items()}
+    assert answer["scenarios"] == {name: load(name).about for name in scenarios()}
     assert answer["algorithms"] == {name: entry.about for name, entry in known().items()}
 
 
@@ -286,16 +308,34 @@ def _with_extra():
 
 
 @pytest.mark.parametrize(
-    "argv",
+    ("argv", "said"),
     [
-        ["timeline", "run", "--out="],
-        ["timeline", "run", "--trace="],
-        ["timeline", "run", "--flow="],
-        ["compare", "run", "--html="],
-        ["clean", "--runs="],
+        (["timeline", "run", "--out="], "got an empty one"),
+        (["timeline", "run", "--trace="], "got an empty one"),
+        (["timeline", "run", "--flow="], "got an empty one"),
+        (["compare", "run", "--html="], "got an empty one"),
+        (["report", "run", "--out="], "got an empty one"),
+        (["clean", "--runs="], "needs a folder that exists, got ''"),
     ],
 )
-def test_an_empty_path_is_refused_and_not_taken_for_the_current_folder(argv, capsys):
+def test_an_empty_path_is_refused_and_not_taken_for_the_current_folder(argv, said, capsys):
     assert main(argv) == 2
 
-    assert "needs the name of a file or folder, got an empty one" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [[], ["help"]])
+def test_the_command_alone_prints_the_help_with_three_commands_to_start_with(argv, capsys):
+    assert main(argv) == 0
+
+    shown = capsys.readouterr().out
+    start = shown.partition("to start with:\n")[2].split("\n\n")[0].splitlines()
+    assert len(start) == 3
+    assert all(line.startswith("  rookery ") for line in start)
+
+
+def test_help_of_a_verb_is_its_help(capsys):
+    assert main(["help", "train"]) == 0
+    by_help = capsys.readouterr().out
+    assert main(["train", "--help"]) == 0
+    assert capsys.readouterr().out == by_help

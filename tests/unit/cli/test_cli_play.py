@@ -141,7 +141,7 @@ def test_a_drawn_seat_depends_on_the_seed_alone(at_table, capsys):
         (["--against", "nobody"], "needs best, latest, random, scripted, or v and a version"),
         (["--against", "v-3"], "or v and a version"),
         (["--seat", "third"], "first"),
-        (["--seed", "-1"], "--seed must be at least 0"),
+        (["--seed", "-1"], "--seed: needs a whole number, at least 0"),
     ],
 )
 def test_a_wrong_request_is_refused(capsys, argv, said):

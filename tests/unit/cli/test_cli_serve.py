@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.cli import join, serve
 from rookery.cli.main import main
+from rookery.cli.server import join, serve
 from rookery.config.load import load, scenarios
 from rookery.errors import ConfigError, LostError, RefusedError
 from rookery.server.advertised_settings import (
@@ -21,23 +21,23 @@ from rookery.server.advertised_settings import (
     Sharing,
     config_of,
     portable,
+    refuse_settings,
     settings_of,
 )
-from rookery.server.allowed_settings import refuse_settings
+from rookery.server.federated import FederatedParameterServer
 from rookery.server.http.client_keys import Keys
+from rookery.server.http.limits import Limits
 from rookery.server.parameter_server import ParameterServer, Receipt
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.run_server import (
     Plan,
-    Served,
     ServedPolicy,
     Watch,
-    _ledger,
     _notice,
     pardon,
     refuse,
 )
-from rookery.server.serve_report import reachable
+from rookery.server.serve_report import reachable, welcome
 from rookery.terminal.arguments import Parser, parse
 
 SELFPLAY = ("--set", "selfplay.opponents={past: 1.0}")
@@ -52,6 +52,10 @@ PROMISE = {
 }
 BUDGET = [word for pair in PROMISE.items() for word in pair]
 CORRIDOR = portable(load("corridor"))
+
+
+def read_key(path: Path) -> str:
+    return join.read_key(path, "--key-file", cure="")
 
 
 def planned(*argv: str) -> Plan:
@@ -72,10 +76,14 @@ def changed(section: str, change: dict[str, Any]) -> Notice:
 
 
 class TestPlan:
+    def test_a_token_file_that_cannot_be_read_is_named_by_its_flag(self):
+        with pytest.raises(ConfigError, match="--status-token-file nowhere"):
+            planned("--scenario", "corridor", "--status-token-file", "nowhere")
+
     def test_flags_become_a_plan(self):
         flags = {"--bind": "0.0.0.0:0", "--mode": "federated", "--aggregation": "median"}
         flags |= {"--quorum": "3", "--deadline": "5", "--rounds": "7", "--seed": "3"}
-        flags |= {"--max-norm": "2.5", "--memory": "2"}
+        flags |= {"--max-norm": "2.5", "--memory": "2", "--client-ca": "ca.pem"}
         words = [word for pair in flags.items() for word in pair]
 
         plan = planned("--scenario", "corridor", *words)
@@ -84,10 +92,40 @@ class TestPlan:
         assert (plan.sharing, plan.aggregation) == (Sharing.FEDERATED, "median")
         assert (plan.quorum, plan.deadline_s, plan.until) == (3, 5.0, 7)
         assert plan.config.run.seed == 3
-        assert (plan.max_norm, plan.memory_bytes) == (2.5, 2 << 30)
+        assert (plan.max_norm, plan.limits.memory_bytes) == (2.5, 2 << 30)
         assert plan.run_dir == Path("runs/corridor-server")
-        assert plan.keys_file == Path("runs/corridor-server/keys.json")
+        assert (plan.client_ca, plan.known_keys) == (Path("ca.pem"), None)
+        own = planned("--scenario", "corridor").known_keys
+        assert own == Path("runs/corridor-server/keys.json")
         assert (plan.round_s, planned("--scenario", "corridor").round_s) == (5.0, 30.0)
+
+    def test_with_a_client_ca_keys_are_asked_for_only_if_they_are_named(self):
+        flags = ("--scenario", "corridor", "--client-ca", "ca.pem")
+
+        assert planned(*flags).known_keys is None
+        assert planned(*flags, "--keys", "k.json").known_keys == Path("k.json")
+
+    def test_every_limit_has_its_flag(self):
+        flags = ("--limit", "rate=20.5", "--limit", "connections=9", "--memory", "0.5")
+
+        assert planned("--scenario", "corridor", *flags).limits == Limits(
+            rate=20.5, connections=9, memory_bytes=1 << 29
+        )
+
+    @pytest.mark.parametrize(
+        ("limit", "why"),
+        [
+            ("rats=3", "did you mean 'rate'"),
+            ("rate", "no number; write rate=1.0"),
+            ("burst=many", "no number; write burst=1"),
+            ("rate=-1", r"rate=-1.0; .*\(--limit\)"),
+        ],
+    )
+    def test_a_limit_that_is_none_is_refused_with_its_flag(self, limit, why):
+        with pytest.raises(ConfigError, match=why) as refused:
+            planned("--scenario", "corridor", "--limit", limit)
+
+        assert "--limit" in str(refused.value)
 
     @pytest.mark.parametrize("bind", ["localhost", ":80", "a:", "a:x", "a:70000", ""])
     def test_an_address_that_is_none_is_refused(self, bind):
@@ -109,7 +147,7 @@ class TestPlan:
 
     def test_a_promise_about_gradients_is_refused(self):
         with pytest.raises(ConfigError, match="say --mode federated"):
-            _ledger(planned("--scenario", "corridor", *BUDGET))
+            refuse(planned("--scenario", "corridor", *BUDGET))
 
     @pytest.mark.parametrize(
         ("flags", "why"),
@@ -123,13 +161,21 @@ class TestPlan:
         with pytest.raises(ConfigError, match=why):
             refuse(planned("--scenario", "corridor", *flags))
 
+    def test_too_few_clients_for_a_robust_rule_are_refused_with_the_flags(self, tmp_path, capsys):
+        flags = ("--aggregation", "krum", "--quorum", "2", "--run-dir", str(tmp_path))
+        assert main(["serve", "--scenario", "corridor", "--bind", "localhost:0", *flags]) == 2
+
+        said = capsys.readouterr().err
+        assert all(flag in said for flag in ("--byzantine", "--quorum", "--aggregation"))
+
     def test_fedprox_is_told_to_clients(self):
         flags = ("--mode", "federated", "--server-rule", "fedprox", "--mu", "0.3")
         plan = planned("--scenario", "corridor", *flags)
 
         refuse(plan)
         assert (plan.server_rule, plan.mu) == ("fedprox", 0.3)
-        assert _notice(plan, CORRIDOR, 0.3).mu == 0.3
+        server = FederatedParameterServer({"w": np.zeros(3)}, server_rule="fedprox", mu=0.3)
+        assert _notice(plan, CORRIDOR, server).mu == 0.3
 
     @pytest.mark.parametrize(
         ("argv", "why"),
@@ -145,10 +191,10 @@ class TestPlan:
         assert why in capsys.readouterr().err
 
     def test_every_mode_of_sharing_has_its_server_and_its_client(self):
-        from rookery.server.run_client import PUPILS
+        from rookery.server.run_client import LEARNERS
         from rookery.server.run_server import SERVERS
 
-        assert set(SERVERS) == set(PUPILS) == set(Sharing)
+        assert set(SERVERS) == set(LEARNERS) == set(Sharing)
 
     def test_other_hosts_are_told_a_name_and_not_all_addresses(self):
         assert "0.0.0.0" not in reachable("https://0.0.0.0:80")
@@ -156,58 +202,114 @@ class TestPlan:
 
 
 class TestKeys:
-    def add(self, folder: Path, *more: str) -> int:
-        argv = ["serve", "--scenario", "corridor", "--run-dir", str(folder), *more]
-        return main([*argv, "--add-client", "alice"])
+    def keys(self, action: str, folder: Path, *more: str) -> int:
+        names = () if action == "list" else ("alice",)
+        return main(["serve", "keys", action, *names, "--run-dir", str(folder), *more])
 
     def test_a_new_client_gets_a_key_file_that_only_its_owner_can_read(self, tmp_path, capsys):
-        assert self.add(tmp_path, "--bind", "localhost:99") == 0
+        assert self.keys("add", tmp_path) == 0
 
         said = capsys.readouterr().out
-        key = join.read_key(tmp_path / "alice.key")
-        assert f"rookery join http://localhost:99 --client alice --key-file {tmp_path}" in said
+        key = read_key(tmp_path / "alice.key")
+        assert f"rookery join URL --client alice --key-file {tmp_path}" in said
+        assert "URL is what `rookery serve` prints" in said
         assert key not in said
         assert Keys(tmp_path / "keys.json").get("alice") == key
         modes = {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
         assert modes == {0o600}
 
-    def test_a_client_that_exists_keeps_its_key(self, tmp_path, capsys):
-        self.add(tmp_path)
-        before = join.read_key(tmp_path / "alice.key")
+    def test_the_printed_address_is_that_of_the_server_which_was_started_there(
+        self, tmp_path, capsys
+    ):
+        server = ParameterServer({"w": np.zeros(3)})
+        flags = ("--scenario", "corridor", "--run-dir", str(tmp_path), "--tls-cert", "c.pem")
+        welcome(planned(*flags), "https://trainer.example:99", server)
 
-        assert self.add(tmp_path) == 2
+        self.keys("add", tmp_path)
+
+        line = "rookery join https://trainer.example:99 --client alice --key-file"
+        said = capsys.readouterr()
+        assert line in said.out
+        assert "no client has a key yet: rookery serve keys add NAME --run-dir" in said.err
+        welcome(planned(*flags), "https://trainer.example:99", server)
+        assert line in capsys.readouterr().err
+
+    def test_with_certificates_the_printed_line_has_no_key(self, tmp_path, capsys):
+        server = ParameterServer({"w": np.zeros(3)})
+        flags = ("--scenario", "corridor", "--run-dir", str(tmp_path), "--client-ca", "ca.pem")
+        welcome(planned(*flags), "https://trainer.example:99", server)
+
+        said = capsys.readouterr().err
+        assert "--client NAME --tls-cert CERTIFICATE --tls-key PRIVATE_KEY" in said
+        assert "--key-file" not in said
+
+    def test_a_client_that_exists_keeps_its_key(self, tmp_path, capsys):
+        self.keys("add", tmp_path)
+        before = read_key(tmp_path / "alice.key")
+
+        assert self.keys("add", tmp_path) == 2
 
         assert "--rotate" in capsys.readouterr().err
-        assert join.read_key(tmp_path / "alice.key") == before
+        assert read_key(tmp_path / "alice.key") == before
         assert Keys(tmp_path / "keys.json").get("alice") == before
 
-    def test_with_rotate_the_key_before_is_void(self, tmp_path):
-        self.add(tmp_path)
-        before = join.read_key(tmp_path / "alice.key")
-        assert self.add(tmp_path, "--rotate") == 0
+    @pytest.mark.parametrize("words", [("rotate",), ("add", "--rotate")])
+    def test_with_rotate_the_key_before_is_void(self, tmp_path, words):
+        self.keys("add", tmp_path)
+        before = read_key(tmp_path / "alice.key")
+        assert self.keys(words[0], tmp_path, *words[1:]) == 0
 
-        assert join.read_key(tmp_path / "alice.key") != before
-        assert Keys(tmp_path / "keys.json").get("alice") == join.read_key(tmp_path / "alice.key")
+        assert read_key(tmp_path / "alice.key") != before
+        assert Keys(tmp_path / "keys.json").get("alice") == read_key(tmp_path / "alice.key")
 
-    def test_rotate_is_for_clients_that_exist(self, tmp_path, capsys):
-        assert self.add(tmp_path, "--rotate") == 2
-        assert "leave --rotate out" in capsys.readouterr().err
-        assert main(["serve", "--scenario", "corridor", "--rotate"]) == 2
-        assert "--add-client" in capsys.readouterr().err
+    @pytest.mark.parametrize("words", [("rotate",), ("add", "--rotate"), ("revoke",)])
+    def test_a_key_that_is_not_there_is_named(self, tmp_path, words, capsys):
+        assert self.keys(words[0], tmp_path, *words[1:]) == 2
+        assert "there is no key of 'alice'" in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_revoked_client_is_listed_no_more_and_its_key_file_is_gone(self, tmp_path, capsys):
+        self.keys("add", tmp_path)
+        capsys.readouterr()
+        assert self.keys("list", tmp_path) == 0
+        assert capsys.readouterr().out == "alice\n"
+
+        assert self.keys("revoke", tmp_path) == 0
+
+        assert not (tmp_path / "alice.key").exists()
+        capsys.readouterr()
+        assert self.keys("list", tmp_path, "--json") == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer == {"clients": [], "keys": str(tmp_path / "keys.json")}
 
     def test_the_answer_can_be_read_by_programs(self, tmp_path, capsys):
-        self.add(tmp_path, "--json", "--tls-cert", "c.pem")
+        self.keys("add", tmp_path, "--json")
 
         answer = json.loads(capsys.readouterr().out)
         assert answer["key_file"] == str(tmp_path / "alice.key")
-        assert answer["join"].startswith("rookery join https://")
-        assert answer["join"].endswith(" --ca c.pem")
+        assert answer["join"].startswith("rookery join URL --client alice")
 
-    @pytest.mark.parametrize("name", ["../alice", "a/b", "", "-x"])
+    def test_the_server_that_is_meant_must_be_said(self, capsys):
+        assert main(["serve", "keys", "list"]) == 2
+        assert "give --scenario, --run-dir or --keys" in capsys.readouterr().err
+        assert main(["serve", "keys"]) == 2
+        assert "ACTION" in capsys.readouterr().err
+
+    def test_its_flags_may_stand_before_or_after(self, tmp_path, capsys):
+        self.keys("add", tmp_path)
+        capsys.readouterr()
+
+        assert main(["serve", "--keys", str(tmp_path / "keys.json"), "keys", "list"]) == 0
+        assert capsys.readouterr().out == "alice\n"
+
+    def test_without_a_folder_it_is_that_of_the_scenario(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert main(["serve", "keys", "add", "alice", "--scenario", "corridor"]) == 0
+        assert (tmp_path / "runs" / "corridor-server" / "alice.key").exists()
+
+    @pytest.mark.parametrize("name", ["../alice", "a/b", "-x"])
     def test_a_name_is_no_path(self, tmp_path, name):
-        argv = ["serve", "--scenario", "corridor", "--run-dir", str(tmp_path)]
-        if name:
-            assert main([*argv, f"--add-client={name}"]) == 2
+        assert main(["serve", "keys", "add", "--run-dir", str(tmp_path), "--", name]) == 2
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
@@ -225,8 +327,10 @@ class TestKeys:
             path.write_text(text)
             path.chmod(mode)
 
-        with pytest.raises(ConfigError, match=why):
-            join.read_key(path)
+        with pytest.raises(ConfigError, match=why) as refused:
+            read_key(path)
+
+        assert "--key-file" in str(refused.value)
 
 
 class TestNotice:
@@ -256,7 +360,7 @@ class TestNotice:
             ("net", {"kwargs": {"file": "weights.pt"}}),
             ("learner", {"optimizer_kwargs": {"hook": "os:system"}}),
             ("algo", {"gamma": "/etc/passwd"}),
-            ("algo", {"name": "rookery.components.custom_policy:Guest"}),
+            ("algo", {"name": "rookery.components.custom_policy:UserPolicy"}),
             ("net", {"custom": "rookery.engines.child_process:main"}),
         ],
     )
@@ -304,7 +408,7 @@ class TestNotice:
     @pytest.mark.parametrize("section", ["env", "algo", "net", "replay", "actor", "learner"])
     @pytest.mark.parametrize("value", [None, [], 3])
     def test_a_section_that_is_none_is_refused(self, section, value):
-        with pytest.raises(RefusedError, match="are none"):
+        with pytest.raises(RefusedError, match="that are none"):
             config_of(replace(notice(), settings={**settings_of(CORRIDOR), section: value}))
 
     def test_a_server_is_never_asked_for_more_than_a_packaged_scenario_by_itself(self):
@@ -337,49 +441,55 @@ class TestNotice:
 
 
 class TestServed:
-    def served(self, until: int | None = None, ledger: Ledger | None = None) -> Served:
+    def server(self, until: int | None = None, ledger: Ledger | None = None) -> ParameterServer:
         start = {"w": np.zeros(3, np.float32)}
         server = ParameterServer(start, update_frequency=1, staleness="keep")
+        if ledger is not None:
+            server = FederatedParameterServer(start, differential_privacy=True, ledger=ledger)
         server.register_worker("a")
-        return Served(server, notice(until=until), ledger)
+        server.last_version = until
+        return server
 
-    def push(self, served: Served) -> None:
-        served.push_gradients("a", {"w": np.ones(3, np.float32)})
+    def push(self, server: ParameterServer) -> None:
+        server.push_gradients("a", {"w": np.ones(3, np.float32)})
 
-    def test_statistics_say_what_is_trained(self):
-        stats = self.served().get_server_stats()
+    def test_clients_are_told_what_is_trained_and_whether_it_is_over(self):
+        plan = planned("--scenario", "corridor", "--rounds", "7")
+        server = self.server()
 
-        assert Notice.heard(stats) == notice()
-        assert stats["over"] == ""
+        told = json.loads(json.dumps(_notice(plan, CORRIDOR, server).told()))
+
+        assert Notice.heard({KEY: told}) == notice(round_steps=plan.round_steps, until=7)
+        assert server.get_client_stats()["over"] == ""
 
     def test_at_its_last_version_nothing_is_taken_any_more(self):
-        served = self.served(until=2)
-        self.push(served)
-        assert served.over is None
-        self.push(served)
+        server = self.server(until=2)
+        self.push(server)
+        assert server.over is None
+        self.push(server)
 
-        assert served.over == "limit"
+        assert server.over == server.get_server_stats()["over"] == "limit"
         with pytest.raises(RefusedError) as refused:
-            self.push(served)
+            self.push(server)
         assert refused.value.code == "over"
-        assert served.version == 2
+        assert server.version == 2
 
     def test_a_client_that_repeats_its_last_update_is_told_that_it_was_accepted(self):
-        served, last = self.served(until=1), {"w": np.ones(3, np.float32)}
-        served.push_gradients("a", last, push_id="a-1")
+        server, last = self.server(until=1), {"w": np.ones(3, np.float32)}
+        server.push_gradients("a", last, push_id="a-1")
 
-        again = served.push_gradients("a", last, push_id="a-1")
+        again = server.push_gradients("a", last, push_id="a-1")
 
         assert again == Receipt(True, "duplicate", 1)
-        assert served.version == 1
+        assert server.version == 1
 
     def test_however_many_push_at_once(self):
-        served, refused = self.served(until=20), []
+        server, refused = self.server(until=20), []
 
         def work() -> None:
             try:
                 for _ in range(20):
-                    self.push(served)
+                    self.push(server)
             except RefusedError as refusal:
                 refused.append(refusal.code)
 
@@ -388,7 +498,7 @@ class TestServed:
             thread.start()
         for thread in threads:
             thread.join()
-        assert served.version == 20
+        assert server.version == 20
         assert set(refused) == {"over"}
 
     def test_a_client_that_sent_nan_is_believed_again_once_the_operator_says_so(
@@ -404,11 +514,11 @@ class TestServed:
         server.close()
         server = started()
         with pytest.raises(RefusedError, match="--pardon a"):
-            self.push(Served(server, notice(), None))  # it outlasts a restart
+            self.push(server)  # it outlasts a restart
 
         pardon(server, planned("--scenario", "corridor", "--pardon=a", "--pardon=b").pardoned)
 
-        self.push(Served(server, notice(), None))
+        self.push(server)
         assert capsys.readouterr().err.splitlines() == [
             "rookery: a is pardoned",
             "rookery: b is not in quarantine",
@@ -418,25 +528,25 @@ class TestServed:
         pytest.importorskip("dp_accounting")
         ledger = Ledger(1.0, 1e-3, noise_multiplier=0.5, sample_rate=1.0, clients=9)
 
-        assert self.served(ledger=ledger).over == "budget"
+        assert self.server(ledger=ledger).over == "budget"
 
     def test_a_service_that_ended_by_itself_ends_the_command(self):
         absent: Any = SimpleNamespace(reason=None, complaints=list)
-        watch = Watch(notice, self.served(), absent, absent, absent, alive=lambda: False)
+        watch = Watch(absent, self.server(), absent, absent, absent, alive=lambda: False)
 
         with pytest.raises(LostError, match="the same command goes on"):
             watch.until_over()
 
     def test_a_policy_is_saved_with_the_parameters_that_are_served(self):
         policy = ServedPolicy(CORRIDOR)
-        parameters = policy.parameters()
+        parameters = policy.learner.parameters()
         other = {name: array + 1 for name, array in parameters.items()}
         server = ParameterServer(other)
 
         content = policy.content(server.get_parameters())
 
         assert content.version == 0
-        assert {n: a.tolist() for n, a in policy.parameters().items()} == {
+        assert {n: a.tolist() for n, a in policy.learner.parameters().items()} == {
             n: a.tolist() for n, a in other.items()
         }
         assert any(

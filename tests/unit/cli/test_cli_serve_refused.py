@@ -43,8 +43,7 @@ def test_nothing_is_left_of_a_server_that_never_was(flags, tmp_path):
 
 
 def test_a_folder_that_was_there_stays_and_so_do_keys(tmp_path):
-    argv = ["serve", "--scenario", "corridor", "--run-dir", str(tmp_path), "--add-client", "alice"]
-    assert main(argv) == 0
+    assert main(["serve", "keys", "add", "alice", "--run-dir", str(tmp_path)]) == 0
     before = there(tmp_path)
 
     assert refused(tmp_path, *ELSEWHERE)
@@ -61,7 +60,7 @@ def test_what_an_earlier_server_left_is_not_cleared_away(kept, tmp_path):
         from rookery.server.advertised_settings import portable
         from rookery.server.run_server import ServedPolicy
 
-        arrays = ServedPolicy(portable(load("corridor"))).parameters()
+        arrays = ServedPolicy(portable(load("corridor"))).learner.parameters()
         settings = {"optimizer": "adam", "checkpoint_path": tmp_path / STORE}
         ParameterServer(arrays, **settings).close()
     else:

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from rookery.report.console.runs_table import (
     line,
     table,
 )
-from rookery.report.trackers.follow import Follower
+from rookery.report.trackers.jsonl import Follower
 from rookery.runtime import machine
 from rookery.sharing.launcher import Job, tail
 from rookery.terminal.arguments import Parser, parse
@@ -36,7 +37,7 @@ def read(*argv: str):
 
 
 def planned(*argv: str) -> list[Job]:
-    return share.plan(read(*argv), Path("runs/x"), Path("pool"))[0]
+    return [job for job, _ in share.plan(read(*argv), Path("runs/x"), Path("pool"))]
 
 
 def settings(job: Job) -> dict[str, str]:
@@ -46,19 +47,19 @@ def settings(job: Job) -> dict[str, str]:
 
 
 def test_a_scenario_is_run_four_times_with_seeds_from_42():
-    jobs = planned("--scenario", "sac")
+    jobs = planned("--scenario", "sb3-sac")
 
     assert [job.seed for job in jobs] == [42, 43, 44, 45]
-    assert [job.run_dir for job in jobs] == [Path(f"runs/x/sac-seed{s}") for s in range(42, 46)]
+    assert [job.run_dir for job in jobs] == [Path(f"runs/x/sb3-sac-seed{s}") for s in range(42, 46)]
     for job in jobs:
         assert job.command[:3] == (sys.executable, "-m", "rookery.cli.tied_command")
-        assert job.command[3:7] == ("train", "sac", "--seed", str(job.seed))
+        assert job.command[3:7] == ("train", "sb3-sac", "--seed", str(job.seed))
         assert settings(job) == {"sharing.pool": "pool"}
         assert job.shares
 
 
 def test_the_flags_of_the_launcher_become_settings_of_the_runs():
-    argv = "--scenario sac --n-parallel 1 --strategy weighted --cross-sample-ratio 0.3"
+    argv = "--scenario sb3-sac --n-parallel 1 --strategy weighted --cross-sample-ratio 0.3"
     (job,) = planned(*argv.split(), "--buffer-size", "9000", "--wandb", "--base-seed", "7")
 
     assert job.seed == 7
@@ -72,7 +73,7 @@ def test_the_flags_of_the_launcher_become_settings_of_the_runs():
 
 
 def test_hyphens_and_underscores_are_both_accepted():
-    hyphens = "--scenario sac --n-parallel 2 --cross-sample-ratio 0.5 --base-seed 3 --no-wandb"
+    hyphens = "--scenario cartpole --n-parallel 2 --cross-sample-ratio 0.5 --base-seed 3 --no-wandb"
     underscores = re.sub(r"(?<=\w)-", "_", hyphens)
 
     assert "--n_parallel 2 --cross_sample_ratio" in underscores
@@ -109,16 +110,16 @@ def test_a_league_of_different_networks_is_refused(tmp_path):
 
 
 def test_scenarios_are_run_once_each_or_n_times_each():
-    once = planned("--scenarios", "sac", "td3")
-    twice = planned("--scenarios", "sac", "td3", "--n-parallel", "2")
+    once = planned("--scenarios", "sb3-sac", "sb3-td3")
+    twice = planned("--scenarios", "sb3-sac", "sb3-td3", "--n-parallel", "2")
 
-    assert [(job.scenario, job.seed) for job in once] == [("sac", 42), ("td3", 43)]
-    assert [job.scenario for job in twice] == ["sac", "sac", "td3", "td3"]
+    assert [(job.scenario, job.seed) for job in once] == [("sb3-sac", 42), ("sb3-td3", 43)]
+    assert [job.scenario for job in twice] == ["sb3-sac", "sb3-sac", "sb3-td3", "sb3-td3"]
     assert [job.seed for job in twice] == [42, 43, 44, 45]
 
 
 def test_gpus_go_round():
-    jobs = planned("--scenario", "sac", "--n-parallel", "5", "--gpus", "0", "1")
+    jobs = planned("--scenario", "sb3-sac", "--n-parallel", "5", "--gpus", "0", "1")
 
     assert [job.gpu for job in jobs] == [0, 1, 0, 1, 0]
     assert [settings(job)["learner.device"] for job in jobs][:2] == ["cuda:0", "cuda:1"]
@@ -127,13 +128,13 @@ def test_gpus_go_round():
 def test_without_sb3_nothing_is_started(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    assert main(["share", "--scenario", "sac", "--run-dir", str(tmp_path / "s")]) == 2
+    assert main(["share", "--scenario", "sb3-sac", "--run-dir", str(tmp_path / "s")]) == 2
     assert "pip install 'rookery[sb3]'" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
 
 
 def test_extra_args_are_the_rest_of_the_line_and_go_to_every_run():
-    argv = "--scenario sac --n-parallel 2 --extra_args --tag baseline_local --env-steps 700"
+    argv = "--scenario sb3-sac --n-parallel 2 --extra_args --tag baseline_local --env-steps 700"
 
     for job in planned(*argv.split()):
         assert job.command[-4:] == ("--tag", "baseline_local", "--env-steps", "700")
@@ -141,19 +142,19 @@ def test_extra_args_are_the_rest_of_the_line_and_go_to_every_run():
 
 
 def test_alone_means_without_a_pool():
-    for job in planned("--scenario", "sac", "--strategy", "local_only"):
+    for job in planned("--scenario", "sb3-sac", "--strategy", "local_only"):
         assert not job.shares
         assert "sharing.pool" not in settings(job)
 
 
 def test_an_on_policy_scenario_runs_beside_the_others_and_that_is_said(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 64)
-    args = read("--scenarios", "sac", "td3", "ppo")
-    jobs, configs = share.plan(args, Path("x"), Path("pool"))
+    args = read("--scenarios", "sb3-sac", "sb3-td3", "sb3-ppo")
+    plan = share.plan(args, Path("x"), Path("pool"))
 
-    assert [job.shares for job in jobs] == [True, True, False]
-    (said,) = share.warnings(jobs, configs)
-    assert "ppo-seed44: PPO is on-policy" in said
+    assert [job.shares for job, _ in plan] == [True, True, False]
+    (said,) = share.warnings(plan)
+    assert "sb3-ppo-seed44: SB3 PPO is on-policy" in said
     assert "baseline" in said
 
 
@@ -161,11 +162,11 @@ def test_an_on_policy_scenario_runs_beside_the_others_and_that_is_said(monkeypat
 def test_our_own_algorithms_that_cannot_share_run_as_baselines(name, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 64)
     args = read("--scenarios", "cartpole", "cartpole", f"{name}-cartpole")
-    jobs, configs = share.plan(args, Path("x"), Path("pool"))
+    plan = share.plan(args, Path("x"), Path("pool"))
 
-    assert [job.shares for job in jobs] == [True, True, False]
-    assert "sharing.pool" not in settings(jobs[2])
-    (said,) = share.warnings(jobs, configs)
+    assert [job.shares for job, _ in plan] == [True, True, False]
+    assert "sharing.pool" not in settings(plan[2][0])
+    (said,) = share.warnings(plan)
     kind = "needs rows of its own policy" if name == "impala" else "is on-policy"
     assert said.startswith(f"{name}-cartpole-seed44: {name} {kind} and cannot learn from")
     assert said.endswith("it runs as a baseline and shares nothing")
@@ -174,27 +175,33 @@ def test_our_own_algorithms_that_cannot_share_run_as_baselines(name, monkeypatch
 def test_a_baseline_on_another_task_is_said_to_be_one(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 64)
     args = read("--scenarios", "cartpole", "acrobot", "ppo-cartpole", "--strategy", "local_only")
-    (*_, job), (*_, config) = share.plan(args, Path("x"), Path("pool"))
-    mixed = share.plan(read("--scenarios", "sac", "td3", "ppo-cartpole"), Path("x"), Path("pool"))
+    *_, alone = share.plan(args, Path("x"), Path("pool"))
+    mixed = share.plan(
+        read("--scenarios", "sb3-sac", "sb3-td3", "ppo-cartpole"), Path("x"), Path("pool")
+    )
 
-    assert "its task" not in next(share.warnings([job], [config]))
-    (said,) = share.warnings(*mixed)
+    assert "its task" not in next(share.warnings([alone]))
+    (said,) = share.warnings(mixed)
     assert "its task is CartPole-v1, and that of the others Pendulum-v1" in said
 
 
 @pytest.mark.parametrize(
     ("argv", "cores", "said"),
     [
-        ("--scenario sac", 2, "4 runs share 2 CPUs"),
-        ("--scenario sac --n-parallel 1", 2, "no run to learn from"),
-        ("--scenario sac --extra-args --episodes 20", 8, "these runs have at most 20 episodes"),
-        ("--scenario sac --extra-args --env-steps 90", 8, "these runs have at most 90 episodes"),
+        ("--scenario sb3-sac", 2, "4 runs share 2 CPUs"),
+        ("--scenario sb3-sac --n-parallel 1", 2, "no run to learn from"),
+        ("--scenario sb3-sac --extra-args --episodes 20", 8, "these runs have at most 20 episodes"),
+        (
+            "--scenario sb3-sac --extra-args --env-steps 90",
+            8,
+            "these runs have at most 90 episodes",
+        ),
     ],
 )
 def test_what_is_of_little_use_is_said_before_it_is_done(argv, cores, said, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: cores)
 
-    (warning,) = share.warnings(*share.plan(read(*argv.split()), Path("x"), Path("pool")))
+    (warning,) = share.warnings(share.plan(read(*argv.split()), Path("x"), Path("pool")))
 
     assert said in warning
 
@@ -203,25 +210,25 @@ def test_what_is_of_little_use_is_said_before_it_is_done(argv, cores, said, monk
     ("argv", "said"),
     [
         ("", "nothing to train was named"),
-        ("--scenario sac --scenarios td3", "not allowed with"),
+        ("--scenario sb3-sac --scenarios sb3-td3", "not allowed with"),
         ("--scenario sacc", "did you mean 'sac'"),
-        ("--scenario sac --n-parallel 0", "whole number above 0"),
-        ("--scenario sac --base-seed -1", "at least 0"),
-        ("--scenario sac --strategy selfish", "sharing.strategy must be one of"),
-        ("--scenario sac --cross-sample-ratio 1.5", "sharing.cross_sample_ratio"),
-        ("--scenario sac --n-paralel 3", "did you mean --n-parallel"),
-        ("--scenarios sac dqn", "need the same environment, got Pendulum-v1"),
+        ("--scenario sb3-sac --n-parallel 0", "whole number above 0"),
+        ("--scenario sb3-sac --base-seed -1", "at least 0"),
+        ("--scenario sb3-sac --strategy selfish", "sharing.strategy must be one of"),
+        ("--scenario sb3-sac --cross-sample-ratio 1.5", "sharing.cross_sample_ratio"),
+        ("--scenario sb3-sac --n-paralel 3", "did you mean --n-parallel"),
+        ("--scenarios sb3-sac sb3-dqn", "need the same environment, got Pendulum-v1"),
         ("--scenario cartpole --set replay.storage=disk", "replay.storage"),
-        ("--scenario sac --cross-sample-ratio nan", "sharing.cross_sample_ratio"),
-        ("--scenario sac --cross-sample-ratio inf", "sharing.cross_sample_ratio"),
-        ("--scenario sac --buffer-size 0", "whole number above 0"),
-        ("--scenario sac --n-parallel 1e9", "at most 1000 are allowed"),
+        ("--scenario sb3-sac --cross-sample-ratio nan", "sharing.cross_sample_ratio"),
+        ("--scenario sb3-sac --cross-sample-ratio inf", "sharing.cross_sample_ratio"),
+        ("--scenario sb3-sac --buffer-size 0", "whole number above 0"),
+        ("--scenario sb3-sac --n-parallel 1e9", "at most 1000 are allowed"),
         ("--scenario=", "the name of a scenario is empty"),
-        ("--scenario sac --extra-args --seed 3", "use --base-seed"),
-        ("--scenario sac --extra-args --run-dir=a", "use --run-dir in front"),
-        ("--scenario sac --run-dir=", "needs the name of a folder"),
-        ("--scenario sac --extra-args --tagg a", "did you mean --tag"),
-        ("--scenario sac --gpus 99", "--gpus has 99, but this machine has"),
+        ("--scenario sb3-sac --extra-args --seed 3", "use --base-seed"),
+        ("--scenario sb3-sac --extra-args --run-dir=a", "use --run-dir in front"),
+        ("--scenario sb3-sac --run-dir=", "needs the name of a folder"),
+        ("--scenario sb3-sac --extra-args --tagg a", "did you mean --tag"),
+        ("--scenario sb3-sac --gpus 99", "--gpus has 99, but this machine has"),
     ],
 )
 def test_wrong_requests_start_nothing(argv, said, capsys, tmp_path, monkeypatch):
@@ -234,11 +241,11 @@ def test_wrong_requests_start_nothing(argv, said, capsys, tmp_path, monkeypatch)
 
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path):
-    (tmp_path / "sac-seed42").mkdir()
-    (tmp_path / "sac-seed42" / RUN_FILE).touch()
+    (tmp_path / "sb3-sac-seed42").mkdir()
+    (tmp_path / "sb3-sac-seed42" / RUN_FILE).touch()
 
     with pytest.raises(ConfigError, match="already holds a run"):
-        share.plan(read("--scenario", "sac"), tmp_path, Path("pool"))
+        share.plan(read("--scenario", "sb3-sac"), tmp_path, Path("pool"))
 
 
 def test_a_standing_follows_the_record():
@@ -270,9 +277,8 @@ def test_the_table_has_a_row_for_each_run_and_a_style_for_each_state():
 
 def test_without_a_terminal_there_are_lines_every_few_seconds_and_at_the_end():
     stream, clock = io.StringIO(), SimpleNamespace(now=0.0)
-    with Board(
-        [Standing("a", 1, 10, True)], stream, terminal=False, now=lambda: clock.now
-    ) as board:
+    board = Board([Standing("a", 1, 10, True)], stream, terminal=False, now=lambda: clock.now)
+    with closing(board):
         board.show()
         assert stream.getvalue() == ""
         clock.now = PLAIN_S

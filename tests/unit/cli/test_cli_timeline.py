@@ -48,7 +48,7 @@ def test_a_run_becomes_a_page_and_a_trace(run_dir, capsys):
 
 
 def test_files_go_where_they_are_wanted(run_dir, tmp_path, capsys):
-    out, trace, flow = (tmp_path / "new" / name for name in ("t.html", "t.json", "t.svg"))
+    out, trace, flow = (tmp_path / "new" / name for name in ("t.html", "t.json", "f.html"))
 
     flags = ["--out", str(out), "--trace", str(trace), "--flow", str(flow)]
     assert main(["timeline", str(run_dir), *flags]) == 0

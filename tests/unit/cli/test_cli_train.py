@@ -33,7 +33,10 @@ def run_dir(tmp_path):
 
 
 def test_every_flag_is_short_for_a_setting_that_exists():
-    assert set(train.SETTINGS.values()) <= set(keys())
+    args = read("cartpole")
+
+    assert {key for key in vars(args) if "." in key} <= set(keys())
+    assert set(train.FIXED.values()) <= set(vars(args))
 
 
 def test_flags_change_the_settings_they_are_short_for():
@@ -327,4 +330,31 @@ def test_who_answers_actors_is_a_flag_and_is_refused_where_it_means_nothing(caps
 
     assert config.actor.inference is Inference.CENTRAL
     assert main(["train", "corridor", "--inference", "central"]) == 2
-    assert "got run.mode single; use --mode sync or --mode async" in capsys.readouterr().err
+    assert (
+        "takes run.mode sync or async only, got single; use one of them" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["cartpole", "--buffer-size", "1"], "Rookery calls it replay.capacity"),
+        (["cartpole", "--learning-rate", "1"], "Rookery calls it learner.lr"),
+        (["cartpole", "--total-timesteps", "1"], "Rookery calls it run.env_steps"),
+        (["cartpole", "--algo", "ppoo"], "did you mean 'ppo'?"),
+        (["CartPole-v1"], "rookery train --env CartPole-v1 --algo NAME"),
+    ],
+)
+def test_names_of_stable_baselines3_are_answered_with_ours(argv, said, capsys):
+    assert main(["train", *argv]) == 2
+
+    assert said in capsys.readouterr().err
+
+
+def test_an_algorithm_is_chosen_by_a_flag(capsys):
+    argv = ["train", "--algo", "sac", "--env", "Pendulum-v1", "--print-config", "--json"]
+    assert main(argv) == 0
+
+    config = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert config["algo"]["name"] == "sac"
+    assert config["env"]["id"] == "Pendulum-v1"

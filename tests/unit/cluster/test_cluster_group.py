@@ -10,20 +10,20 @@ import pytest
 from fake_cluster import WEIGHTS, FakeCluster, node, played, settings
 from rookery.actors.actor_group import ActorGroupState
 from rookery.actors.env_progress import EnvProgress
-from rookery.actors.messages import ActorState
+from rookery.actors.messages import ActorState, PlayFreely
 from rookery.cluster import cluster_group as module
 from rookery.cluster.cluster_group import UNLIMITED, ClusterActors
 from rookery.cluster.messages import (
+    HostSetup,
     PublishWeights,
     RestoreShard,
     SaveShard,
     SetTerms,
-    StartFreePlay,
 )
 from rookery.config.schema import Mode
-from rookery.engines.engine import RoleFailed
-from rookery.errors import CheckpointError, ConfigError, EnvError, LostError
+from rookery.errors import CheckpointError, ConfigError, EnvError, LostError, RoleFailed
 from rookery.replay.replay import Inserted
+from rookery.replay.saved_rows import ReplayState
 from rookery.runtime.supervision import ActorLoss, LossKind
 from sample_experience import VECTOR
 
@@ -63,7 +63,8 @@ def replaced(fake_cluster: FakeCluster, cluster_actors: ClusterActors, place: in
 
 def kept(cluster_actors: ClusterActors, place: int) -> RestoreShard:
     """Returns what a checkpoint would hold of a shard now."""
-    saved = cluster_actors.ask({place: SaveShard(0)})[place]
+    (saved,) = cluster_actors.ask([*[None] * place, SaveShard(0)])
+    assert isinstance(saved, ReplayState)
     stretch = saved.unsaved[0]
     return RestoreShard(saved.numbers, saved.arrays, ((stretch.first, stretch.columns),))
 
@@ -116,9 +117,7 @@ class TestPlacing:
 
     def test_an_empty_place_is_filled_once_a_host_is_there(self, fake_cluster):
         cluster_actors = self_driven(fake_cluster)
-        cluster_actors.handles[
-            1
-        ].watch.restarts.in_a_row = 1  # so that the next one is not there at once
+        cluster_actors.handles[1].watch.in_a_row = 1  # so that the next one is not there at once
         fake_cluster.lose(1)
         cluster_actors.look()
         tended(cluster_actors)
@@ -159,7 +158,7 @@ class TestPlacing:
         assert cluster_actors.handles[2].placement.node == "node-2"
         assert cluster_actors.incarnations == [0] * 6
         assert "host-2 (10.0.0.2) joined with 2 actors" in cluster_actors.warnings()
-        assert len(fake_cluster.fake_host(2).orders(StartFreePlay)) == 1
+        assert len(fake_cluster.fake_host(2).orders(PlayFreely)) == 1
         assert fake_cluster.fake_host(2).hands.allowed[-1] == (True, [0.5, 0.5])
 
     def test_rows_of_a_new_hosts_actors_are_linked_though_the_run_had_fewer(self, fake_cluster):
@@ -581,11 +580,8 @@ class TestSaving:
 
     def test_incarnations_are_taken_up_by_actor(self, fake_cluster):
         cluster_actors = ClusterActors(
-            settings(actors=3),
-            VECTOR,
+            HostSetup(settings(actors=3), VECTOR, None, 1, dict(WEIGHTS)),
             cluster=fake_cluster,  # type: ignore[arg-type]
-            weights=dict(WEIGHTS),
-            version=1,
             incarnations=[4, 5, 6],
         )
 
@@ -618,11 +614,8 @@ class TestProgress:
 
     def test_a_run_that_goes_on_hands_out_what_was_saved(self, fake_cluster):
         cluster_actors = ClusterActors(
-            settings(mode=Mode.ASYNC, actors=3),
-            VECTOR,
+            HostSetup(settings(mode=Mode.ASYNC, actors=3), VECTOR, None, 1, dict(WEIGHTS)),
             cluster=fake_cluster,  # type: ignore[arg-type]
-            weights=dict(WEIGHTS),
-            version=1,
             progress=[[0, ["a"]], [1, ["b"]], [2, ["c"]]],
         )
         cluster_actors.look()

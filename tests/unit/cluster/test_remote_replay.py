@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,10 @@ from rookery.checkpoints.saver import Saver
 from rookery.cluster import remote_replay as module
 from rookery.cluster.cluster_group import WAIT_S, ClusterActors
 from rookery.cluster.messages import CopyRows, LookUpRows, PublishWeights, UpdatePriorities
-from rookery.cluster.remote_replay import RemoteReplay
-from rookery.cluster.shard_recovery import ShardRecovery
+from rookery.cluster.remote_replay import RemoteReplay, recall
 from rookery.config.schema import Draw, Mode
 from rookery.replay.ring import row_bytes, schema_of
-from rookery.replay.saved_rows import ReplayState, SavedReplay
+from rookery.replay.saved_rows import ReplayState, RowBlock, SavedReplay
 from rookery.replay.shards import TAG_BITS
 from rookery.training.run_state import flush_rows
 from sample_experience import VECTOR
@@ -122,9 +122,6 @@ class TestDrawing:
         assert again, "no request was repeated"
         assert all(batch.rows.size == 8 for batch in batches)
         assert all(true_rows(fake_cluster, cluster_actors, batch.rows) for batch in batches)
-        assert not cluster_actors.handles[0].requests.answers.keys() - set(
-            range(cluster_actors.handles[0].requests.asked + 1)
-        )
 
     def test_a_silent_host_is_not_sampled_and_others_replace_its_rows(self, fake_cluster):
         cluster_actors, replay = self_driven(fake_cluster)
@@ -142,13 +139,12 @@ class TestDrawing:
         fake_cluster.fake_host(1).silent = True
         for _ in range(4 * module.PACK):
             replay.sample(16)
-        waived = len(cluster_actors.handles[1].requests.waived)
+        late = cluster_actors.handles[1].owes
         fake_cluster.fake_host(1).silent = False
         cluster_actors.look()
 
-        assert waived > 0
-        assert not cluster_actors.handles[1].requests.waived
-        assert cluster_actors.handles[1].requests.answers.keys().isdisjoint(range(waived + 1))
+        assert late
+        assert not cluster_actors.handles[1].owes
         drawn = [replay.sample(16).rows for _ in range(4 * module.PACK)]
         assert tags(drawn[-1]) == {0, 1}
         assert all(true_rows(fake_cluster, cluster_actors, rows) for rows in drawn)
@@ -282,9 +278,8 @@ class TestDrawingFewer:
 def keys(fake_cluster: FakeCluster, cluster_actors: ClusterActors) -> list[tuple[int, ...]]:
     """What is unique about every row there is, sorted."""
     found = list[tuple[int, ...]]()
-    for stretch in cluster_actors.ask(
-        {b.place: CopyRows(0) for b in cluster_actors.handles}
-    ).values():
+    for stretch in cluster_actors.ask([CopyRows(0) for _ in cluster_actors.handles]):
+        assert isinstance(stretch, RowBlock)
         rows = stretch.columns
         names = ("actor", "incarnation", "env", "episode", "t")
         found += zip(*(rows[name].tolist() for name in names), strict=True)
@@ -451,7 +446,7 @@ class TestShardRecovery:
         self, fake_cluster, saver, tmp_path
     ):
         cluster_actors = fake_cluster.cluster_actors()
-        cluster_actors.recall = ShardRecovery(saver).recall
+        cluster_actors.recall = partial(recall, saver)
         replay = replay_of(cluster_actors)
         played(cluster_actors, 30)
         self.saved(saver, replay, 60)
@@ -482,7 +477,7 @@ class TestShardRecovery:
     ):
         """The next host worker plays before it saves: its rows follow those that were restored."""
         cluster_actors, replay = self_driven(fake_cluster, rows=30)
-        cluster_actors.recall = ShardRecovery(saver).recall
+        cluster_actors.recall = partial(recall, saver)
         self.saved(saver, replay, 60)
         fake_cluster.fake_host(1).hands.write(0, 20)
         cluster_actors.settle()
@@ -507,7 +502,7 @@ class TestShardRecovery:
 
     def test_without_a_checkpoint_nothing_is_given_back(self, fake_cluster, saver, tmp_path):
         cluster_actors = fake_cluster.cluster_actors()
-        cluster_actors.recall = ShardRecovery(saver).recall
+        cluster_actors.recall = partial(recall, saver)
         replay = replay_of(cluster_actors)
         played(cluster_actors, 30)
         fake_cluster.lose(1)

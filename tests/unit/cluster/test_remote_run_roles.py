@@ -13,16 +13,16 @@ from rookery.cluster.remote_run import (
     RemoteRun,
     RemoteRunSetup,
     RunEnded,
-    RunOptions,
     RunOutput,
 )
 from rookery.config.schema import ClusterConfig, Config, Engine, Mode, RunConfig
 from rookery.engines.ray import RayNode
 from rookery.errors import ConfigError, LostError
+from rookery.evaluation.backend import RunRequest
 from rookery.runtime.signals import Interrupts
 from rookery.training.launch import launch
 
-OPTIONS = RunOptions(resume=None, exact=False, init_from=None)
+OPTIONS = RunRequest()
 
 
 class FakeHandle:

@@ -200,7 +200,7 @@ def test_exploration_falls_with_learner_steps():
 
     assert seen[0] == 1.0
     assert seen == sorted(seen, reverse=True)
-    assert seen[10:] == [pytest.approx(0.05)] * 3
+    assert seen[10:] == [pytest.approx(0.1)] * 3
 
 
 def test_an_evaluation_plays_so_many_episodes_without_exploring():

@@ -212,12 +212,12 @@ def test_after_a_shutdown_the_next_steps_start_new_workers():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda e: e.generate_experiences(right, 0), "num_episodes must be at least 1"),
+        (lambda e: e.generate_experiences(right, 0), "num_episodes must be above 0"),
         (lambda e: e.generate_experiences(right, 1, 0), "max_steps_per_episode must be"),
-        (lambda e: e.generate_batch_experiences(right, 0), "batch_size must be at least 1"),
+        (lambda e: e.generate_batch_experiences(right, 0), "batch_size must be above 0"),
         (lambda e: e.generate_experiences(None, 1), "got None"),
         (lambda e: e.generate_experiences(3, 1), "act"),
-        (lambda e: e.update_policy({}), "nobody plays yet"),
+        (lambda e: e.update_policy({}), "no workers play yet"),
         (lambda e: e.generate_experiences(threading.Lock().acquire, 1), "cannot be sent"),
         (
             lambda e: e.generate_experiences(rookery.DqnAgent.new(Echo), 1),
@@ -233,8 +233,11 @@ def test_what_cannot_work_is_refused(call, says):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: inline(workers=0), "at least 1 worker"),
-        (lambda: DistributedEnvironment(Corridor, engine="ray"), "processes or inline"),
+        (lambda: inline(workers=0), "num_workers must be above 0, got 0"),
+        (
+            lambda: DistributedEnvironment(Corridor, engine="ray"),
+            "must be one of processes, inline, got .*'ray'",
+        ),
         (lambda: inline("pettingzoo_envs:Turns"), "several seats"),
         (lambda: inline(settings={"env.frame_stack": 2}), "FrameStackObservation"),
         (lambda: inline("CartPole-v7"), "CartPole"),

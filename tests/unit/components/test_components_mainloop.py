@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from beartype.roar import BeartypeCallHintViolation
 
+from rookery.checkpoints import checkpoint, run_folder
 from rookery.components.agents import DistributedAgent
 from rookery.components.async_loop import AsyncMainLoop, agreed
 from rookery.components.cluster_loop import DistributedMainLoop
 from rookery.components.environment import DistributedEnvironment
+from rookery.components.loop_parts import LoopPlan
 from rookery.components.main_loop import LoopConfig, MainLoop
 from rookery.components.replay_buffers import (
     PrioritizedReplayBuffer,
@@ -21,8 +24,10 @@ from rookery.components.replay_buffers import (
 from rookery.config.schema import ClusterConfig
 from rookery.envs.toy.basic import Corridor
 from rookery.errors import CheckpointError, ConfigError
+from rookery.report.trackers import jsonl
 from rookery.server.parameter_server import ParameterServer
 from user_components import OwnAgent, OwnBuffer, OwnEnvironment, OwnRanked, OwnServer
+from whole_checkpoints import intact
 
 OPTIMUM = Corridor().optimal_return
 
@@ -110,7 +115,9 @@ def test_the_integrated_server_steps_as_the_agents_own_learner_does():
     plain, served = ours(), ours()
     for batch in list(batches):
         plain.learn_from_batch(batch)
-    loop = loop_of(agent=served, replay_buffer=Script(), config={"batches_per_round": 30})
+    loop = loop_of(
+        agent=served, replay_buffer=Script(), config={"batches_per_round": 30, "warmup": 0}
+    )
     loop.run_single_episode()
 
     one, other = plain.get_policy_parameters(), served.get_policy_parameters()
@@ -158,6 +165,162 @@ def test_a_single_episode_tells_what_it_earned():
     told = loop_of().run_single_episode(max_steps=5)
 
     assert told == {"reward": pytest.approx(-0.05), "length": 5, "episode": 1}
+
+
+class Watched(OwnEnvironment):
+    """A user's environment that counts what the agent chooses while it plays."""
+
+    def __init__(self):
+        super().__init__()
+        self.actions: list[int] = []
+
+    def _episode(self, policy, most):
+        steps = super()._episode(policy, most)
+        self.actions += [int(step["action"]) for step in steps]
+        return steps
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "a2c"])
+def test_an_agent_explores_in_a_users_environment_that_calls_act(algorithm):
+    agent = DistributedAgent(algorithm, env=Corridor, settings={"net.hidden": [8]})
+    environment = Watched()
+    loop = loop_of(agent=agent, environment=environment, config={"warmup": 10_000})
+    loop.run_training(3, max_steps=50)
+    obs = np.eye(8, dtype=np.float32)[0]
+
+    assert set(environment.actions) == {0, 1}
+    assert len({agent.act(obs) for _ in range(30)}) == 1  # greedy again afterwards
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("own", [False, True])
+def test_on_policy_agents_learn_from_what_they_have_just_played(algorithm, own):
+    agent = DistributedAgent(algorithm, env=Corridor, settings={"net.hidden": [8]})
+    before = agent.get_policy_parameters()
+    with DistributedEnvironment(Corridor, 2, engine="inline") as environment:
+        played = OwnEnvironment() if own else environment
+        done = loop_of(agent=agent, environment=played).run_training(4)
+    epochs, after = agent.config.algo.epochs, agent.get_policy_parameters()
+
+    rounds = 4 if own else 2
+    assert done["episode"] == 4
+    assert done["gradients"] == done["version"] >= epochs * rounds
+    assert any(not np.array_equal(before[name], after[name]) for name in after)
+
+
+def test_a_rollout_has_the_advantages_of_generalised_estimation():
+    """A_t = delta_t + gamma lambda A_(t+1), which ends with the episode (Schulman et al. 2016)."""
+    agent = DistributedAgent("a2c", env=Corridor, settings={"net.hidden": [8]})
+    steps = OwnEnvironment().generate_experiences(OwnAgent(), 2, 6)
+    (batch,) = agent.rollout_batches(steps)
+    networks = agent.learner.algorithm
+    obs, after = (
+        networks.outputs(torch.from_numpy(np.stack([step[key] for step in steps])))[1].detach()
+        for key in ("obs", "next_obs")
+    )
+    algo, expected, carried = agent.config.algo, {}, 0.0
+    for i in reversed(range(len(steps))):
+        step, v, n = steps[i], float(obs[i]), float(after[i])
+        carried = 0.0 if step["terminated"] or step["truncated"] else carried
+        delta = step["reward"] + algo.gamma * (0.0 if step["terminated"] else n) - v
+        expected[i] = carried = delta + algo.gamma * algo.gae_lambda * carried
+
+    for row, advantage in zip(batch.rows, batch.extras["advantage"], strict=True):
+        assert advantage == pytest.approx(expected[int(row)], abs=1e-5)
+    assert sorted(batch.rows.tolist()) == list(range(len(steps)))
+
+
+class Shy(OwnEnvironment):
+    """Plays one episode at most, however many it is asked for."""
+
+    num_workers = 3
+
+    def generate_experiences(self, policy, num_episodes, max_steps_per_episode=1000):
+        return super().generate_experiences(policy, min(1, num_episodes), max_steps_per_episode)
+
+
+def test_episodes_asked_are_episodes_played():
+    """Counted as they came back, not as they were asked for."""
+    loop = loop_of(environment=Shy())
+    done = loop.run_training(5, max_steps=9)
+
+    assert done["episode"] == len(loop._returns) == 5
+    Shy.generate_experiences = lambda *_: []  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="returned no step"):
+        loop.run_training(6)
+
+
+def test_a_server_without_an_optimizer_takes_the_agents():
+    """One worker's gradients are applied one by one, bit for bit as by the loop's own server."""
+    learned = []
+    for own in (False, True):
+        agent = ours()
+        server = ParameterServer(agent.get_policy_parameters()) if own else None
+        loop = loop_of(agent=agent, environment=_Played(), server=server)
+        loop.run_training(4)
+        assert loop.gradients == loop.parameter_server.version > 0
+        learned.append(agent.get_policy_parameters())
+
+    assert all(np.array_equal(learned[0][name], learned[1][name]) for name in learned[0])
+
+
+def test_a_servers_own_optimizer_stays():
+    agent = ours()
+    server = ParameterServer(agent.get_policy_parameters(), optimizer="sgd", lr=0.5)
+    loop_of(agent=agent, environment=_Played(), server=server).run_training(4)
+
+    assert server.version < 10  # ten gradients make an update
+
+
+def test_a_checkpoint_counts_env_steps(tmp_path):
+    loop = loop_of(config={"checkpoint_path": tmp_path})
+    loop.run_training(3, max_steps=20)
+    (folder,) = tmp_path.glob("ckpt-*")
+
+    assert intact(folder).env_steps == loop.env_steps > 3
+
+
+def test_a_checkpoint_with_the_servers_file_beside_it_is_restored(tmp_path):
+    """Earlier ones were named by episodes, and had the server's file next to them."""
+    first = loop_of(agent=ours(), environment=_Played())
+    first.run_training(4)
+    found = intact(first.save_checkpoint(tmp_path / "now"))
+    arrays, state = found.arrays(), found.state()
+    (tmp_path / "server-4.safetensors").write_bytes(arrays.pop("server").tobytes())
+    state |= {"server": "server-4.safetensors", "loop": state["loop"] | {"_unlearned": 0.5}}
+    content = checkpoint.Content(
+        4, found.manifest["version"], False, False, {}, found.weights(), state, arrays
+    )
+    checkpoint.write(tmp_path, checkpoint.name_of(4), content)
+    other = loop_of(agent=ours(), environment=_Played())
+
+    assert other.load_checkpoint(tmp_path) == 4
+    assert (other.counters, other.version) == (first.counters, first.version)
+    one, two = (loop.parameter_server.get_parameters().arrays for loop in (first, other))
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_loop_with_a_run_dir_reports_like_a_run(own, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    agent = OwnAgent() if own else ours(**{"report.log_period": 20})
+    config = {"run_dir": run_dir, "checkpoint_path": tmp_path / "saved", "callback": None}
+    loop = loop_of(agent=agent, environment=_Played(), config=config)
+    loop.run_training(3, max_steps=40, evaluation_frequency=2)
+    loop.run_training(5, max_steps=40, evaluation_frequency=2)
+    entries = jsonl.read(run_dir)
+    kinds = [entry["event"] for entry in entries]
+
+    assert kinds.count("stopped") == 2
+    assert {"evaluated", "saved"} <= set(kinds)
+    assert own or "logged" in kinds
+    assert run_folder.result_of(run_dir)["episodes"] == 5
+    assert list(run_dir.rglob("events.out.tfevents*"))
+    said = capsys.readouterr().out
+    assert "best score" in said
+    assert "resumed at" in said
+    with pytest.raises(ConfigError, match="already holds a run"):
+        loop_of(config={"run_dir": run_dir}).run_training(1)
 
 
 def test_stopping_from_a_callback_ends_after_the_round():
@@ -233,10 +396,12 @@ def test_checkpoints_are_kept_up_to_a_number_and_broken_ones_are_skipped(tmp_pat
     config = {"checkpoint_path": tmp_path, "keep": 2}
     loop_of(config=config).run_training(5, checkpoint_frequency=1)
     folders = sorted(tmp_path.glob("ckpt-*"))
-    assert len(folders) == len(list(tmp_path.glob("server-*"))) == 2
+    assert len(folders) == len(list(tmp_path.iterdir())) == 2
 
     (folders[-1] / "state.json").write_text("{}")
-    assert loop_of(config=config).load_checkpoint() == int(folders[0].name[5:17])
+    again = loop_of(config=config)
+    assert again.load_checkpoint() == 4
+    assert again.env_steps == int(folders[0].name[5:17])
     with pytest.raises(CheckpointError, match="it has none"):
         loop_of().load_checkpoint(tmp_path / "nowhere")
 
@@ -261,11 +426,10 @@ def test_a_users_own_agent_is_saved_by_its_parameters(tmp_path):
         (lambda: loop_of(server=object()), "parameter_server has"),
         (lambda: loop_of(config={"warmpu": 3}), "did you mean 'warmup'"),
         (lambda: loop_of(config={"keep": 0}), "keep must be above 0"),
-        (lambda: MainLoop(OwnEnvironment(), OwnBuffer(), OwnAgent(), None, 3), "a mapping of"),
-        (lambda: loop_of().run_training(0), "at least 1 episode"),
+        (lambda: loop_of().run_training(0), "total_episodes must be above 0, got 0"),
         (lambda: loop_of().save_checkpoint(), "got none"),
         (lambda: agreed(3, 4), "the same"),
-        (lambda: agreed(0, None), "at least 1"),
+        (lambda: AsyncMainLoop(None, None, None, num_workers=0), "must be above 0, got 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_is_missing(make, says):
@@ -279,6 +443,8 @@ def test_a_config_may_be_an_object_too():
     assert MainLoop(OwnEnvironment(), OwnBuffer(), OwnAgent(), None, config).config is config
     with pytest.raises(BeartypeCallHintViolation):
         loop_of().run_training("many")
+    with pytest.raises(BeartypeCallHintViolation, match="Mapping"):
+        MainLoop(OwnEnvironment(), OwnBuffer(), OwnAgent(), None, 3)
 
 
 def test_workers_have_two_names_that_mean_the_same():
@@ -312,12 +478,25 @@ def test_a_cluster_is_told_by_a_mapping_or_an_object(given):
     loop = DistributedMainLoop(
         OwnEnvironment(), OwnBuffer(), agent, server, node_id="worker_1", cluster_config=given
     )
-    config = loop._recipe(100).config
+    config = loop._recipe(LoopPlan("episodes", 1, 100)).config
 
     assert loop.config.worker == loop.node_id == "worker_1"
     assert (config.cluster.address, config.cluster.actors_per_node) == ("10.0.0.1:6379", 3)
     assert config.replay.capacity == OwnBuffer.capacity
     assert loop.synchronize_with_cluster() == 0
+
+
+def test_whole_numbers_are_taken_where_seconds_are_asked():
+    agent = ours(**{"actor.env_step_timeout_s": 5})
+    server = ParameterServer(agent.get_policy_parameters(), deadline_s=30)
+    cluster = {"start_s": 60, "lost_s": 30}
+    loop = DistributedMainLoop(
+        OwnEnvironment(), OwnBuffer(), agent, server, cluster_config=cluster, config={"target": 1}
+    )
+
+    assert (loop.cluster.start_s, loop.cluster.lost_s) == (60.0, 30.0)
+    assert agent.config.actor.env_step_timeout_s == 5.0
+    assert server.get_parameters(0, wait_s=0) is None
 
 
 def test_local_is_a_ray_of_its_own_and_strangers_are_refused():

@@ -3,11 +3,14 @@
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import pytest
 
 from rookery.config import load as loading
+from rookery.config.algorithms import known
 from rookery.config.load import RUN_FILE, as_dict, differences, dump, load, load_run, scenarios
 from rookery.config.other_libraries import NAMES_ELSEWHERE
 from rookery.config.parse import keys
@@ -43,7 +46,7 @@ def test_every_packaged_scenario_loads_under_its_own_name_and_has_a_target(name)
     config = load(name)
 
     assert config.name == name
-    assert config.about == scenarios()[name].about != ""
+    assert config.about != ""
     assert config.eval.target is not None
 
 
@@ -62,10 +65,10 @@ def test_the_last_of_two_equal_overrides_wins():
 
 
 def test_what_a_file_breaks_an_override_may_mend(file):
-    path = file("replay: {batch_size: 5000}")
+    path = file("replay: {batch_size: 50001}")
 
-    assert "batch_size 5000" in refusal(path)
-    assert load(path, overrides=["replay.learning_starts=5000"]).replay.batch_size == 5000
+    assert "got 50001 and 1000" in refusal(path)
+    assert load(path, overrides=["replay.capacity=60000"]).replay.batch_size == 50001
 
 
 def test_a_file_without_a_name_is_named_after_itself(file):
@@ -125,7 +128,7 @@ def test_a_config_is_a_source_too():
         ("algo=dqn", ("algo", "name"), "dqn"),
         ("net=a.b:C", ("net", "custom"), "a.b:C"),
         ("replay={batch_size: 3}", ("replay", "batch_size"), 3),
-        ("replay=", ("replay", "batch_size"), 64),
+        ("replay=", ("replay", "batch_size"), 128),
     ],
 )
 def test_an_override_is_read_as_its_setting_wants_it(override, key, value):
@@ -217,12 +220,13 @@ def test_numpy_numbers_are_numbers():
         ("replay.sampling=3", ["uniform, prioritized", "got 3"]),
         ("net.hidden=64", ["a list", "got 64"]),
         ("net.hidden=[64, a]", ["net.hidden[1]", "'a'"]),
-        ("net.hidden=[0]", ["net.hidden must be above 0"]),
+        ("net.hidden=[0]", ["net.hidden[0] must be above 0, got 0"]),
         ("env.kwargs=3", ["env.kwargs must be a mapping"]),
         ("env.kwargs={1: 2}", ["a name in env.kwargs must be text, got 1"]),
         ("replay=3", ["replay must be a mapping, got 3"]),
         ("run.callbacks=[print]", ["module:name", "'print'"]),
         ("algo=pop", ["algo.name must be one of dqn", "'pop'", "did you mean 'ppo'?"]),
+        ("selfplay.opponents={past: x}", ["selfplay.opponents.past must be a number", "'x'"]),
         ("learner.device=gpu", ["auto, cpu or cuda:N", "'gpu'", "rookery doctor"]),
         ("report.wandb_mode=ofline", ["did you mean 'offline'?"]),
         ("run.mode=turbo", ["one of single", "'turbo'"]),
@@ -230,12 +234,12 @@ def test_numpy_numbers_are_numbers():
         ("run.env_steps=-5", ["run.env_steps must be above 0, got -5"]),
         ("run.minutes=0", ["run.minutes must be above 0"]),
         ("run.seed=-1", ["run.seed must be at least 0, got -1"]),
-        ("replay.capacity=0", ["batch_size <= learning_starts <= capacity", "capacity 0"]),
+        ("replay.capacity=0", ["replay.capacity must be above 0, got 0"]),
         (
-            "replay.batch_size=2000",
-            ["batch_size 2000, learning_starts 1000", "lower replay.batch_size"],
+            "replay.batch_size=60000",
+            ["at most replay.capacity 50000", "60000 and 1000", "raise replay.capacity"],
         ),
-        ("replay.learning_starts=60000", ["learning would never start", "60000", "50000"]),
+        ("run.env_steps=500", ["learning would never start", "at most 500", "got 1000"]),
         ("actor.chunk=200000", ["does not fit into replay.capacity"]),
         ("algo.gamma=1.5", ["algo.gamma must be between 0.0 and 1.0, got 1.5"]),
         ("replay=dict(batch=64)", ["replay must be a mapping", "the text 'dict(batch=64)'"]),
@@ -309,6 +313,12 @@ def test_a_python_tag_runs_nothing(file, tmp_path):
             ["'zzz'", " acrobot, ", "cartpole, cartpole-48core,", "corridor, ddpg", ".yaml"],
         ),
         ("no/such.yaml", ["no/such.yaml", "No such file"]),
+        ("scenarios/cartpole.yaml", ["no file 'scenarios/cartpole.yaml'", "mean 'cartpole'?"]),
+        ("cartpol.yml", ["no file 'cartpol.yml'", "did you mean 'cartpole'?"]),
+        ("scenarios/sac.yaml", ["no file", "--algo sac --env ID, or rookery train sac-pendulum"]),
+        ("sac", ["no scenario 'sac'", "train --algo sac --env ID, or rookery train sac-pendulum"]),
+        ("sacc", ["'sacc'", "did you mean 'sac'? sac is an algorithm", "Packaged: "]),
+        ("r2d2", ["rookery train --algo r2d2 --env ID, or rookery train recall"]),
         (Path("nothing"), ["nothing", "No such file"]),
         ("x" * 5000, ["no scenario"]),
         ("a\0b.yaml", ["cannot read settings"]),
@@ -318,6 +328,17 @@ def test_a_missing_source_is_refused_with_the_nearest_name(source, said):
     message = refusal(source)
 
     assert [part for part in said if part not in message] == [], message
+
+
+@pytest.mark.parametrize("name", known())
+def test_the_name_of_an_algorithm_leads_to_all_its_scenarios_and_to_none_of_sb3s(name):
+    message = refusal(name)
+
+    its = [scenario for scenario in scenarios() if load(scenario).algo.name == name]
+    of_sb3 = [scenario for scenario in its if load(scenario).backend == "sb3"]
+    assert f"write rookery train --algo {name} --env ID, or rookery train " in message
+    assert set(re.findall(r"[\w-]+", message)) >= {*its} - {*of_sb3}
+    assert "sb3-" not in message
 
 
 def test_a_run_folder_is_no_scenario_but_may_be_resumed(tmp_path):
@@ -342,7 +363,7 @@ def test_a_setting_of_another_algorithm_is_not_what_was_meant():
 
 
 def test_a_change_below_a_single_value_is_refused():
-    assert "single value, 64" in refusal(Config(), changes={"replay.batch_size.x": 1})
+    assert "single value, 128" in refusal(Config(), changes={"replay.batch_size.x": 1})
 
 
 # The way back
@@ -398,7 +419,7 @@ def test_differences_name_exactly_what_changed():
     assert differences(before, after) == [
         ("env.kwargs", {}, {"x": 1}),
         ("net.hidden", [256, 256], [8]),
-        ("replay.batch_size", 64, 32),
+        ("replay.batch_size", 128, 32),
     ]
 
 
@@ -451,3 +472,16 @@ def test_the_page_of_names_has_every_name_of_the_tables():
     page = (Path(__file__).parents[3] / "docs/names.md").read_text()
 
     assert [name for name in NAMES_ELSEWHERE if f"`{name}`" not in page] == []
+
+
+def test_objects_in_arguments_of_an_environment_stay_what_they_are():
+    class Colour(Enum):
+        RED = 1
+
+    @dataclass
+    class Board:
+        size: int = 3
+
+    config = load(changes={"env.kwargs": {"colour": Colour.RED, "board": Board()}})
+
+    assert config.env.kwargs == {"colour": Colour.RED, "board": Board()}

@@ -22,9 +22,14 @@ from rookery.config.schema import (
     ReportConfig,
     RunConfig,
 )
+from rookery.config.section import Section
 from rookery.errors import ConfigError
 
-SECTIONS = [cls for _, cls in inspect.getmembers(schema, inspect.isclass) if is_dataclass(cls)]
+SECTIONS = [
+    cls
+    for _, cls in inspect.getmembers(schema, inspect.isclass)
+    if is_dataclass(cls) and issubclass(cls, Section)
+]
 
 
 @pytest.mark.parametrize("cls", SECTIONS)
@@ -70,7 +75,7 @@ def test_a_comment_is_the_one_beside_the_field():
     found = {setting.key: setting.comment for setting in settings()}
 
     assert found["replay.batch_size"] == "rows in a learner step"
-    assert found["run.mode"] == "How rows arrive at the learner"  # the enum's own words
+    assert found["run.mode"] == "training mode: how rows arrive at the learner"
 
 
 def test_the_default_algorithm_is_listed():
@@ -109,16 +114,18 @@ def test_a_learning_rate_of_0_is_allowed():
 class TestFirstPriority:
     def test_an_actors_priority_is_refused_where_nothing_is_drawn_by_priority(self):
         with pytest.raises(
-            ConfigError, match=r"sampling is uniform .*; set replay.sampling=prioritized"
+            ConfigError,
+            match=r"replay.sampling prioritized only, got uniform; set replay.sampling=prioritized",
         ):
-            ReplayConfig(initial_priority=FirstPriority.ACTOR)
+            Config(replay=ReplayConfig(initial_priority=FirstPriority.ACTOR))
 
     def test_an_actors_priority_is_refused_where_rewards_are_divided_later(self):
         replay = ReplayConfig(initial_priority=FirstPriority.ACTOR, sampling=Draw.PRIORITIZED)
 
         assert Config(replay=replay).replay.initial_priority is FirstPriority.ACTOR
         with pytest.raises(
-            ConfigError, match=r"normalize_reward divides .*; scale with env.reward"
+            ConfigError,
+            match=r"env.normalize_reward false only, got true; .* use env.reward_scale",
         ):
             Config(replay=replay, env=EnvConfig(normalize_reward=True))
 

@@ -1,13 +1,29 @@
 """A child's side of the line to its parent."""
 
 import socket
+import threading
 from multiprocessing.connection import Connection
 
 import cloudpickle
 import pytest
 
-from rookery.engines import processes
+from rookery.engines import child_process, processes
 from rookery.errors import ClosedError
+
+
+class Interrupted:
+    """A role whose work raises what Ctrl+C raises."""
+
+    self_driven = False
+
+    def __init__(self, setup):
+        pass
+
+    def do(self, order):
+        raise KeyboardInterrupt
+
+    def close(self):
+        pass
 
 
 def pair() -> tuple[Connection, Connection]:
@@ -40,3 +56,15 @@ def test_what_a_parent_sent_before_it_ended_is_still_received():
 
     with child:
         assert processes.receive(child) == "order"
+
+
+def test_a_keyboard_interrupt_of_an_environment_is_reported_to_the_parent():
+    """Children ignore Ctrl+C, so that only the code they call can raise it."""
+    parent, child = pair()
+    threading.Thread(target=processes.send, args=(parent, "an order"), daemon=True).start()
+
+    with child, pytest.raises(SystemExit):
+        child_process.serve_role(child, processes.RoleSpec(f"{__name__}:Interrupted", None))
+    failed = processes.receive(parent)
+    assert failed.environment
+    assert "the environment raised KeyboardInterrupt" in failed.summary

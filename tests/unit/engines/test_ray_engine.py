@@ -14,21 +14,26 @@ from fake_cluster import Clock
 from rookery.config.schema import ClusterConfig
 from rookery.engines import ray as engine
 from rookery.engines import rpc
-from rookery.engines.engine import CloseRole, RoleFailed
-from rookery.engines.ray import Cluster, _Wire
+from rookery.engines.engine import CloseRole
+from rookery.engines.ray import Cluster
 from rookery.engines.rpc import (
+    FIRST_ORDER,
+    BuildRole,
     CallVerdict,
+    Hello,
     HostInfo,
+    RayLink,
     RemoteHandle,
     RoleServer,
+    RpcCall,
+    RpcReply,
     SharedObject,
     versions,
 )
-from rookery.errors import ConfigError, LostError
+from rookery.errors import ConfigError, LostError, RoleFailed
 
 exceptions = pytest.importorskip("ray").exceptions
 HERE = "test_ray_engine"
-CLIENT = ("us", 0)
 
 
 class Tell(NamedTuple):
@@ -65,13 +70,31 @@ class Diary:
         self.closed += 1
 
 
-def stay(setup: Any = None, target: str = f"{HERE}:Diary") -> tuple[Any, ...]:
-    return (target, cloudpickle.dumps(setup), [], {})
+def stay(setup: Any = None, target: str = f"{HERE}:Diary") -> BuildRole:
+    return BuildRole(target, cloudpickle.dumps(setup), [], {})
 
 
-def kept(setup: Any = None) -> RoleServer:
-    server = RoleServer()
-    assert server.build(*CLIENT, *stay(setup)) is None
+class Server(RoleServer):
+    """A role server that has been greeted; tests count control messages from 0."""
+
+    info = HostInfo("far", "10.0.0.9", "n1", 77, versions())
+
+    def hello(self) -> HostInfo:
+        return self.info
+
+    def greet(self, build: BuildRole) -> Any:
+        """Returns the answer to the message that builds the role."""
+        self.do(RpcCall(0, 0, Hello()), None)
+        return self.do(RpcCall(1, 0, build), None).answer
+
+    def tell(self, number: int, received: int, order: Any, payload: Any = None) -> RpcReply[Any]:
+        call = RpcCall(FIRST_ORDER + number, FIRST_ORDER + received, order)
+        return self.do(call, payload)
+
+
+def kept(setup: Any = None) -> Server:
+    server = Server()
+    assert server.greet(stay(setup)) is None
     return server
 
 
@@ -86,19 +109,18 @@ class Wire:
     """Calls a role server in this process and loses chosen messages; keeps the order of calls."""
 
     def __init__(self) -> None:
-        self.server = RoleServer()
-        self.hello = HostInfo("far", "10.0.0.9", "n1", 77, versions())
+        self.server = Server()
         self.losses: deque[Loss | None] = deque()
-        self.called: list[str] = []
+        self.called: list[int] = []  # sequence numbers
         self.killed = 0
         self.late = False
 
-    def call(self, method: str, *args: Any) -> Any:
-        self.called.append(method)
+    def call(self, call: RpcCall, payload: Any) -> Any:
+        self.called.append(call.sequence)
         loss = self.losses.popleft() if self.losses else None
         if loss is not None and not loss.done:
             return loss.error
-        answer = self.hello if method == "hello" else getattr(self.server, method)(*args)
+        answer = self.server.do(call, payload)
         return [answer] if loss is None else loss.error
 
     def ready(self, ref: Any, timeout_s: float) -> bool:
@@ -110,14 +132,14 @@ class Wire:
         return ref[0]
 
     def classify(self, error: Exception) -> CallVerdict:
-        return _Wire(None).classify(error)
+        return RayLink(None).classify(error)
 
     def kill(self) -> None:
         self.killed += 1
 
 
 def hosted(wire: Wire, setup: Any = None, **options: Any) -> RemoteHandle:
-    return RemoteHandle("a", wire, stay(setup, **options), *CLIENT)
+    return RemoteHandle("a", wire, stay(setup, **options))
 
 
 def unavailable() -> Exception:
@@ -135,7 +157,7 @@ def _impatient(monkeypatch):
 def test_an_order_that_comes_again_is_answered_and_not_done_again():
     server = kept()
 
-    first, again = (server.do(*CLIENT, 0, 0, Tell("x"), None) for _ in range(2))
+    first, again = (server.tell(0, 0, Tell("x"), None) for _ in range(2))
 
     assert first == again
     assert first.answer == "x"
@@ -145,48 +167,38 @@ def test_an_order_that_comes_again_is_answered_and_not_done_again():
 def test_an_order_before_its_turn_is_sent_back():
     server = kept()
 
-    assert server.do(*CLIENT, 1, 0, Tell("second"), None).early
-    server.do(*CLIENT, 0, 0, Tell("first"), None)
-    server.do(*CLIENT, 1, 0, Tell("second"), None)
+    assert server.tell(1, 0, Tell("second"), None).early
+    server.tell(0, 0, Tell("first"), None)
+    server.tell(1, 0, Tell("second"), None)
 
     assert Diary.last.done == ["first", "second"]
 
 
 def test_an_order_before_the_role_is_built_is_sent_back():
-    assert RoleServer().do(*CLIENT, 0, 0, Tell("x"), None).early
-
-
-@pytest.mark.parametrize("stranger", [("them", 0), ("us", 1)])
-def test_orders_of_another_client_or_incarnation_are_refused(stranger):
-    server = kept()
-
-    reply = server.do(*stranger, 0, 0, Tell("x"), None)
-
-    assert isinstance(reply.answer, RoleFailed)
-    assert Diary.last.done == []
+    assert Server().tell(0, 0, Tell("x"), None).early
 
 
 def test_answers_are_forgotten_once_they_were_received_and_beyond_a_bound():
     server = kept()
     for number in range(5):
-        server.do(*CLIENT, number, 3, Tell(number), None)
-    assert sorted(server._answers) == [3, 4]
+        server.tell(number, 3, Tell(number), None)
+    assert sorted(server._answers) == [FIRST_ORDER + 3, FIRST_ORDER + 4]
 
     for number in range(5, 5 + rpc.REMEMBERED):
-        server.do(*CLIENT, number, 0, Tell(number), None)
+        server.tell(number, 0, Tell(number), None)
 
     assert len(server._answers) == rpc.REMEMBERED
 
 
 def test_a_stored_object_arrives_in_its_field():
-    assert kept().do(*CLIENT, 0, 0, Tell("x"), "weights").answer == ("x", "weights")
+    assert kept().tell(0, 0, Tell("x"), "weights").answer == ("x", "weights")
 
 
 def test_a_role_that_raised_does_nothing_more():
     server = kept()
 
-    failed = server.do(*CLIENT, 0, 0, Tell(ValueError("no")), None).answer
-    after = server.do(*CLIENT, 1, 0, Tell("x"), None).answer
+    failed = server.tell(0, 0, Tell(ValueError("no")), None).answer
+    after = server.tell(1, 0, Tell("x"), None).answer
 
     assert failed.summary == f"{socket.gethostname()}: ValueError: no"
     assert not failed.final
@@ -195,7 +207,7 @@ def test_a_role_that_raised_does_nothing_more():
 
 
 def test_what_a_constructor_raises_is_said_with_the_hosts_name():
-    failed = RoleServer().build(*CLIENT, *stay(ConfigError("bad")))
+    failed = Server().greet(stay(ConfigError("bad")))
 
     assert failed is not None
     assert failed.summary == f"{socket.gethostname()}: ConfigError: bad"
@@ -203,7 +215,7 @@ def test_what_a_constructor_raises_is_said_with_the_hosts_name():
 
 
 def test_what_cannot_be_imported_there_is_final_and_says_what_to_do():
-    failed = RoleServer().build(*CLIENT, *stay(target="no_such_module:Role"))
+    failed = Server().greet(stay(target="no_such_module:Role"))
 
     assert failed is not None
     assert failed.final
@@ -215,7 +227,7 @@ def test_building_again_says_the_same_and_builds_nothing():
     server = kept()
     first = Diary.last
 
-    assert server.build(*CLIENT, *stay()) is None
+    assert server.do(RpcCall(1, 0, stay()), None).answer is None
 
     assert Diary.last is first
 
@@ -231,12 +243,12 @@ def test_a_role_roams_between_orders_and_orders_get_in():
     role = Diary.last
     assert eventually(lambda: role.roamed > 10, 5.0)
 
-    answers = [server.do(*CLIENT, n, n, Tell(n), None).answer for n in range(100)]
+    answers = [server.tell(n, n, Tell(n), None).answer for n in range(100)]
 
     assert answers == list(range(100))
     before = role.roamed
     assert eventually(lambda: role.roamed > before, 5.0)
-    server.do(*CLIENT, 100, 100, CloseRole(), None)
+    server.tell(100, 100, CloseRole(), None)
 
 
 def test_what_roaming_raises_is_the_answer_to_the_next_order():
@@ -244,7 +256,7 @@ def test_what_roaming_raises_is_the_answer_to_the_next_order():
     Diary.last.breaks.set()
     assert eventually(lambda: server._failure is not None, 5.0)
 
-    answer = server.do(*CLIENT, 0, 0, Tell("x"), None).answer
+    answer = server.tell(0, 0, Tell("x"), None).answer
 
     assert "RuntimeError: lost its way" in answer.summary
     assert Diary.last.done == []
@@ -255,7 +267,7 @@ def test_close_ends_roaming_and_closes_once():
     role = Diary.last
 
     for number in range(2):
-        server.do(*CLIENT, number, 0, CloseRole(), None)
+        server.tell(number, 0, CloseRole(), None)
     roamed = role.roamed
 
     assert role.closed == 1
@@ -269,12 +281,12 @@ def test_answers_come_in_the_order_of_the_orders():
     host = hosted(Wire())
     for number in range(3):
         host.send(Tell(number))
-    assert host.waiting == 3
+    assert host.busy
     assert host.silence_s > 0
 
     assert [host.receive() for _ in range(4)] == [0, 1, 2, None]
 
-    assert (host.waiting, host.silence_s) == (0, 0.0)
+    assert (host.busy, host.silence_s) == (False, 0.0)
     assert (host.node, host.address, host.pid) == ("n1", "10.0.0.9", 77)
     assert host.alive
 
@@ -338,8 +350,8 @@ def test_a_call_that_cannot_get_through_is_not_tried_without_pause(monkeypatch):
     assert host.receive() is None
     assert host.receive() is None
 
-    assert wire.called.count("do") == 1
-    assert host.waiting == 1
+    assert wire.called.count(FIRST_ORDER) == 1
+    assert host.busy
     assert host.alive
 
 
@@ -365,7 +377,7 @@ def test_an_actor_that_died_is_not_alive_and_says_where():
     assert host.failure is not None
     assert host.failure.startswith("far (10.0.0.9): ActorDiedError")
     assert "\n" not in host.failure
-    assert (host.waiting, wire.killed) == (0, 1)
+    assert (host.busy, wire.killed) == (False, 1)
 
 
 def test_an_answer_that_cannot_be_read_is_a_failure():
@@ -388,13 +400,13 @@ def test_a_failure_is_an_answer_and_the_end_of_the_host():
     assert failed.final
     assert not host.alive
     host.send(Tell("x"))
-    assert host.waiting == 0
+    assert not host.busy
 
 
 @pytest.mark.parametrize("package", ["python", "torch", "ray", "rookery"])
 def test_other_versions_are_refused_naming_both_and_the_host(package):
     wire = Wire()
-    wire.hello = wire.hello._replace(versions={**versions(), package: "0.0.1"})
+    wire.server.info = wire.server.info._replace(versions={**versions(), package: "0.0.1"})
     host = hosted(wire)
 
     failed = host.receive()
@@ -408,16 +420,6 @@ def test_other_versions_are_refused_naming_both_and_the_host(package):
 
 def test_builds_of_one_version_for_different_devices_are_alike():
     assert rpc._difference({"torch": "2.11.0+cu128"}, {"torch": "2.11.0+cpu"}) is None
-
-
-def test_an_answer_to_another_client_is_refused(monkeypatch):
-    wire = Wire()
-    host = hosted(wire)
-    reply = rpc.RpcReply("them", 0, 0, "x")
-    monkeypatch.setattr(wire.server, "do", lambda *args: reply)
-    host.send(Tell("x"))
-
-    assert isinstance(host.receive(), RoleFailed)
 
 
 def test_stop_closes_the_role_before_it_is_killed():
@@ -453,7 +455,7 @@ def sharing(monkeypatch: pytest.MonkeyPatch, fulls: int) -> SharedObject:
     store = Store(fulls)
     monkeypatch.setattr(engine, "import_ray", lambda: store)
     session: Any = None
-    return Cluster(session, started=True).share("weights")
+    return Cluster(session).share("weights")
 
 
 def test_a_store_that_is_full_for_a_moment_is_waited_for(monkeypatch):
@@ -527,7 +529,7 @@ def test_where_ray_is_missing_the_extra_is_named(monkeypatch):
 
 def test_of_what_ray_says_about_a_dead_actor_one_sentence_is_kept():
     long = (
-        "The actor died unexpectedly before finishing this task.\n\tclass_name: RayRoleServer\n"
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: RoleServer\n"
         "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
         "Worker exit detail: Worker unexpectedly exits with a connection error code 2."
     )

@@ -228,7 +228,7 @@ class Told(gym.Env[Any, Any]):
 
 def test_algorithms_of_sb3_do_not_meet_masks() -> None:
     sb3 = pytest.importorskip("rookery.sb3.models")
-    config = load("dqn", changes={"env.id": "masked_envs:Pit"})
+    config = load("sb3-dqn", changes={"env.id": "masked_envs:Pit"})
     envs = sb3.environments(config, None, 1)
 
     with pytest.raises(ConfigError, match=r"'action_mask', which SB3's DQN ignores; use"):

@@ -1,5 +1,6 @@
 """An environment that calls `sys.exit` has failed like one that raises, wherever it does so."""
 
+import signal
 import sys
 from typing import Any
 
@@ -86,6 +87,39 @@ def test_sys_exit_in_a_step_is_named_with_environment_and_step():
     envs.reset(0)
 
     with pytest.raises(EnvError, match=r"Leaver, environment 0, step 1: step raised SystemExit: 0"):
+        envs.step(np.zeros(2, int))
+
+
+class Interrupter(Wander):
+    """Raises KeyboardInterrupt in its first step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def on_sigint():
+    """Sets what SIGINT does, which tests that run in the background inherit as ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_keyboard_interrupt_in_a_worker_is_the_environments_and_named_with_its_step(on_sigint):
+    on_sigint(signal.SIG_IGN)
+    envs = make(EnvConfig(id=f"{__name__}:Interrupter"), 2, factory=Interrupter)
+    envs.reset(0)
+
+    with pytest.raises(EnvError, match=r"Interrupter, step 1: step raised KeyboardInterrupt"):
+        envs.step(np.zeros(2, int))
+
+
+def test_a_keyboard_interrupt_where_ctrl_c_is_answered_is_not_taken_for_the_environments(on_sigint):
+    on_sigint(signal.default_int_handler)
+    envs = make(EnvConfig(id=f"{__name__}:Interrupter"), 2, factory=Interrupter)
+    envs.reset(0)
+
+    with pytest.raises(KeyboardInterrupt):
         envs.step(np.zeros(2, int))
 
 

@@ -253,6 +253,17 @@ def test_what_is_no_environment_at_all_is_refused():
             make(EnvConfig(), 2, factory=given)
 
 
+@pytest.mark.parametrize("missing", ["observation_space", "action_space"])
+def test_the_check_refuses_an_environment_without_a_space(missing):
+    class Spaceless(basic.Echo):
+        def __init__(self):
+            super().__init__()
+            setattr(self, missing, None)
+
+    with pytest.raises(ConfigError, match=f"Spaceless has no {missing} of gymnasium.spaces"):
+        check(EnvConfig(), factory=Spaceless)
+
+
 def test_environments_with_differing_spaces_are_refused():
     sizes = iter([3, 4])
 

@@ -317,14 +317,6 @@ def test_an_error_inside_an_environment_is_the_cause():
     assert refusal.value.__cause__ is error
 
 
-def test_an_interrupt_inside_an_environment_passes():
-    envs = _one_bad_of_three({"error": KeyboardInterrupt()})
-    envs.reset(0)
-
-    with pytest.raises(KeyboardInterrupt):
-        _play(envs, 5)
-
-
 def test_steps_are_counted_without_resets_and_across_episodes():
     class Late(Bad):
         def step(self, action):

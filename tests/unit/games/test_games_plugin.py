@@ -24,7 +24,7 @@ def test_the_scenarios_of_a_league_can_play_each_other():
     share.add_arguments(parser)
     args = parse(parser, ["--scenarios", "league", "league-exploiter", "--strategy", "local_only"])
 
-    jobs, configs = share.plan(args, Path("runs/x"), Path("pool"))
+    jobs, configs = zip(*share.plan(args, Path("runs/x"), Path("pool")), strict=True)
 
     assert all(job.shares and "sharing.pool=pool" in job.command for job in jobs)
     assert [config.selfplay.part for config in configs] == ["main", "exploiter"]

@@ -1,6 +1,7 @@
 """The learner: weights change here and nowhere else, by finite steps, and go on where they were."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rookery.algorithms import build_algorithm
 from rookery.algorithms.algorithm import Algorithm, Loss
 from rookery.algorithms.dqn import Dqn
 from rookery.config.algorithms import DqnConfig
+from rookery.config.load import load
 from rookery.config.schema import EnvConfig, LearnerConfig, NetConfig, Optimizer
 from rookery.errors import ConfigError, LostError
 from rookery.learner.learner import OPTIMIZERS, Learner
 from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import fingerprint
 from rookery.schedule import Decay
-from rookery.types import Batch
+from rookery.types import ActionSpec, Batch
+from sample_experience import VECTOR
 from scripted_roles import flat_spec
 
 CPU = torch.device("cpu")
@@ -204,6 +208,16 @@ class TestRates:
 
         assert one.weight.item() == 0.5
 
+    @pytest.mark.parametrize(("given", "rates"), [(None, (0.5, 0.5)), (0.25, (0.5, 0.25))])
+    def test_critics_may_have_a_rate_of_their_own(self, given: float | None, rates: object) -> None:
+        config = LearnerConfig(lr=0.5, critic_lr=given, lr_decay=Decay.LINEAR)
+        made = Learner(build_sac(), config, EnvConfig(), CPU)
+
+        made.advance(0.0)
+        assert tuple(made.optimizers[n].param_groups[0]["lr"] for n in ("actor", "critic")) == rates
+        made.advance(1.0)
+        assert {made.optimizers[n].param_groups[0]["lr"] for n in ("actor", "critic")} == {0.0}
+
     def test_rate_0_changes_nothing(self) -> None:
         made = learner(lr=0.0)
         before = made.weights_sha256()
@@ -211,6 +225,11 @@ class TestRates:
             made.learn(batch(seed))
 
         assert made.weights_sha256() == before
+
+
+def build_sac() -> Algorithm:
+    spec = replace(VECTOR, action=ActionSpec(shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2))
+    return build_algorithm(load(None, overrides=["algo=sac", "net.hidden=[8]"]), spec)
 
 
 NAN, INF = float("nan"), float("inf")
@@ -313,6 +332,20 @@ class TestNormalisedRewards:
 
         wanted = np.array([1.0, -2.0]) / returns.std()
         np.testing.assert_allclose(shown.shown[0].reward.numpy(), wanted, rtol=1e-4)
+
+    @pytest.mark.parametrize(("limit", "wanted"), [(10.0, 10.0), (None, 100.0), (2.0, 2.0)])
+    def test_normalised_rewards_are_clipped(self, limit: float | None, wanted: float) -> None:
+        env = EnvConfig(normalize_reward=True, normalized_reward_clip=limit)
+        shown = Bowl(lambda w, _: w)
+        made = Learner(shown, LearnerConfig(), env, CPU)
+        made.observe({}, np.array([-1.0, 1.0]))
+        given = np.array([100.0, -100.0], np.float32)
+
+        made.learn(batch(reward=given))
+
+        expected = pytest.approx([wanted, -wanted], rel=1e-4)
+        assert shown.shown[0].reward.tolist() == expected
+        assert made.normalized(given).tolist() == expected
 
     def test_without_it_rewards_are_as_they_are(self) -> None:
         made, one = bowl(lambda w, _: w)

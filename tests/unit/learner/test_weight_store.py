@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rookery.errors import ClosedError, ConfigError, ProtocolError
-from rookery.learner import weight_store as module
 from rookery.learner.weight_store import SLOTS, TRIES, WeightStore
+from rookery.replay import shared_arrays as module
 from rookery.types import Array
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
@@ -190,7 +190,7 @@ def test_closing_twice_is_refused() -> None:
     weight_store = WeightStore(weights(0))
     weight_store.close()
 
-    with pytest.raises(ClosedError, match="closed already"):
+    with pytest.raises(ClosedError, match="closed before"):
         weight_store.close()
 
 

@@ -5,13 +5,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rookery.config.schema import Activation, NetConfig
+from rookery.config.schema import Activation, Init, NetConfig
 from rookery.errors import CheckpointError, ConfigError
 from rookery.networks.encoders import Features, Normalize
 from rookery.networks.forward import MOST_WORK, CompiledMlp
-from rookery.networks.mlp import build
+from rookery.networks.mlp import Perceptron, build
 from rookery.networks.named_arrays import arrays_of, fingerprint, load_arrays
 from rookery.types import ActionSpec, EnvSpec, Leaf, LeafKind
+from sample_experience import VECTOR
 
 FLAT = EnvSpec("flat", (Leaf("", (7,), "float32", LeafKind.VECTOR),), ActionSpec(n=3))
 MIXED = EnvSpec(
@@ -125,6 +126,18 @@ def test_torch_does_what_is_too_much_work() -> None:
 
     assert quick.fits(rows(MOST_WORK // size))
     assert not quick.fits(rows(MOST_WORK // size + 1))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_orthogonal_layers_keep_lengths_up_to_their_gain(outputs: int) -> None:
+    config = NetConfig(hidden=(8, 8), init=Init.ORTHOGONAL)
+    made = Perceptron(VECTOR, outputs, config, normalize=False)
+
+    for layer, gain in ((made.hidden[1], 2.0), (made.out, 1.0)):
+        weight = layer.weight.detach()
+        rows = weight @ weight.T
+        torch.testing.assert_close(rows, gain * torch.eye(len(rows)), atol=1e-5, rtol=0.0)
+    assert not any(layer.bias.any() for layer in (*made.hidden, made.out))
 
 
 def test_running_statistics_equal_those_of_all_rows_at_once() -> None:

@@ -71,7 +71,7 @@ def test_a_step_that_is_not_finite_leaves_everything_as_it_was(batch: Batch) -> 
 
     assert torch.equal(weights(recorded), before)
     assert isinstance(recorded, CapturedLearner)
-    recorded.count_skipped()
+    recorded.read_skipped()
     assert recorded.skipped == 1
 
 
@@ -83,7 +83,7 @@ def test_too_many_bad_steps_between_two_looks_end_the_run(batch: Batch) -> None:
         recorded.learn(batch._replace(obs=window))
 
     with pytest.raises(LostError, match=r"2 learner steps in a row .* lower learner.lr"):
-        recorded.count_skipped()
+        recorded.read_skipped()
 
 
 def test_the_learning_rate_goes_down_in_place() -> None:

@@ -4,22 +4,23 @@ import numpy as np
 import pytest
 
 from rookery.errors import ConfigError
-from rookery.pathfinding.evaluation import case_memory
-from rookery.pathfinding.evaluation.case_memory import check_case_memory, worlds_at_once
+from rookery.pathfinding.evaluation.case_sets import check_case_memory
+from rookery.pathfinding.evaluation.play_cases import MAX_WORLD_BYTES, worlds_at_once
 from rookery.pathfinding.world.cases import Cases, generate
 from rookery.pathfinding.world.rules import WorldRules
 from rookery.pathfinding.world.worlds import Worlds, world_bytes
+from rookery.runtime import machine
 from rookery.runtime.machine import Space
 
 
 @pytest.fixture(autouse=True)
 def plenty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(case_memory.machine, "memory", lambda: Space(1 << 40, 1 << 40))
+    monkeypatch.setattr(machine, "memory", lambda: Space(1 << 40, 1 << 40))
 
 
 @pytest.fixture
 def gigabyte(plenty: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(case_memory.machine, "memory", lambda: Space(2 << 30, 1 << 30))
+    monkeypatch.setattr(machine, "memory", lambda: Space(2 << 30, 1 << 30))
 
 
 def cases_of(count: int, agents: int, size: int) -> Cases:
@@ -50,7 +51,7 @@ def test_large_worlds_are_played_a_few_at_once() -> None:
 
     each = world_bytes(256, 1024, 1024, rules)
     assert 1 < count < 25
-    assert count * each <= case_memory.MAX_WORLD_BYTES < (count + 1) * each
+    assert count * each <= MAX_WORLD_BYTES < (count + 1) * each
 
 
 @pytest.mark.usefixtures("gigabyte")

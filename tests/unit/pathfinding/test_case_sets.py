@@ -7,7 +7,6 @@ import torch
 from rookery.algorithms import Acted
 from rookery.config.load import load
 from rookery.errors import ConfigError
-from rookery.pathfinding.evaluation import case_sets
 from rookery.pathfinding.evaluation.case_sets import from_file, from_map, random_case_sets
 from rookery.pathfinding.evaluation.play_cases import (
     ShortestPathPolicy,
@@ -18,7 +17,7 @@ from rookery.pathfinding.evaluation.team_policy import TeamPolicy
 from rookery.pathfinding.planner.plan import JointPlan, PlanStatus
 from rookery.pathfinding.team_dqn import VALUES
 from rookery.pathfinding.world import cases
-from rookery.pathfinding.world.cases import Cases, from_seeds
+from rookery.pathfinding.world.cases import Cases
 from rookery.pathfinding.world.rules import Outside, WorldRules
 
 FIXED = {"sizes": (8, 8), "densities": (0.2, 0.2)}
@@ -42,26 +41,6 @@ def test_a_row_begins_alike_however_long_it_is_and_whatever_is_beside_it(what):
     *_, long = random_case_sets(5, agents=[1, 3], seed=0, **what)
 
     assert equal(short, Cases(*(part[:2] for part in long.cases)))
-
-
-@pytest.mark.parametrize("what", [FIXED, MIXED])
-def test_a_case_is_the_same_without_those_before_it(what):
-    alone = only(1, 3, skip=4, **what).cases
-    all_five = only(5, 3, **what).cases
-
-    assert equal(alone, Cases(*(part[4:] for part in all_five)))
-
-
-@pytest.mark.parametrize("what", [FIXED, MIXED])
-def test_cases_before_the_one_that_is_asked_for_are_not_made(what, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        case_sets, "from_seeds", lambda *a, **k: made.append(a) or from_seeds(*a, **k)
-    )
-
-    only(1, 2, skip=1000, **what)
-
-    assert len(made) == 1
 
 
 def test_a_file_says_of_its_agents_what_its_row_will_say(tmp_path):

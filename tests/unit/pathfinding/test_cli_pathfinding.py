@@ -185,7 +185,7 @@ def test_a_row_names_its_method_if_there_are_several():
 def test_the_answer_says_where_the_picture_is():
     answer = {"file": "a.svg", "agents": 16, "home": 15, "length": 128, "bytes": 2048}
 
-    assert picture_line(answer) == ["a.svg: 15 of 16 agents home after 128 steps, 2.0 KB"]
+    assert picture_line(answer) == "a.svg: 15 of 16 agents home after 128 steps, 2.0 KB"
 
 
 def test_what_the_command_line_offers_is_what_there_is():

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from rookery.pathfinding.pictures import episode_gif, episode_svg
-from rookery.pathfinding.pictures.episode_svg import (
-    RecordedEpisode,
-    boxes,
-    captions,
-    colours,
-    pairs,
-)
+from rookery.pathfinding.pictures.episode_svg import RecordedEpisode, captions, pairs, runs
+from rookery.pathfinding.world.world_image import colour
 
 SVG = "{http://www.w3.org/2000/svg}"
 ABSENT = [-1, -1]
@@ -126,24 +121,22 @@ def test_edges_are_undirected_and_never_from_an_agent_to_itself():
 
 
 @pytest.mark.parametrize("density", [0.0, 0.3, 0.8, 1.0])
-def test_boxes_cover_the_obstacles_and_nothing_else(density):
+def test_runs_cover_the_obstacles_and_nothing_else(density):
     blocked = (np.random.default_rng(1).random((9, 7)) < density).astype(np.uint8)
 
     covered = np.zeros_like(blocked)
-    for left, top, width, height in boxes(blocked):
-        covered[top : top + height, left : left + width] = 1
+    for row, column, length in runs(blocked):
+        covered[row, column : column + length] += 1
 
     assert np.array_equal(covered, blocked)
 
 
-def test_obstacles_that_touch_are_one_shape():
-    blocked = np.ones((2, 2), dtype=np.uint8)
-
-    assert (0, 0, 2, 2) in boxes(blocked)
+def test_obstacles_side_by_side_are_one_run():
+    assert list(runs(np.ones((1, 3), dtype=np.uint8))) == [(0, 0, 3)]
 
 
 def test_many_colours_all_differ():
-    assert len(set(colours(128))) == 128
+    assert len({colour(i) for i in range(128)}) == 128
 
 
 def test_a_large_episode_stays_below_two_megabytes():
@@ -162,20 +155,20 @@ def test_an_episode_without_a_step_can_be_drawn():
     assert len(within(parsed(shown), "disc")) == 3
 
 
-def test_pictures_of_a_gif_show_the_agents_between_two_cells():
-    pytest.importorskip("PIL")
+def test_frames_of_a_gif_show_the_agents_at_each_step():
     shown = episode(agents=1, steps=1, size=4)
 
-    drawn = episode_gif.frames(shown, 2)
+    drawn = episode_gif.frames(shown)
 
-    assert len(drawn) == 2 + 2 * episode_svg.REST
-    assert {frame.shape for frame in drawn} == {(480 + 16 + 34, 480 + 32, 3)}
-    half_way = (16 + 120, 16 + 60)  # the edge of the first two cells of the first column
-    assert tuple(drawn[1][half_way]) == colours(1)[0]
+    assert len(drawn) == 2 + episode_svg.REST
+    assert {frame.shape for frame in drawn} == {(480, 480, 3)}
+    cells = [(60, 60), (180, 60)]  # the middles of the first two cells of the first column
+    for frame, (here, other) in zip(drawn, (cells, cells[::-1]), strict=False):
+        assert tuple(frame[here]) == colour(0)
+        assert tuple(frame[other]) != colour(0)
 
 
-def test_a_long_episode_has_fewer_pictures_between_steps():
-    def long(steps):
-        return RecordedEpisode(np.zeros((2, 2)), np.zeros((1, 2)), np.zeros((steps + 1, 1, 2)))
+def test_frames_of_a_large_map_are_no_larger():
+    shown = RecordedEpisode(np.zeros((700, 2)), np.zeros((1, 2), int), np.zeros((2, 1, 2), int))
 
-    assert [episode_gif.between(long(n)) for n in (10, 256, 2_000)] == [4, 2, 1]
+    assert {frame.shape for frame in episode_gif.frames(shown)} == {(700, 2, 3)}

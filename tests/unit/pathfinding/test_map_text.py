@@ -109,11 +109,23 @@ def test_only_the_rows_that_are_asked_for_are_read(scenario, head):
         (HEAD + ROWS.replace("2\t1\t0", "2.5\t1\t0"), r"wide\.scen:3: a field must be a whole"),
         (HEAD + ROWS.replace("4\t2\t2", "5\t2\t2"), r"wide\.scen:3 is for a map of 5 x 2 cells"),
         (HEAD + ROWS.replace("1\twide", "1\thigh"), r"wide\.scen:3 is for the map high\.map"),
-        (HEAD + ROWS.replace("2\t1\t0", "1\t1\t0"), r":3: the start at x 1, y 1 is blocked"),
-        (HEAD + ROWS.replace("3\t1\t4", "1\t1\t4"), r":2: the goal at x 1, y 1 is blocked"),
-        (HEAD + ROWS.replace("3\t1\t4", "1\t2\t4"), r":2: the goal at x 1, y 2 is outside"),
-        (HEAD + ROWS.replace("2\t1\t0\t1", "0\t0\t0\t1"), r":3: the start .* is that of .*:2 too"),
-        (HEAD + ROWS.replace("2\t1\t0\t1", "2\t1\t3\t1"), r":3: the goal .* is that of .*:2 too"),
+        (
+            HEAD + ROWS.replace("2\t1\t0", "1\t1\t0"),
+            r":3: '1 wide.map 4 2 1 1 .* starts or ends on a blocked cell",
+        ),
+        (
+            HEAD + ROWS.replace("3\t1\t4", "1\t1\t4"),
+            r":2: '0 wide.map 4 2 0 0 1 1 .* starts or ends on a blocked cell",
+        ),
+        (HEAD + ROWS.replace("3\t1\t4", "1\t2\t4"), r":2: .*0 0 1 2 .* starts or ends outside"),
+        (
+            HEAD + ROWS.replace("2\t1\t0\t1", "0\t0\t0\t1"),
+            r":3: .* has the start or goal of another",
+        ),
+        (
+            HEAD + ROWS.replace("2\t1\t0\t1", "2\t1\t3\t1"),
+            r":3: .* has the start or goal of another",
+        ),
     ],
 )
 def test_a_scenario_that_is_wrong_is_refused_with_its_line(scenario, text, complaint):

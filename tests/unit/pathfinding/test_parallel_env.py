@@ -107,7 +107,7 @@ def test_an_episode_is_measured_as_an_evaluation_does():
 
 
 def straight(env):
-    return Straight().act({"view": env._worlds.views()}, None).action[0].tolist()
+    return Straight().act({"view": env.team._worlds.views()}, None).action[0].tolist()
 
 
 class Straight:

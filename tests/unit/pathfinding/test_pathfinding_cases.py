@@ -7,7 +7,6 @@ from rookery.errors import ConfigError
 from rookery.pathfinding.world import cases as case
 from rookery.pathfinding.world.cases import FAULTS, Cases
 from rookery.pathfinding.world.maps import FINE
-from rookery.pathfinding.world.views import planes
 
 
 def drawn(count=2, agents=3, size=8, density=0.2, seed=0):
@@ -181,10 +180,3 @@ def test_drawn_densities_are_triangular():
 
     assert shares.mean() == pytest.approx(0.83 / 3, abs=0.017)
     assert shares.std() == pytest.approx(0.106, abs=0.015)  # a little more: cells are counted
-
-
-def test_planes_refuse_an_out_that_they_cannot_write_in_place():
-    codes = np.zeros((2, 9, 9), dtype=np.uint8)
-
-    with pytest.raises(ConfigError, match="contiguous"):
-        planes(codes, np.empty((2, 9, 9, 6), dtype=np.uint8).transpose(0, 3, 1, 2))

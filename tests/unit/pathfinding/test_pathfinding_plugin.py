@@ -28,5 +28,5 @@ def test_every_algorithm_is_where_its_row_says(name):
 
 
 def test_a_run_on_one_device_has_one_learner():
-    with pytest.raises(ConfigError, match=r"learner\.replicas 2 takes run\.mode single or"):
+    with pytest.raises(ConfigError, match=r"device takes learner\.replicas 1 only, got 2"):
         load("pathfinding", changes={"learner.replicas": 2})

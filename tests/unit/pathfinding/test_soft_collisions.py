@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from rookery.pathfinding.world.collisions import resolve
 from rookery.pathfinding.world.rules import DOWN, LEFT, RIGHT, STAY, UP
-from rookery.pathfinding.world.soft_collisions import soft
 
 CASES = {
     # a row of cells, the agents in them by their numbers, their actions, who moves
@@ -48,7 +48,7 @@ def moved(rows, action):
     occupant = np.full(cells.shape, -1, dtype=np.int16)
     occupant[place[:, 0], place[:, 1]] = np.arange(len(action))
     went = np.zeros((1, len(action)), dtype=np.bool_)
-    soft(
+    resolve(
         (cells == "#").astype(np.uint8)[None],
         occupant[None],
         place[None],

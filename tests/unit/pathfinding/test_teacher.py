@@ -1,6 +1,6 @@
 """The teacher: guided worlds follow plans, others the policy; only guided steps are learned."""
 
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -25,8 +25,8 @@ STRIDE = 3
 
 
 def taught(agents: int = 2, *, guided_steps: int = 6, **settings: Any) -> TeamActor:
-    algorithm = team(agents, teacher=Teacher.PLANNER, **settings)
-    return team_actor(agents, algorithm=algorithm, steps=12, guided_steps=guided_steps)
+    settings |= {"teacher": Teacher.PLANNER, "guided_steps": guided_steps}
+    return team_actor(agents, algorithm=team(agents, **settings), steps=12)
 
 
 class Here:
@@ -158,10 +158,12 @@ def test_an_actor_waits_while_plans_are_made() -> None:
     with ThreadPoolExecutor(1) as threads:
         one = taught()
         guide = teacher(one, threads)
-        held = threads.submit(time.sleep, 0.2)
+        release = threading.Event()
+        held = threads.submit(release.wait, 60.0)
         one.play(STRIDE, CALM)
         guide.advance(STRIDE)
         assert not guide.ready
+        threading.Timer(0.1, release.set).start()
         assert wait_until_ready([guide]) == [guide]
         assert held.done()
 

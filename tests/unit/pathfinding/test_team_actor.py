@@ -13,7 +13,6 @@ from rookery.pathfinding.settings import Talk
 from rookery.pathfinding.team_actor import EndedTeamEpisodes, TeamActor
 from rookery.pathfinding.team_dqn import Window, comm_mask, unroll
 from rookery.pathfinding.team_network import neighbours
-from rookery.pathfinding.world.rules import Collision, WorldRules
 from rookery.replay.device_replay import SampledWindows
 from small_team_actors import ALPHA, GAMMA, RADIUS, SIGHT, WORLDS, Told, play, team, team_actor
 
@@ -346,15 +345,8 @@ def test_it_says_so_where_no_map_has_room(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("agents", "settings", "message"),
     [
-        (256, {}, r"at most 255 agents, .* got 256 and 5; use smaller teams"),
-        (
-            1,
-            {"rules": WorldRules(radius=8)},
-            r"at most 16 rows, got 1 and 17; use .* a smaller radius",
-        ),
         (1, {"density": 1.0}, r"density < 1, got 1.0; give one"),
         (1, {"rows": 8}, r"replay of 8 steps holds no sequence of 6 .* keep at least 9"),
-        (1, {"rules": WorldRules(collision=Collision.SOFT)}, r"reference only, got soft; use"),
     ],
 )
 def test_what_it_cannot_hold_is_refused(agents: int, settings: Any, message: str) -> None:

@@ -82,7 +82,7 @@ def test_a_team_without_communication_has_no_links() -> None:
 
     comm = algorithm.act(obs, np.random.default_rng(0)).extras[COMM]
 
-    assert algorithm.links(obs).tolist() == [[[i, -1, -1] for i in range(4)]]
+    assert algorithm.links(obs).tolist() == [[[i] for i in range(4)]]
     assert (comm[0] == np.eye(4)).all()
 
 

@@ -9,6 +9,7 @@ import pytest
 from rookery.config.schema import Draw, FirstPriority, ReplayConfig
 from rookery.errors import CheckpointError, EmptyReplayError, ProtocolError
 from rookery.replay.buffer import LocalReplay, bytes_needed
+from rookery.replay.replay import Inserted
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.replay.sampler import FLOOR
 from rookery.types import Array, End
@@ -69,12 +70,10 @@ class TestDraining:
         assert filled(made, 8, capacity=32).fill == 0.25
         assert filled(made, 50, capacity=32).fill == 1.0
 
-    def test_observations_between_are_the_raw_leaves_of_those_rows(
-        self, made: list[LocalReplay]
-    ) -> None:
+    def test_observed_are_the_raw_leaves_of_those_rows(self, made: list[LocalReplay]) -> None:
         replay = filled(made, 40, capacity=32, spec=MIXED)
 
-        leaves = replay.observations_between(30, 5)
+        leaves = replay.observed(Inserted(30, 5, 5)).leaves
 
         assert leaves.keys() == {"place", "seen", "held"}
         assert leaves["held"][:, 0].tolist() == [30, 31, 32, 33, 34]
@@ -87,7 +86,7 @@ class TestDraining:
 
         drained = replay.insert()
 
-        leaves = replay.observations_between(drained.first, drained.count)
+        leaves = replay.observed(drained).leaves
         assert drained.count == 20
         assert leaves["held"][:, 0].tolist() == list(range(12, 20))
 
@@ -97,7 +96,7 @@ class TestDraining:
         made.append(replay := pool(VECTOR, capacity=4))
         write(replay, steps(*[RUN] * 3))
         first = replay.insert()
-        replay.returns_between(first.first, first.count)
+        replay.observed(first)
         later = play([(0, 0, RUN)] * 3 + [(0, 0, TERMINATE)] + [(0, 0, RUN)] * 5)
         write(replay, later)
 
@@ -106,7 +105,7 @@ class TestDraining:
         assert drained.count == 9
         left = [step.reward for step in later[5:]]  # of one episode, whose first step is gone
         sums = [sum(r * 0.5 ** (k - j) for j, r in enumerate(left[: k + 1])) for k in range(4)]
-        assert replay.returns_between(drained.first, drained.count).tolist() == sums
+        assert replay.observed(drained).returns.tolist() == sums
 
 
 @pytest.mark.parametrize("draw", Draw)
@@ -369,7 +368,7 @@ class TestRestoring:
 
     def test_returns_so_far_go_on(self, made: list[LocalReplay]) -> None:
         replay = filled(made, 3)
-        replay.returns_between(0, 3)
+        replay.observed(Inserted(0, 3, 3))
         made.append(again := pool(VECTOR))
 
         again.restore(*saved(replay, 0))

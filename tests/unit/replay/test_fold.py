@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rookery.replay import fold
-from rookery.replay.fold import Chains
+from rookery.replay.fold import Chains, Horizon
 from rookery.replay.ring import Ring, row_bytes, schema_of
 from rookery.types import EnvSpec
 from sample_experience import IMAGE, VECTOR, Move, columns, feed, play
@@ -228,9 +228,7 @@ def test_no_rows_are_an_empty_batch_of_the_shapes_that_any_other_has(
                 spec,
                 np.arange(count),
                 np.ones(count, np.float32),
-                n_step=1,
-                gamma=GAMMA,
-                sequence=sequence,
+                Horizon(1, GAMMA, sequence),
                 oldest=0,
             )
             for count in (0, 2)

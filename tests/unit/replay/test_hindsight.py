@@ -71,7 +71,7 @@ def rows_of(*numbers: int) -> Any:
 
 def gathered(replay: LocalReplay, rows: Rows) -> Batch:
     weight = np.ones(rows.size, dtype=np.float32)
-    return fold.gather(replay.ring, GOALS, rows, weight, n_step=1, gamma=0.5, sequence=0, oldest=0)
+    return fold.gather(replay.ring, GOALS, rows, weight, fold.Horizon(1, 0.5), oldest=0)
 
 
 class TestTheFuture:
@@ -245,8 +245,8 @@ class TestSettings:
         hindsight = parts.replay.pools[0].hindsight
         assert hindsight is not None
         assert hindsight.share == 0.8
-        assert isinstance(hindsight.goal_rewards, Goals)
-        assert isinstance(hindsight.goal_rewards.env, goal_envs.Line)
+        assert isinstance(hindsight.goals, Goals)
+        assert isinstance(hindsight.goals.env, goal_envs.Line)
         parts.close()
 
     def test_a_run_without_goals_is_refused(self) -> None:

@@ -16,7 +16,8 @@ from rookery.errors import ClosedError, ConfigError, ProtocolError
 from rookery.replay import fold
 from rookery.replay.file_owner import Owner
 from rookery.replay.fold import Chains
-from rookery.replay.ring import Column, Ring, allocate, row_bytes, schema_of
+from rookery.replay.ring import Column, Ring, row_bytes, schema_of
+from rookery.replay.shared_arrays import allocate
 from rookery.types import End
 from sample_experience import VECTOR, Move, columns, feed, play
 

@@ -11,7 +11,7 @@ import pytest
 
 from rookery.actors.actor import Actor
 from rookery.algorithms import build_algorithm, row_spec
-from rookery.cluster.shard_recovery import recall_of
+from rookery.cluster.remote_replay import recall_of
 from rookery.config.algorithms import A2cConfig, PpoConfig, RolloutConfig
 from rookery.config.load import load
 from rookery.config.schema import ActorConfig, Config, EnvConfig, ReplayConfig
@@ -129,6 +129,20 @@ def test_a_used_up_rollout_is_never_drawn_again(replay):
     assert sorted(set(rows)) == list(range(8, 16))
 
 
+def test_the_rest_of_a_rollout_can_be_left_out(replay):
+    put(replay, steps(11))
+    replay.insert()
+    drawn(replay, 2)
+
+    replay.skip_rest()
+
+    assert replay.left == 0
+    put(replay, steps(8))
+    replay.insert()
+    rows = np.concatenate([batch.rows for batch in drawn(replay, replay.left)])
+    assert sorted(set(rows)) == list(range(11, 19))
+
+
 def test_rows_that_come_before_it_is_used_up_belong_to_the_rollout(replay):
     """Actors' chunks may be drained one after another."""
     put(replay, steps(4))
@@ -226,7 +240,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(before):
 def test_rewards_are_divided_by_the_scale_before_values_are_compared_with_them(replay):
     put(replay, steps(4))
     plain, scaled = rollouts(), replay
-    scaled.scale = lambda: 4.0
+    scaled.scale = lambda rewards: rewards / np.float32(4.0)
     put(plain, steps(4))
     for each in (plain, scaled):
         each.insert()

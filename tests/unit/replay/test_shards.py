@@ -130,9 +130,10 @@ class TestSeveral:
     ) -> None:
         replay = shards(made, [10, 10], draw=Draw.PRIORITIZED, alpha=1.0)
         wanted = replay.deck.want(replay.shards, 12)
-        for here in replay.shards:
-            answer = here._answers[1]
-            here._answers[1] = answer._replace(spread=answer.spread * (1 + here.tag))
+        for request in wanted.asked:
+            found = request.found
+            assert found is not None
+            request.found = found._replace(spread=found.spread * (1 + request.tag))
 
         batch = replay.deck.take(replay.shards, wanted, beta=1.0)
 
@@ -146,7 +147,7 @@ class TestSeveral:
         replay = shards(made, [20, 20])
         gone = replay.shards[1]
         wanted = replay.deck.want(replay.shards, 16)
-        gone.answer = lambda question: None  # type: ignore[method-assign]
+        gone.answer = lambda request: None  # type: ignore[method-assign]
 
         batch = replay.deck.take(replay.shards[:1], wanted, beta=1.0)
 

@@ -12,7 +12,7 @@ from numba import njit
 
 from rookery.replay import ring
 from rookery.replay.ring import Ring, schema_of
-from rookery.replay.shared_memory import copy, load, look, post, store
+from rookery.replay.shared_memory import address, copy, load, look, post, store
 from sample_experience import VECTOR, Move, columns, play
 
 ATOMIC_LOAD = r"load atomic i64, .* acquire, align 8"
@@ -22,7 +22,7 @@ FENCE = r"fence seq_cst"
 
 @njit
 def move(target, to, source, at, count):  # type: ignore[no-untyped-def]
-    copy(target, to, source, at, count)
+    copy(address(target) + to, address(source) + at, count)
 
 
 def emitted(function: Any, *args: Any) -> str:
@@ -75,8 +75,8 @@ def test_the_processor_gets_a_fence(function: Callable[..., Any], args: tuple[in
 def test_a_second_look_is_not_folded_into_the_first() -> None:
     @njit(nogil=True)
     def atomic(counters):  # type: ignore[no-untyped-def]
-        before = load(counters, 0)
-        return load(counters, 0) - before
+        before = load(address(counters))
+        return load(address(counters)) - before
 
     @njit(nogil=True)
     def plain(counters):  # type: ignore[no-untyped-def]
@@ -99,8 +99,8 @@ def test_a_drain_looks_and_posts_with_the_same_instructions() -> None:
 
     code = emitted(
         ring._drain,
-        *(target.bytes, target.layout, target.words),
-        *(source.bytes, source.layout, source.words),
+        *(target.bytes, target.layout),
+        *(source.bytes, source.layout),
     )
 
     assert len(re.findall(rf"{FENCE}\n.*{ATOMIC_LOAD}", code)) == 3
@@ -116,10 +116,10 @@ def test_a_compiled_loop_sees_what_another_thread_posts() -> None:
         """Answers every new value of counter 0 in counter 1, up to a last one."""
         seen = 0
         for _ in range(most):
-            value = load(counters, 0)
+            value = load(address(counters))
             if value != seen:
                 seen = value
-                store(counters, 1, seen)
+                store(address(counters) + 8, seen)
             if seen == 100:
                 return True
         return False

@@ -10,13 +10,7 @@ from rich.console import Console
 from rookery.config.schema import Config, EvalConfig, ReportConfig, RunConfig
 from rookery.event import Counters, Evaluated, Logged, Reason, Saved, Started, Stopped, Warned
 from rookery.report.console.live_panel import Live, open_live, panel
-from rookery.report.console.open_console import (
-    SHOW_CURSOR,
-    is_terminal,
-    open_console,
-    restore_cursor,
-)
-from rookery.report.console.plain_lines import Plain
+from rookery.report.console.plain_lines import Plain, is_terminal, open_console
 from rookery.report.console.run_view import View
 from rookery.report.number_format import age, clock, count, score, short, spark
 
@@ -336,14 +330,6 @@ def test_the_panel_is_drawn_again_without_events():
     sink.close()
 
     assert screen.getvalue().count("╭") > drawn
-
-
-def test_a_cursor_hidden_by_a_killed_process_can_be_shown_again():
-    screen = Screen()
-
-    restore_cursor(screen)
-
-    assert screen.getvalue() == SHOW_CURSOR
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from rookery.errors import ConfigError, EnvError
-from rookery.report.gif import write_gif
+from rookery.report.video import write_gif
 
 
 def film(n, shape=(8, 6, 3), dtype=np.uint8):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rookery.errors import ConfigError, EnvError
-from rookery.report.mp4 import _even, write_mp4
+from rookery.report.video import _even, write_mp4
 
 FRAME = np.arange(5 * 3 * 3, dtype=np.uint8).reshape(5, 3, 3)
 

@@ -10,7 +10,7 @@ from rookery.config.schema import EnvConfig
 from rookery.envs.make import check, make
 from rookery.errors import StalledError
 from rookery.runtime import watchdog
-from rookery.runtime.hang_watch import watched_calls
+from rookery.runtime.watchdog import watched_calls
 
 LIMIT_S = 0.2
 FOREVER_S = 60.0

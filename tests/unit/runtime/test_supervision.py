@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rookery.errors import ConfigError, EnvError, LostError
-from rookery.runtime.supervision import ActorLoss, LossKind, LossTally, Restarts, Supervision
+from rookery.runtime.supervision import ActorLoss, LossKind, LossTally, Supervision
 
 
 @pytest.fixture
@@ -31,19 +31,19 @@ def watch(**options: Any) -> Supervision:
 
 
 def test_the_pause_doubles_with_every_loss_in_a_row(clock):
-    restarts = Restarts(5)
+    restarts = Supervision("a", max_restarts=5)
 
-    assert [restarts.count() for _ in range(4)] == [0.0, 0.5, 1.0, 2.0]
+    assert [restarts.count_failure() for _ in range(4)] == [0.0, 0.5, 1.0, 2.0]
     assert not restarts.due
     clock.now += 2.0
     assert restarts.due
 
 
 def test_work_in_between_begins_the_count_anew(clock):
-    restarts = Restarts(1)
-    restarts.count()
+    restarts = Supervision("a", max_restarts=1)
+    restarts.count_failure()
     restarts.recovered()
-    restarts.count()
+    restarts.count_failure()
 
     assert not restarts.too_many
 

@@ -65,6 +65,26 @@ def test_what_has_ended_before_the_signal_arrived_is_left_alone() -> None:
     watching.close()
 
 
+def test_a_main_thread_that_takes_no_signal_any_more_ends_with_its_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def gone(ident: int, number: int) -> None:
+        raise ProcessLookupError
+
+    codes: list[int] = []
+    monkeypatch.setattr(watchdog, "GRACE_S", 0.01)
+    monkeypatch.setattr(watchdog.signal, "pthread_kill", gone)
+    monkeypatch.setattr(watchdog.os, "_exit", codes.append)
+    watching = Watchdog(lambda: "it hangs")
+    try:
+        eventually(lambda: codes, within_s=10.0)
+    finally:
+        watching.close()
+
+    assert codes[0] == 3
+    assert "rookery: error: it hangs" in capfd.readouterr().err
+
+
 def test_it_goes_on_watching_after_a_hang_that_was_survived() -> None:
     sleeper = Sleeper()
     watching = Watchdog(sleeper.hung)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rookery.config.schema import SelfplayConfig, Weighting
+from rookery.config.schema import Config, SelfplayConfig, Weighting
 from rookery.envs.turn_based.game import Who
 from rookery.errors import ConfigError
 from rookery.selfplay.matchmaking import Rival, odds
@@ -52,10 +52,12 @@ def test_shares_of_one_opponent_by_several_kinds_add_up():
 
 
 def test_a_kind_that_there_is_not_is_refused_with_those_there_are():
-    with pytest.raises(ConfigError, match=r"one of random, .*got 'passt'; did you mean 'past'"):
+    with pytest.raises(
+        ConfigError, match=r"one of random, .*got the text 'passt'; did you mean 'past'"
+    ):
         SelfplayConfig(opponents={"passt": 1.0})
 
 
 def test_weights_that_are_all_0_are_refused():
     with pytest.raises(ConfigError, match="no weight above 0"):
-        SelfplayConfig(opponents={"past": 0.0})
+        Config(selfplay=SelfplayConfig(opponents={"past": 0.0}))

@@ -83,13 +83,13 @@ def skipped(server: FederatedParameterServer) -> int:
     return int(server.get_server_stats()["counts"].get("skipped_settings", 0))
 
 
-def test_after_a_restart_with_a_smaller_clip_the_noise_covers_what_was_pushed_before(
-    house, monkeypatch
-):
+def test_after_a_restart_with_a_smaller_clip_the_noise_covers_what_is_released(house, monkeypatch):
     house.start(clip_norm=100.0).push_gradients("alice", spike(1000.0), version=0)
     monkeypatch.setattr(noise, "noise", lambda size, scale: np.zeros(size))
 
     server = house.start(clip_norm=1.0)
+    assert skipped(server) == 1
+    server.push_gradients("alice", spike(1000.0), version=0)
     assert server.push_gradients("bob", spike(0.0), version=0).version == 1
 
     assert abs(shown(server)[0]) == pytest.approx(1.0 / CLIENTS, rel=1e-5)
@@ -135,42 +135,37 @@ def test_with_another_rule_an_open_round_is_skipped_and_stays_skipped(house):
 def test_with_the_same_settings_or_another_deadline_an_open_round_goes_on(house):
     house.start().push_gradients("alice", spike(0.5), version=0)
 
-    server = house.start(deadline_s=5.0, multiplier=2.0)
+    server = house.start(deadline_s=5.0)
 
     assert skipped(server) == 0
     assert server.get_server_stats()["pending"] == 1
     assert server.push_gradients("bob", spike(0.5), version=0).version == 1
     assert server.ledger is not None
-    assert server.ledger.spent == (Spent(2.0, 1.0, 1),)  # the noise that was added
-
-
-def test_a_round_is_charged_and_divided_at_the_rate_it_was_drawn_with(house, monkeypatch):
-    monkeypatch.setattr(noise, "noise", lambda size, scale: np.zeros(size))
-    house.start(rate=1.0).push_gradients("alice", spike(0.5), version=0)
-
-    server = house.start(rate=0.01)
-    assert server.push_gradients("bob", spike(0.5), version=0).version == 1
-
-    assert server.ledger is not None
     assert server.ledger.spent == (Spent(1.0, 1.0, 1),)
-    assert abs(shown(server)[0]) == pytest.approx(1.0 / CLIENTS, rel=1e-5)
 
 
-def test_a_round_that_was_drawn_with_a_small_rate_takes_its_deadline_after_a_restart_with_1(
-    house, monkeypatch
+@pytest.mark.parametrize(
+    "changed", [{"multiplier": 2.0}, {"rate": 0.01}, {"clip_norm": 0.5}, {"clip_norm": 2.0}]
+)
+def test_with_another_promise_an_open_round_is_skipped_and_the_next_one_is_charged_as_drawn(
+    house, monkeypatch, changed
 ):
-    """An earlier end would tell whom it drew."""
-    monkeypatch.setattr(noise, "subsample", lambda clients, rate: ["alice"])
-    house.start(rate=0.5).push_gradients("bob", spike(0.5), version=0)
+    monkeypatch.setattr(noise, "noise", lambda size, scale: np.zeros(size))
+    monkeypatch.setattr(noise, "subsample", lambda clients, rate: ["alice", "bob"])
+    house.start().push_gradients("alice", spike(0.5), version=0)
 
-    server = house.start(rate=1.0)
-    server.push_gradients("alice", spike(0.5), version=0)
-    assert server.version == 0
+    server = house.start(**changed)
+    assert skipped(server) == 1
+    assert server.ledger is not None
+    assert server.ledger.rounds == 0  # nothing was shown
+    for client in ("alice", "bob"):
+        server.push_gradients(client, spike(0.25), version=0)
     house.now = 601.0
 
     assert server.version == 1
-    assert server.ledger is not None
-    assert server.ledger.spent == (Spent(1.0, 0.5, 1),)
+    rate, multiplier = changed.get("rate", 1.0), changed.get("multiplier", 1.0)
+    assert server.ledger.spent == (Spent(multiplier, rate, 1),)
+    assert abs(shown(server)[0]) == pytest.approx(0.5 / (rate * CLIENTS), rel=1e-5)
 
 
 def test_a_start_that_is_refused_leaves_the_open_round_as_it_was(house):

@@ -1,4 +1,4 @@
-"""What an open round takes of the memory: sparse updates stay sparse, and nothing else changes."""
+"""What an open round takes of the memory, and what of it a checkpoint has."""
 
 import tracemalloc
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.server import aggregate, server_state
-from rookery.server.aggregate import ROBUST, RULES, Aggregation
+from aggregated import aggregate
+from rookery.server import store
+from rookery.server.aggregate import Aggregation
 from rookery.server.federated import FederatedParameterServer
 from rookery.server.parameter_server import ParameterServer
-from rookery.types import Array, Floats
+from rookery.types import Array
 
 SIZE = 200_003  # several blocks, and not a whole number of them
 NAMES = [f"w{number}" for number in range(9)]
@@ -34,33 +35,44 @@ def update(number: int, kept: int, *, zero: float = 0.0) -> dict[str, Array]:
     return {"w": found}
 
 
-def shown(served: ParameterServer) -> Floats:
-    found = served.get_parameters()
-    assert found is not None
-    return found.arrays["w"]
-
-
 @pytest.mark.parametrize("kind", [ParameterServer, FederatedParameterServer])
-def test_an_open_round_of_sparse_updates_takes_what_was_sent_and_not_the_model_each_time(kind):
+def test_an_open_round_takes_one_sum_however_many_updates_it_has(kind):
     served = kind({"w": np.zeros(SIZE, np.float32)}, synchronous=True, deadline_s=1e6)
     for name in NAMES:
         served.register_worker(name)
-    served.push_gradients("w0", update(0, 100))
+    served.push_gradients("w0", update(0, SIZE))
     tracemalloc.start()
     try:
         for number, name in enumerate(NAMES[1:-1], 1):
-            served.push_gradients(name, update(number, 100))
+            served.push_gradients(name, update(number, SIZE))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
     assert served.get_server_stats()["pending"] == 8
-    assert served.get_server_stats()["pending_bytes"] == 8 * 100 * 12
+    assert served.get_server_stats()["pending_bytes"] == served.round_bytes == 2 * BYTES
     assert held < BYTES / 4
 
 
-def test_closing_a_round_does_not_take_the_model_for_every_update(monkeypatch):
-    monkeypatch.setattr(server_state, "BLOCK", 1 << 12)
+def test_a_hundred_pending_updates_of_a_model_of_20_mb_take_less_than_200_mb():
+    size = 5_000_000
+    pushed = {"w": np.ones(size, np.float32)}
+    tracemalloc.start()
+    try:
+        served = ParameterServer({"w": np.zeros(size, np.float32)}, update_frequency=101)
+        served.register_worker("a")
+        for _ in range(100):
+            served.push_gradients("a", pushed)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert served.get_server_stats()["pending"] == 100
+    assert held < 120e6  # twice the parameters, and the sum
+    assert peak < 200e6
+
+
+def test_closing_a_round_does_not_take_the_model_for_every_update():
     served = server()
     for number, name in enumerate(NAMES[:-1]):
         served.push_gradients(name, update(number, 100))
@@ -77,19 +89,17 @@ def test_closing_a_round_does_not_take_the_model_for_every_update(monkeypatch):
     assert peak < 7 * BYTES  # of the push itself, the mean, the version; 9 updates would be more
 
 
-@pytest.mark.parametrize("method", list(RULES))
+@pytest.mark.parametrize("method", list(Aggregation))
 @pytest.mark.parametrize("kept", [50, SIZE])
 @pytest.mark.parametrize("zero", [0.0, -0.0])
-def test_the_aggregate_is_that_of_whole_vectors_bit_for_bit(method, kept, zero):
+def test_the_aggregate_of_pushes_is_that_of_their_vectors_bit_for_bit(method, kept, zero):
     served = server(aggregation_method=method.value)
     pushed = [update(number, kept, zero=zero)["w"] for number in range(len(NAMES) - 1)]
     weights = np.arange(1.0, len(NAMES))
     for name, array, weight in zip(NAMES, pushed, weights, strict=False):
         served.push_gradients(name, {"w": array}, float(weight))
 
-    if method in ROBUST:  # each worker has one vote, the mean of what it pushed
-        pushed = [aggregate.aggregate(Aggregation.AVERAGE, p[None], np.ones(1)) for p in pushed]
-    expected = aggregate.aggregate(method, np.stack(pushed), weights)
+    expected = aggregate(method, np.stack(pushed), weights)
     found = served.aggregate_gradients()
 
     assert found is not None
@@ -97,14 +107,16 @@ def test_the_aggregate_is_that_of_whole_vectors_bit_for_bit(method, kept, zero):
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_a_sparse_update_outlasts_the_server(saved, tmp_path: Path):
+@pytest.mark.parametrize("method", ["average", "weighted", "median"])
+def test_an_open_round_outlasts_the_server(method, saved, tmp_path: Path):
     def started() -> ParameterServer:
-        return server(checkpoint_path=tmp_path / "served")
+        return server(checkpoint_path=tmp_path / "served", aggregation_method=method)
 
     served = started()
     for number, name in enumerate(NAMES[:-1]):
         kept = 50 if number % 2 else SIZE
-        served.push_gradients(name, update(number, kept, zero=-0.0), push_id=name)
+        change = update(number, kept, zero=-0.0)
+        served.push_gradients(name, change, 1.0 + number, push_id=name)
     before = served.aggregate_gradients()
     if saved:
         served.save_checkpoint()
@@ -115,15 +127,25 @@ def test_a_sparse_update_outlasts_the_server(saved, tmp_path: Path):
     assert before is not None
     assert after is not None
     assert np.array_equal(before["w"].view(np.uint32), after["w"].view(np.uint32))
-    assert again.get_server_stats()["pending_bytes"] == 4 * BYTES + 4 * 50 * 12
+    assert again.get_server_stats()["pending"] == 8
+    assert again.get_server_stats()["pending_bytes"] == (8 if method == "median" else 2) * BYTES
+    again.close()
 
 
-def test_a_small_model_and_an_update_without_zeros_are_kept_as_they_came():
-    small = ParameterServer({"w": np.zeros(100, np.float32)}, update_frequency=9)
-    small.register_worker("a")
-    small.push_gradients("a", {"w": np.zeros(100, np.float32)})
-    full = server()
-    full.push_gradients("w0", update(0, SIZE))
+def test_a_checkpoint_of_an_earlier_release_has_every_pending_update_by_itself(tmp_path: Path):
+    served, other = server(), server()
+    for number, name in enumerate(NAMES[:3]):
+        served.push_gradients(name, update(number, SIZE))
+    found = store.read_checkpoint(served.save_checkpoint(tmp_path / "saved"))
+    del found.arrays["pending.sum"]
+    for number in range(3):
+        found.arrays[f"pending.{number}"] = update(number, SIZE)["w"]
+    store.write_checkpoint(tmp_path / "earlier.safetensors", found)
 
-    assert small.get_server_stats()["pending_bytes"] == 400
-    assert full.get_server_stats()["pending_bytes"] == BYTES
+    other.load_checkpoint(tmp_path / "earlier.safetensors")
+
+    assert other.get_server_stats()["pending"] == 3
+    before, after = served.aggregate_gradients(), other.aggregate_gradients()
+    assert before is not None
+    assert after is not None
+    assert np.array_equal(before["w"], after["w"])

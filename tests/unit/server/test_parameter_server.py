@@ -720,7 +720,7 @@ def test_an_optimizer_that_cannot_step_from_a_gradient_is_refused(optimizer):
         ({"update_frequency": 0}, "update_frequency must be 1 or more"),
         ({"save_frequency": 0}, "save_frequency must be 1 or more"),
         ({"quorum": 0}, "quorum must be 1 or more"),
-        ({"deadline_s": float("inf")}, "deadline_s must be finite seconds"),
+        ({"deadline_s": float("inf")}, "deadline_s must be finite and above 0"),
         ({"max_weight": 0.0}, "max_weight must be finite"),
         ({"max_norm": 0.0}, "max_norm must be finite"),
         ({"max_staleness": -1}, "max_staleness must be 0 or more"),
@@ -728,7 +728,10 @@ def test_an_optimizer_that_cannot_step_from_a_gradient_is_refused(optimizer):
         ({"byzantine": -1}, "byzantine must be 0 or more"),
         ({"aggregation_method": "median"}, "needs updates of 3 workers"),
         ({"aggregation_method": "krum", "update_frequency": 6, "byzantine": 2}, "raise it to 7"),
-        ({"aggregation_method": "krum", "synchronous": True, "quorum": 2}, "quorum is 2"),
+        (
+            {"aggregation_method": "krum", "synchronous": True, "quorum": 2},
+            r"quorum is 2 \(--quorum\)",
+        ),
         ({"lr": -1.0}, "does not take"),
         ({"optimizer_kwargs": {"momentums": 1}}, "does not take"),
     ],
@@ -760,6 +763,8 @@ def test_arguments_of_a_wrong_type_are_refused():
         served.push_gradients("a", [1.0])  # type: ignore[arg-type]
     with pytest.raises(BeartypeCallHintViolation):
         ParameterServer(START, update_frequency="often")  # type: ignore[arg-type]
+    with pytest.raises(BeartypeCallHintViolation):
+        ParameterServer(START, quorum="all")  # type: ignore[arg-type]
 
 
 def test_a_refusal_survives_being_sent():
@@ -967,3 +972,50 @@ def test_an_update_above_the_largest_norm_is_refused_and_is_no_offence():
 
     assert counts(served) == {"norm": 1, "ok": 1}
     assert served.version == 1
+
+
+def test_a_server_without_an_optimizer_adopts_one_and_averages_no_more_than_its_workers():
+    made = ParameterServer(START)
+    for worker in ("a", "b"):
+        made.register_worker(worker)
+    made.adopt_optimizer("adam", 0.5, {})
+    made.adopt_optimizer("sgd", 9.0, {})  # the first one counts
+
+    made.push_gradients("a", grads(1.0))
+    assert made.version == 0
+    made.push_gradients("b", grads(3.0))
+
+    assert made.version == 1
+    np.testing.assert_allclose(made.get_parameters().arrays["w"], -0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "moved"), [({"optimizer": "sgd", "lr": 2.0}, -2.0), ({"lr": 0.25}, -0.25)]
+)
+def test_what_a_server_was_given_is_not_adopted(given, moved):
+    made = ParameterServer(START, update_frequency=1, **given)
+    made.register_worker("a")
+    made.adopt_optimizer("adam", 0.5, {})
+    made.push_gradients("a", grads())
+
+    np.testing.assert_allclose(made.get_parameters().arrays["w"], moved, rtol=1e-5)
+
+
+def test_an_adopted_optimizer_goes_on_after_a_restart(tmp_path):
+    learned = []
+    for restarts in (False, True):
+        folder = tmp_path / str(restarts)
+        made = ParameterServer(START, checkpoint_path=folder)
+        made.register_worker("a")
+        made.adopt_optimizer("adam", 0.5, {})
+        made.push_gradients("a", grads(1.0))
+        if restarts:
+            made.close()
+            made = ParameterServer(START, checkpoint_path=folder)
+            made.adopt_optimizer("adam", 0.5, {})
+        made.push_gradients("a", grads(2.0))
+        learned.append(made.get_parameters().arrays["w"])
+        assert made.version == 2
+        made.close()
+
+    np.testing.assert_array_equal(*learned)

@@ -1,6 +1,6 @@
 """A client of a server: what it sends, when it sends it again, and when it is over."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +12,10 @@ from rookery.config.load import load
 from rookery.errors import ConfigError, RefusedError, StalledError
 from rookery.event import Episode, Reason
 from rookery.server.advertised_settings import Notice, Sharing, portable, settings_of
+from rookery.server.gradient_worker import RunGradients, RunSetup, Update
 from rookery.server.parameter_server import Parameters, Receipt
-from rookery.server.run_client import Asked, GradientPupil, Hold, Member, RoundPupil, Update
+from rookery.server.run_client import Asked, Member, ProximalTerm, RoundLearner
+from rookery.types import Array
 
 SMALL = {
     "run.seed": 1,
@@ -45,7 +47,7 @@ class Remote:
 
     def get_parameters(self, newer_than: int = -1, *, wait_s: float = 0.0) -> Parameters | None:
         version = next(self.versions)
-        return Parameters(version, {}) if version > newer_than else None
+        return Parameters(version, {"version": np.array(version)}) if version > newer_than else None
 
     def push_gradients(self, worker, grads, weight, *, version, push_id) -> Receipt:
         self.pushed.append((weight, version, push_id))
@@ -65,10 +67,10 @@ class Steady:
     """Has an update with every step, of 10 env steps."""
 
     def __init__(self) -> None:
-        self.env_steps, self.ended, self.loaded = 0, list[Episode](), list[int]()
+        self.env_steps, self.ended, self.loaded = 0, list[Episode](), list[tuple[int, int]]()
 
-    def load(self, served: Parameters) -> None:
-        self.loaded.append(served.version)
+    def load(self, parameters: Mapping[str, Array], steps: int) -> None:
+        self.loaded.append((int(parameters["version"]), steps))
 
     def step(self) -> Update:
         self.env_steps += 10
@@ -112,7 +114,7 @@ def test_it_ends_at_the_servers_last_version():
 
     one = member(remote, until=3)
     assert one.until_over() == "limit"
-    assert one.pupil.loaded == [0, 1, 2, 3]
+    assert one.learner.loaded == [(0, 0), (1, 1), (2, 1), (3, 1)]
 
 
 @pytest.mark.parametrize("code", ["over", "budget"])
@@ -140,7 +142,7 @@ def test_a_server_that_was_put_back_is_followed(waits):
 
     one = member(remote, waits=waits, steps=20)
     assert one.until_over() == "steps"
-    assert one.pupil.loaded[:2] == [9, 3]
+    assert one.learner.loaded[:2] == [(9, 0), (3, 0)]
     assert [version for _, version, _ in remote.pushed] == [9, 3]
 
 
@@ -173,13 +175,13 @@ def test_under_privacy_every_update_weighs_one():
 def test_a_signal_while_the_server_is_away_is_not_an_error():
     remote = Remote(StalledError("away"))
     one = member(remote)
-    step = one.pupil.step
+    step = one.learner.step
 
     def interrupted() -> Update | None:
         one.interrupts.reason = Reason.INTERRUPTED
         return step()
 
-    one.pupil.step = interrupted  # type: ignore[method-assign]
+    one.learner.step = interrupted  # type: ignore[method-assign]
     assert one.until_over() == "interrupted"
     one.leave()
     assert remote.left == 1
@@ -191,93 +193,93 @@ def test_without_a_signal_it_is():
         member(Remote(StalledError("away"))).until_over()
 
 
-class TestPupils:
+class TestLearners:
     def notice(self, steps: int = 100) -> Notice:
         return Notice(Sharing.FEDERATED, settings_of(CORRIDOR), steps, 30.0, None)
 
-    def own(self, pupil: RoundPupil) -> dict[str, Any]:
-        return {name: p.detach().numpy().copy() for name, p in pupil.trained.items()}
+    def own(self, learner: RoundLearner) -> dict[str, Any]:
+        return {name: p.detach().numpy().copy() for name, p in learner.trained.items()}
 
     def test_a_round_sends_what_it_has_changed_and_how_long_it_was(self):
-        pupil = RoundPupil(CORRIDOR, self.notice())
-        start = {name: array + 0.01 for name, array in self.own(pupil).items()}
-        pupil.load(Parameters(4, start))
-        while (update := pupil.step()) is None:
+        learner = RoundLearner(CORRIDOR, self.notice())
+        start = {name: array + 0.01 for name, array in self.own(learner).items()}
+        learner.load(start, 0)
+        while (update := learner.step()) is None:
             pass
 
-        assert update.weight == pupil.env_steps >= 100
-        now = self.own(pupil)
+        assert update.weight == learner.env_steps >= 100
+        now = self.own(learner)
         assert any(np.abs(change).max() > 0 for change in update.arrays.values())
         for name, change in update.arrays.items():
             np.testing.assert_allclose(start[name] + change, now[name], atol=1e-6)
-        pupil.close()
+        learner.close()
 
     def test_the_next_round_begins_from_what_the_server_has(self):
-        pupil = RoundPupil(CORRIDOR, self.notice())
-        start = self.own(pupil)
-        pupil.load(Parameters(0, start))
-        while pupil.step() is None:
+        learner = RoundLearner(CORRIDOR, self.notice())
+        start = self.own(learner)
+        learner.load(start, 0)
+        while learner.step() is None:
             pass
-        pupil.load(Parameters(1, start))
+        learner.load(start, 0)
 
-        assert all(np.array_equal(start[n], a) for n, a in self.own(pupil).items())
-        assert pupil.step() is None  # its steps are counted anew
-        pupil.close()
+        assert all(np.array_equal(start[n], a) for n, a in self.own(learner).items())
+        assert learner.step() is None  # its steps are counted anew
+        learner.close()
 
     def test_what_is_not_sent_is_worked_on(self):
-        pupil = RoundPupil(CORRIDOR, self.notice())
-        pupil.load(Parameters(0, start := self.own(pupil)))
-        while pupil.step() is None:
+        learner = RoundLearner(CORRIDOR, self.notice())
+        learner.load(start := self.own(learner), 0)
+        while learner.step() is None:
             pass
-        pupil.go_on()
+        learner.go_on()
 
-        assert pupil.step() is None
-        while (update := pupil.step()) is None:
+        assert learner.step() is None
+        while (update := learner.step()) is None:
             pass
-        now = self.own(pupil)
+        now = self.own(learner)
         for name, change in update.arrays.items():
             np.testing.assert_allclose(start[name] + change, now[name], atol=1e-6)
-        pupil.close()
+        learner.close()
 
     def test_fedprox_holds_a_client_near_what_it_was_served(self):
         def moved(mu: float) -> float:
             notice = Notice(Sharing.FEDERATED, settings_of(CORRIDOR), 100, 30.0, None, mu)
-            pupil = RoundPupil(CORRIDOR, notice)
-            pupil.load(Parameters(0, self.own(pupil)))
-            while (update := pupil.step()) is None:
+            learner = RoundLearner(CORRIDOR, notice)
+            learner.load(self.own(learner), 0)
+            while (update := learner.step()) is None:
                 pass
-            pupil.close()
+            learner.close()
             return float(np.sqrt(sum((change**2).sum() for change in update.arrays.values())))
 
         assert 0 < moved(100.0) < moved(0.0) / 2
 
     def test_another_network_is_refused_with_the_names_that_differ(self):
-        pupil = RoundPupil(CORRIDOR, self.notice())
-        wrong = {**self.own(pupil), "more": np.zeros(1, np.float32)}
+        learner = RoundLearner(CORRIDOR, self.notice())
+        wrong = {**self.own(learner), "more": np.zeros(1, np.float32)}
 
         with pytest.raises(ConfigError, match="more"):
-            pupil.load(Parameters(0, wrong))
-        pupil.close()
+            learner.load(wrong, 0)
+        learner.close()
 
     def test_gradients_are_of_the_parameters_that_were_served(self):
-        pupil = GradientPupil(CORRIDOR, self.notice())
-        served = pupil._hand.learner.parameters()
-        pupil.load(Parameters(3, served))
-        while (update := pupil.step()) is None:
+        learner = RunGradients(RunSetup(CORRIDOR, None))
+        served = learner.learner.parameters()
+        learner.load(served, 0)
+        while (update := learner.step()) is None:
             pass
 
         assert update.arrays.keys() == served.keys()
-        after = pupil._hand.learner.parameters()
+        after = learner.learner.parameters()
         assert all(np.array_equal(served[name], after[name]) for name in served)
-        pupil.close()
+        learner.close()
 
 
 def test_every_step_is_pulled_toward_where_the_round_began():
     """w - lr (g + mu (w - w_0)), by hand."""
     parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    hold = Hold(optimizer, mu=0.5)
-    hold.anchor()
+    term = ProximalTerm(optimizer, mu=0.5)
+    term.anchor()
     expected = np.array([1.0, 2.0])
     for gradient in ([1.0, -1.0], [0.0, 2.0]):
         parameter.grad = torch.tensor(gradient)

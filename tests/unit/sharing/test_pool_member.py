@@ -9,9 +9,9 @@ from pool_members import member, pool
 from rookery.config.schema import Config, Draw, ReplayConfig, SharingConfig, Storage
 from rookery.errors import ConfigError
 from rookery.replay.ring import schema_of
-from rookery.sharing.borrow_plan import AssignedWeights
 from rookery.sharing.mixed_batches import BORROWED
 from rookery.sharing.pool_member import PoolMember
+from rookery.sharing.strategies import AssignedWeights
 from rookery.types import EnvSpec
 from sample_experience import IMAGE, VECTOR
 
@@ -112,5 +112,5 @@ def test_a_member_that_leaves_removes_its_rings(tmp_path: Path) -> None:
 
 
 def test_replay_on_disk_is_refused_in_a_pool(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="folder on that disk"):
+    with pytest.raises(ConfigError, match="replay is in the pool's folder: move that to the disk"):
         Config(sharing=SharingConfig(pool=str(tmp_path)), replay=ReplayConfig(storage=Storage.DISK))

@@ -20,8 +20,8 @@ from rookery.event import Collected, Counters, Event, IterationEnded, Learned
 from rookery.networks.named_arrays import arrays_of, fingerprint
 from rookery.schedule import Decay
 from rookery.training.build import Parts, build_parts
+from rookery.training.loops import sync
 from rookery.training.steps import beta_now, progress
-from rookery.training.sync import sync
 
 SMALL: dict[str, Any] = {
     "run.env_steps": 400,

@@ -109,7 +109,7 @@ class TestUnfinished:
             "rookery.cluster.cluster_group.ClusterActors._place",
             "rookery.cluster.remote_replay.RemoteReplay.__init__",
             "rookery.training.build.build_limiter",
-            "rookery.training.build._parts",
+            "rookery.training.build.Parts.__post_init__",
         ],
     )
     def test_the_cluster_is_closed_once(self, fake_cluster, monkeypatch, where):

@@ -42,20 +42,23 @@ class TestRefusals:
         [
             (
                 {"actor.num": 2},
-                r"run.mode single has one actor, got actor.num 2; use --mode sync or --mode async",
+                r"run.mode single takes actor.num 1 only, got 2; use --mode sync or --mode async",
             ),
             (
                 {"run.engine": "processes"},
-                r"single plays in the training process, got run.engine processes; use --mode sync",
+                r"single takes run.engine auto or inline only, got processes; use --mode sync",
             ),
             (
                 {"run.mode": "async", "actor.chunk_episodes": 4},
-                r"async has no chunks of episodes, got actor.chunk_episodes 4; .*--mode sync",
+                r"async takes actor.chunk_episodes null only, got 4; .*--mode sync",
             ),
             ({"actor.num": 0, "run.mode": "sync"}, r"actor.num must be above 0, got 0"),
             ({"actor.max_restarts": -1}, r"actor.max_restarts must be at least 0, got -1"),
             ({"actor.env_step_timeout_s": 0}, r"actor.env_step_timeout_s must be above 0, got 0"),
-            ({"actor.devices": ["gpu"]}, r"actor.devices must be auto, cpu or cuda:N, got 'gpu'"),
+            (
+                {"actor.devices": ["gpu"]},
+                r"actor.devices\[0\] must be auto, cpu or cuda:N, got the text 'gpu'",
+            ),
             ({"run.mode": "rapid"}, r"rapid"),
             ({"run.engine": "threads"}, r"threads"),
         ],
@@ -169,7 +172,7 @@ class TestInline:
             def step(self, action: Any) -> Any:
                 raise RuntimeError("the motor is on fire")
 
-        monkeypatch.setattr("rookery.runtime.timeouts.BACK_OFF_S", 0.001)
+        monkeypatch.setattr("rookery.runtime.supervision.BACK_OFF_S", 0.001)
         parts = wired(Always, run__mode="sync", run__engine="inline", actor__num=2)
 
         with pytest.raises(EnvError, match="3 actors of this run were lost with this err") as end:
@@ -234,7 +237,7 @@ class TestInline:
         self, wired: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Not only when messages are looked for, which here happens once."""
-        monkeypatch.setattr(import_module("rookery.training.asynchronous"), "REPORTS_S", 1e9)
+        monkeypatch.setattr(import_module("rookery.training.loops"), "REPORTS_S", 1e9)
         parts = wired(run__mode="async", run__engine="inline", actor__num=2)
         finish(parts)
 

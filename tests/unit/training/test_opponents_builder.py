@@ -11,9 +11,10 @@ from rookery.config.schema import Config
 from rookery.envs.make import make
 from rookery.envs.turn_based.opponents import opponents_builder, tables_of
 from rookery.errors import ConfigError
+from rookery.evaluation.backend import RunRequest
 from rookery.selfplay.run_opponents import BUILDER
 from rookery.training.build import build_parts
-from rookery.training.launch import RunRequest, session
+from rookery.training.launch import session
 
 REFUSED = (
     r"selfplay\.opponents is \{'past': 1\.0\}, and no installed plugin provides "

@@ -80,11 +80,13 @@ def warm_up(run: TrainingRun, events: Iterator[Event]) -> None:
 
 
 def some_iterations(events: Iterator[Event]) -> Iterator[Event]:
-    ended = 0
+    """Yields the events of some iterations, in which an episode has ended."""
+    iterations = episodes = 0
     for event in events:
         yield event
-        ended += isinstance(event, IterationEnded)
-        if ended == ITERATIONS:
+        episodes += len(event.ended) if isinstance(event, Collected) else 0
+        iterations += isinstance(event, IterationEnded)
+        if iterations >= ITERATIONS and episodes:
             return
 
 

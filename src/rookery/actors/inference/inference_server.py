@@ -7,9 +7,8 @@ The server is stateless. Weights come from the weight store, and a request conta
 its answer depends on, so that a restarted server can continue at any moment.
 """
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -23,10 +22,10 @@ from rookery.actors.inference.slots import (
     InferenceSlots,
     layout_of,
 )
+from rookery.actors.worker import full_gpu
 from rookery.algorithms import Acted, build_algorithm
 from rookery.algorithms.exploration import ActorSlice, BatchedGenerators
 from rookery.config.schema import Config, Mode
-from rookery.errors import ConfigError
 from rookery.learner.weight_store import WeightStore
 from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import arrays_of, load_arrays
@@ -80,13 +79,20 @@ class InferenceServer:
         self.weight_store = WeightStore(arrays_of(self.algorithm.acting), fd=setup.weights_fd)
         layout = layout_of(spec, self.algorithm.memory, config.actor.envs)
         self.slots = InferenceSlots(layout, config.actor.num, fd=setup.slots_fd)
-        with _memory(config, device):
+        self._no_room = (
+            f"{device} has no room for the network that answers {config.actor.num} actors of "
+            f"{config.actor.envs} environments; lower actor.envs, name another device in "
+            "actor.devices, or use --inference local"
+        )
+        with full_gpu(self._no_room):
             self.algorithm.networks.to(device)
-        self.device, self.version = device, 0
-        self._period = _pull_period(config)
+        self.version = 0
+        newest = config.run.mode is Mode.SYNC or config.algo.on_policy
+        self._period = 1 if newest else config.actor.pull_period  # observations between two pulls
         self._since_pull = self._period  # pulls with the first request
         self._rngs = [np.random.Generator(np.random.PCG64()) for _ in range(len(self.slots))]
-        self._naps, self._said = 0, False
+        self._naps = 0
+        self._ready: InferenceReady | None = InferenceReady()  # not sent yet
 
     def do(self, order: None) -> InferenceReady:
         raise NotImplementedError(f"an inference server takes no orders, got {order!r}")
@@ -102,16 +108,13 @@ class InferenceServer:
             for seat, slot, number in self.slots.open()
         ]
         if asked:
-            with _memory(self.config, self.device):
+            with full_gpu(self._no_room):
                 self._answer(asked)
-        elif self._said:
-            self._nap()
-        first, self._said = not self._said, True
-        return InferenceReady() if first else None
-
-    def _nap(self) -> None:
-        self._naps += 1
-        time.sleep(NAP_S if self._naps < IDLE else LONG_NAP_S)
+        else:
+            self._naps += 1
+            time.sleep(NAP_S if self._naps < IDLE else LONG_NAP_S)
+        ready, self._ready = self._ready, None
+        return ready
 
     def _answer(self, asked: Sequence[OpenRequest]) -> None:
         observations = sum(one.question.size for one in asked)
@@ -142,11 +145,10 @@ class InferenceServer:
 
     def _groups(self, asked: Sequence[OpenRequest]) -> list[list[OpenRequest]]:
         """Groups open action requests into batches; one call of `act` can answer each batch."""
-        if not self.algorithm.batches_actors:
-            return [[one] for one in asked]
-        groups: dict[tuple[bool, bool, bool], list[OpenRequest]] = {}
+        groups: dict[object, list[OpenRequest]] = {}
         for one in asked:
-            groups.setdefault(one.kind, []).append(one)
+            key = one.kind if self.algorithm.batches_actors else one.seat
+            groups.setdefault(key, []).append(one)
         return list(groups.values())
 
     def _act(self, group: Sequence[OpenRequest]) -> Acted:
@@ -198,31 +200,3 @@ def _device(config: Config) -> torch.device:
     if config.actor.devices:
         return pick_device(config.actor.devices[0], "actor.devices")
     return pick_device(config.learner.device)
-
-
-def _pull_period(config: Config) -> int:
-    """Returns how many observations the inference server answers between checks for new weights.
-
-    It is 1 for on-policy algorithms and in sync mode: the server then checks before every batch.
-    """
-    newest = config.run.mode is Mode.SYNC or config.algo.on_policy
-    return 1 if newest else config.actor.pull_period
-
-
-@contextlib.contextmanager
-def _memory(config: Config, device: torch.device) -> Iterator[None]:
-    """Context manager that turns a GPU out-of-memory error into a ConfigError.
-
-    An inference server that fails with a ConfigError before its first message ends the run, without
-    a restart.
-    """
-    try:
-        yield
-    except RuntimeError as error:  # torch has several for it
-        if "out of memory" not in str(error):
-            raise
-        raise ConfigError(
-            f"GPU out of memory: {device} has no room for the network that answers "
-            f"{config.actor.num} actors of {config.actor.envs} environments; lower actor.envs, "
-            f"name another device in actor.devices, or use --inference local ({error})"
-        ) from error

@@ -4,15 +4,17 @@ Actors wait meanwhile. Too many failures in a row, without an answered request i
 run with the server's traceback.
 """
 
+import contextlib
 import time
 
+from rookery.actors.inference.inference_client import InferenceAddress
 from rookery.actors.inference.inference_server import InferenceReady, InferenceSetup
-from rookery.actors.inference.slots import InferenceSlots, InferenceTotals
-from rookery.config.schema import Config
+from rookery.actors.inference.slots import InferenceSlots, InferenceTotals, layout_of
+from rookery.actors.messages import ActorGroupSetup
 from rookery.engines import ENGINES
-from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle, copies
+from rookery.engines.engine import CloseRole, RoleHandle, copies
+from rookery.errors import RoleFailed
 from rookery.runtime.supervision import Supervision
-from rookery.types import EnvSpec
 
 START_S = 120.0  # for a fresh interpreter to import what it needs, and for a GPU to start
 CLOSE_S = 1.0
@@ -21,10 +23,15 @@ ServerHandle = RoleHandle[None, InferenceReady]
 
 
 class InferenceSupervisor:
-    """Starts the inference server process, restarts it when it fails, and reports its metrics."""
+    """Starts the inference server process, restarts it when it fails, and reports its metrics.
 
-    def __init__(self, config: Config, spec: EnvSpec, slots: InferenceSlots, weights_fd: int):
-        self._config, self._spec, self._slots, self._weights_fd = config, spec, slots, weights_fd
+    It owns the shared memory through which actors ask that process.
+    """
+
+    def __init__(self, setup: ActorGroupSetup):
+        config, self._setup = setup.config, setup
+        layout = layout_of(setup.spec, setup.memory, config.actor.envs)
+        self.slots = InferenceSlots(layout, config.actor.num)
         self._host: ServerHandle | None = None
         self._watch = Supervision(
             "the inference server",
@@ -35,8 +42,12 @@ class InferenceSupervisor:
         self._answered = 0  # requests, before the present server started
         self._logged, self._logged_at = InferenceTotals(), time.monotonic()
         self.restarts = 0
-        self._warnings: list[str] = []
-        self._start()
+        self.warnings: list[str] = []  # about its failures, not taken yet
+
+    def address(self, seat: int, fd: int) -> InferenceAddress:
+        """Returns what actor number `seat` asks the server with; `fd` is a copy of the slots'."""
+        spec, memory, actor = self._setup.spec, self._setup.memory, self._setup.config.actor
+        return InferenceAddress(spec, memory, actor.envs, actor.num, seat, fd)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -55,18 +66,13 @@ class InferenceSupervisor:
         if trouble := self._trouble(self._host):
             self._lose(self._host, trouble)
 
-    def take_warnings(self) -> list[str]:
-        """Returns the warnings about failures of the inference server since the last call."""
-        found, self._warnings = self._warnings, []
-        return found
-
     def metrics(self) -> dict[str, float]:
         """Returns the inference server's request rate, batch size and mean waiting time of actors.
 
         The values cover the time since the last call. If no request was answered in that time, only
         the number of restarts is returned.
         """
-        now, done, last = time.monotonic(), self._slots.done, self._logged
+        now, done, last = time.monotonic(), self.slots.done, self._logged
         took, self._logged, self._logged_at = now - self._logged_at, done, now
         requests, batches = done.questions - last.questions, done.batches - last.batches
         if not (requests and batches and took > 0):
@@ -79,23 +85,25 @@ class InferenceSupervisor:
             "inference/wait_ms": 1e3 * (done.waited_s - last.waited_s) / requests,
         }
 
-    def _start(self) -> None:
-        slots_fd, weights_fd = copies(self._slots.fd, self._weights_fd)
-        self._slots.beat()
+    def start(self) -> None:
+        """Starts a server process; raises OSError if the operating system refuses."""
+        config, spec = self._setup.config, self._setup.spec
+        slots_fd, weights_fd = copies(self.slots.fd, self._setup.weights_fd)
+        self.slots.beat()
         self._watch.started()
-        self._answered = self._slots.done.questions
-        self._host = ENGINES[self._config.engine](
+        self._answered = self.slots.done.questions
+        self._host = ENGINES[config.engine](
             "rookery.actors.inference.inference_server:InferenceServer",
-            InferenceSetup(self._config, self._spec, slots_fd, weights_fd),
+            InferenceSetup(config, spec, slots_fd, weights_fd),
             name="infer",
             fds=[slots_fd, weights_fd],
         )
 
     def _replace(self) -> None:
         try:
-            self._start()
+            self.start()
         except OSError as error:
-            self._warnings.append(self._watch.count(f"could not be started: {error}"))
+            self.warnings.append(self._watch.count(f"could not be started: {error}"))
             return
         self.restarts += 1
 
@@ -111,24 +119,25 @@ class InferenceSupervisor:
             self._hear(host)  # what it sent before it ended
         return self._watch.trouble(
             alive=host.alive,
-            silence_s=self._slots.silence_s,
-            limit_s=self._config.actor.env_step_timeout_s,
+            silence_s=self.slots.silence_s,
+            limit_s=self._setup.config.actor.env_step_timeout_s,
             setting="actor.env_step_timeout_s",
         )
 
     def _lose(self, host: ServerHandle, trouble: str) -> None:
         self._host = None
         status = host.stop(0.0)
-        if self._slots.done.questions > self._answered:
+        if self.slots.done.questions > self._answered:
             self._watch.recovered()
-        self._warnings.append(self._watch.lost(trouble, status=status))
+        self.warnings.append(self._watch.lost(trouble, status=status))
 
     def close(self) -> None:
         """Ends the inference server process.
 
         All actors must have ended before, or they would wait for its answers.
         """
-        if self._host is not None:
-            host, self._host = self._host, None
-            host.send(CloseRole())
-            host.stop(CLOSE_S if self._watch.heard else 0.0)
+        with contextlib.closing(self.slots):
+            if self._host is not None:
+                host, self._host = self._host, None
+                host.send(CloseRole())
+                host.stop(CLOSE_S if self._watch.heard else 0.0)

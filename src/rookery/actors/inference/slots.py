@@ -13,31 +13,25 @@ requests stay open and the restarted server answers them. A request contains its
 that answering it twice gives the same actions.
 """
 
-import contextlib
-import math
-import mmap
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from rookery.algorithms import Acted
-from rookery.errors import ClosedError, ConfigError
-from rookery.replay.ring import allocate, default_directory, private_file
+from rookery.replay.shared_arrays import ArrayLayout, SharedFile, new_file
 from rookery.replay.shared_memory import look, post
-from rookery.types import Array, EnvSpec, Floats, Rows
+from rookery.runtime.timeouts import CLOCK
+from rookery.types import Array, Arrays, EnvSpec, Floats, below
 
-_LINE = 64
-_WORDS = 8  # in a line
-_HEAD = 4 * _WORDS  # words of the server: its heartbeat, and its totals
-_BEAT, _QUESTIONS, _OBSERVATIONS, _BATCHES = 0, 8, 9, 10
-_SEAT = 5 * _WORDS  # words of a slot, before its arrays
-_ASKED, _ANSWERED, _ASKING, _ANSWER, _WAITED = 0, 8, 16, 24, 32
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-Layout = dict[str, tuple[tuple[int, ...], str]]  # name → shape and dtype, of one slot
+WORDS: dict[str, tuple[tuple[int, ...], str]] = {  # of a slot, each on a cache line of its own
+    "asked": ((1,), "int64"),  # number of the last request
+    "answered": ((1,), "int64"),  # number of the last request that was answered
+    "request": ((5,), "int64"),  # size, seed, noise, values, has memory
+    "epsilon": ((1,), "float64"),
+    "answer": ((5,), "int64"),  # size, version, has values, has memory, which extras
+    "waited_ns": ((1,), "int64"),
+}
+HEAD = ArrayLayout({"beat": ((1,), "int64"), "totals": ((3,), "int64")})  # of the server
 
 
 class InferenceRequest(NamedTuple):
@@ -64,14 +58,14 @@ class InferenceTotals(NamedTuple):
     waited_s: float = 0.0  # summed over all actors
 
 
-def layout_of(spec: EnvSpec, memory: int, envs: int) -> Layout:
+def layout_of(spec: EnvSpec, memory: int, envs: int) -> ArrayLayout:
     """Returns name, shape and dtype of each array of a slot, for an actor with `envs` environments.
 
     A slot is the shared memory through which an actor requests actions from the inference server.
     `memory` is the size of the policy's recurrent state.
     """
     deep = spec.frame_stack
-    shapes: Layout = {}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     for leaf in spec.obs:
         seen = (deep * leaf.shape[0], *leaf.shape[1:]) if deep > 1 else leaf.shape
         shapes[f"obs.{leaf.name}"] = (seen, leaf.dtype)
@@ -79,27 +73,27 @@ def layout_of(spec: EnvSpec, memory: int, envs: int) -> Layout:
     shapes["action"] = (spec.action.shape, spec.action.dtype)
     shapes |= {"taken": ((), "float32"), "best": ((), "float32")}
     shapes |= {f"extra.{extra.name}": (extra.shape, extra.dtype) for extra in spec.extras}
-    return {name: ((envs, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+    arrays = {name: ((envs, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+    return ArrayLayout(WORDS | arrays)
 
 
 class InferenceSlot:
     """Shared memory of one actor: its last action request, and the inference server's answer."""
 
-    def __init__(self, words: Rows, arrays: dict[str, Array]):
-        self._words, self._arrays = words, arrays
-        self._params = words[_ASKING : _ASKING + _WORDS]
-        self._epsilon = words[_ASKING + 2 : _ASKING + 3].view(np.float64)
-        self._leaves = {n[4:]: a for n, a in arrays.items() if n.startswith("obs.")}
-        self._extras = {n[6:]: a for n, a in arrays.items() if n.startswith("extra.")}
+    def __init__(self, arrays: Arrays):
+        self._arrays = arrays
+        self._asked, self._answered = arrays["asked"], arrays["answered"]
+        self._waited_ns = arrays["waited_ns"]
+        self._leaves, self._extras = below("obs.", arrays), below("extra.", arrays)
 
     @property
     def asked(self) -> int:
-        return look(self._words, _ASKED)
+        return look(self._asked, 0)
 
     @property
     def answered(self) -> bool:
         """Whether the inference server has answered the actor's last request."""
-        return look(self._words, _ANSWERED) == look(self._words, _ASKED)
+        return look(self._answered, 0) == look(self._asked, 0)
 
     def ask(self, question: InferenceRequest) -> None:
         """Writes the actor's request for actions into shared memory, for the inference server.
@@ -112,22 +106,22 @@ class InferenceSlot:
         remembers = question.memory is not None
         if remembers:
             self._arrays["memory"][:size] = question.memory
-        flags = (size, question.seed, 0, question.noise, question.values, remembers)
-        self._params[: len(flags)] = flags
-        self._epsilon[0] = question.epsilon
-        post(self._words, _ASKED, self.asked + 1)
+        flags = (size, question.seed, question.noise, question.values, remembers)
+        self._arrays["request"][:] = flags
+        self._arrays["epsilon"][0] = question.epsilon
+        post(self._asked, 0, self.asked + 1)
 
     def question(self) -> InferenceRequest:
         """Returns the actor's last request for actions, as views of shared memory.
 
         The inference server calls it. The views are valid until the server writes its answer.
         """
-        size, seed, _, noise, values, remembers = self._params[:6].tolist()
+        size, seed, noise, values, remembers = self._arrays["request"].tolist()
         return InferenceRequest(
             {name: leaf[:size] for name, leaf in self._leaves.items()},
             self._arrays["memory"][:size] if remembers else None,
             seed,
-            float(self._epsilon[0]),
+            float(self._arrays["epsilon"][0]),
             bool(noise),
             bool(values),
         )
@@ -146,17 +140,16 @@ class InferenceSlot:
             if name in acted.extras:
                 column[:size] = acted.extras[name]
                 given |= 1 << place
-        answer = (size, version, valued, remembers, given)
-        self._words[_ANSWER : _ANSWER + len(answer)] = answer
-        post(self._words, _ANSWERED, number)
+        arrays["answer"][:] = size, version, valued, remembers, given
+        post(self._answered, 0, number)
 
     def take(self) -> Acted:
         """Returns a copy of the inference server's answer, for the actor.
 
         The next answer overwrites this one in shared memory.
         """
-        size, version, valued, remembers, given = self._words[_ANSWER : _ANSWER + 5].tolist()
         arrays = self._arrays
+        size, version, valued, remembers, given = arrays["answer"].tolist()
         return Acted(
             arrays["action"][:size].copy(),
             arrays["taken"][:size].copy() if valued else None,
@@ -172,39 +165,30 @@ class InferenceSlot:
 
     def waited(self, nanoseconds: int) -> None:
         """Adds `nanoseconds` to the time that this actor has waited for the inference server."""
-        self._words[_WAITED] += nanoseconds
+        self._waited_ns += nanoseconds
 
     @property
     def waited_ns(self) -> int:
-        return look(self._words, _WAITED)
+        return look(self._waited_ns, 0)
 
 
-class InferenceSlots:
+class InferenceSlots(SharedFile):
     """Shared memory of central inference: one slot for each actor's requests and answers.
 
     It also holds the heartbeat and the totals of the inference server.
     """
 
-    def __init__(self, layout: Layout, count: int, *, fd: int | None = None):
-        sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout.values()]
-        padded = [-(-size // _LINE) * _LINE for size in sizes]
-        self._layout, self._padded = layout, padded
-        seat = 8 * _SEAT + sum(padded)
-        total = 8 * _HEAD + count * seat
-        self.fd = _new_file(total) if fd is None else fd
-        self._map = mmap.mmap(self.fd, total)
-        raw = np.frombuffer(self._map, dtype=np.uint8)
-        self._words: Rows = raw[: 8 * _HEAD].view(np.int64)
-        self._slots = [self._slot(raw, 8 * _HEAD + at * seat) for at in range(count)]
+    what = "shared memory of the inference server"
 
-    def _slot(self, raw: Array, at: int) -> InferenceSlot:
-        words: Rows = raw[at : at + 8 * _SEAT].view(np.int64)
-        at, arrays = at + 8 * _SEAT, {}
-        for (name, (shape, dtype)), size in zip(self._layout.items(), self._padded, strict=True):
-            count = math.prod(shape) * np.dtype(dtype).itemsize
-            arrays[name] = raw[at : at + count].view(dtype).reshape(shape)
-            at += size
-        return InferenceSlot(words, arrays)
+    def __init__(self, layout: ArrayLayout, count: int, *, fd: int | None = None):
+        size = HEAD.size + count * layout.size
+        what = "the slots of the inference server"
+        super().__init__(new_file(size, what=what) if fd is None else fd)
+        self._head = HEAD.views(self.bytes)
+        self._slots = [
+            InferenceSlot(layout.views(self.bytes[first:]))
+            for first in range(HEAD.size, size, layout.size)
+        ]
 
     def __getitem__(self, index: int) -> InferenceSlot:
         return self._slots[index]
@@ -223,46 +207,24 @@ class InferenceSlots:
 
     def beat(self) -> None:
         """Records a heartbeat of the inference server: it is alive at the present time."""
-        post(self._words, _BEAT, time.clock_gettime_ns(_CLOCK))
+        post(self._head["beat"], 0, time.clock_gettime_ns(CLOCK))
 
     @property
     def silence_s(self) -> float:
         """Seconds since the inference server's last heartbeat."""
-        return (time.clock_gettime_ns(_CLOCK) - look(self._words, _BEAT)) / 1e9
+        return (time.clock_gettime_ns(CLOCK) - look(self._head["beat"], 0)) / 1e9
 
     def count(self, questions: int, observations: int) -> None:
         """Adds one answered batch of requests and observations to the inference server's totals."""
-        self._words[_QUESTIONS] += questions
-        self._words[_OBSERVATIONS] += observations
-        self._words[_BATCHES] += 1
+        self._head["totals"] += questions, observations, 1
 
     @property
     def done(self) -> InferenceTotals:
-        questions, observations, batches = self._words[_QUESTIONS : _BATCHES + 1].tolist()
+        questions, observations, batches = self._head["totals"].tolist()
         waited_s = sum(slot.waited_ns for slot in self._slots) / 1e9
         return InferenceTotals(questions, observations, batches, waited_s)
 
     def close(self) -> None:
-        """Unmaps the shared memory; raises ClosedError if it was unmapped before.
-
-        The memory is freed when the last process has closed it.
-        """
-        if self.fd < 0:
-            raise ClosedError("these slots were closed before; keep one owner for them")
+        super().close()
         self._slots.clear()
-        del self._words
-        with contextlib.suppress(BufferError):  # a view outlives us: the kernel frees it later
-            self._map.close()
-        os.close(self.fd)
-        self.fd = -1
-
-
-def _new_file(size: int) -> int:
-    directory = default_directory()
-    fd = private_file(directory)
-    try:
-        allocate(fd, size, directory, what="the slots of the inference server")
-    except (ConfigError, OSError):
-        os.close(fd)
-        raise
-    return fd
+        self._head.clear()

@@ -22,16 +22,29 @@ TILE = 32  # pixels
 class Toy(gym.Env[Any, Any]):
     """Base class of toy environments with a known optimum.
 
-    Their saved state is the attributes whose names are in `MEMORY`.
+    A subclass defines `begin` instead of `reset`. Its saved state is the attributes whose names are
+    in `MEMORY`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as gymnasium declares it
     MEMORY: ClassVar[tuple[str, ...]] = ()
+    steps = 0  # of the present episode
 
     @property
     def optimal_return(self) -> float:
         """The undiscounted return of the optimal policy in an episode; read it after `reset`."""
         raise NotImplementedError
+
+    def begin(self) -> Any:
+        """Draws a new episode with `self.np_random`; returns the first observation."""
+        raise NotImplementedError
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.begin(), {}
 
     def export_state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.MEMORY}
@@ -55,7 +68,7 @@ class Corridor(Toy):
     LIMIT = 100
 
     def __init__(self, length: int = 8, render_mode: str | None = None) -> None:
-        self.length, self.position, self.steps = length, 0, 0
+        self.length, self.position = length, 0
         self.render_mode = render_mode
         self.observation_space = spaces.Box(0.0, 1.0, (length,), np.float32)
         self.action_space = spaces.Discrete(2)
@@ -64,12 +77,9 @@ class Corridor(Toy):
     def optimal_return(self) -> float:
         return (100 - (self.length - 1)) / 100  # exactly 0.93; 1 - 0.07 differs in the last bit
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.position, self.steps = 0, 0
-        return _one_hot(self.position, self.length), {}
+    def begin(self) -> Floats:
+        self.position = 0
+        return _one_hot(self.position, self.length)
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         self.position = max(0, self.position + (1 if action else -1))
@@ -106,7 +116,7 @@ class Echo(Toy):
     MEMORY = ("cue", "steps")
 
     def __init__(self, classes: int = 4, length: int = 10) -> None:
-        self.classes, self.length, self.cue, self.steps = classes, length, 0, 0
+        self.classes, self.length, self.cue = classes, length, 0
         self.observation_space = spaces.Box(0.0, 1.0, (classes,), np.float32)
         self.action_space = spaces.Discrete(classes)
 
@@ -114,12 +124,8 @@ class Echo(Toy):
     def optimal_return(self) -> float:
         return float(self.length)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._next_cue(), {}
+    def begin(self) -> Floats:
+        return self._next_cue()
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         reward = float(action == self.cue)
@@ -144,7 +150,7 @@ class Loop(Toy):
     MEMORY = ("place", "steps")
 
     def __init__(self, period: int = 4, limit: int = 20) -> None:
-        self.period, self.limit, self.place, self.steps = period, limit, 0, 0
+        self.period, self.limit, self.place = period, limit, 0
         self.observation_space = spaces.Box(0.0, 1.0, (period,), np.float32)
         self.action_space = spaces.Discrete(2)
 
@@ -156,12 +162,9 @@ class Loop(Toy):
         """Returns the optimal value, without time limit, which is the same for all states."""
         return 1.0 / (1.0 - gamma)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place, self.steps = 0, 0
-        return _one_hot(self.place, self.period), {}
+    def begin(self) -> Floats:
+        self.place = 0
+        return _one_hot(self.place, self.period)
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         reward = float(action == self.place % 2)
@@ -184,6 +187,7 @@ class Pictures(Toy):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}  # noqa: RUF012
     MEMORY = ("row", "column", "drift", "paddle")
+    optimal_return = 1.0
 
     def __init__(self, size: int = 12, render_mode: str | None = None) -> None:
         self.size, self.render_mode = size, render_mode
@@ -191,18 +195,11 @@ class Pictures(Toy):
         self.observation_space = spaces.Box(0, 255, (1, size, size), np.uint8)
         self.action_space = spaces.Discrete(3)
 
-    @property
-    def optimal_return(self) -> float:
-        return 1.0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
+    def begin(self) -> Array:
         self.row, self.paddle = 0, self.size // 2
         self.column = int(self.np_random.integers(self.size))
         self.drift = int(self.np_random.integers(-1, 2))
-        return self._picture(), {}
+        return self._picture()
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self.paddle = min(max(self.paddle + int(action) - 1, 0), self.size - 1)
@@ -244,7 +241,7 @@ class Reach(Toy):
     SPEED, FAR, LIMIT = 2.0, 5.0, 20
 
     def __init__(self) -> None:
-        self.position, self.goal, self.steps = 0.0, 0.0, 0
+        self.position, self.goal = 0.0, 0.0
         self.observation_space = spaces.Box(-self.FAR, self.FAR, (2,), np.float32)
         self.action_space = spaces.Box(-self.SPEED, self.SPEED, (1,), np.float32)
 
@@ -253,14 +250,11 @@ class Reach(Toy):
         left = [abs(self.goal) - self.SPEED * step for step in range(1, self.LIMIT + 1)]
         return -sum(distance for distance in left if distance > 0)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.position, self.steps = 0.0, 0
+    def begin(self) -> Floats:
+        self.position = 0.0
         eighths = round(8 * self.FAR)
         self.goal = int(self.np_random.integers(-eighths, eighths + 1)) / 8
-        return self._look(), {}
+        return self._look()
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         velocity = float(np.clip(np.asarray(action).item(), -self.SPEED, self.SPEED))
@@ -286,7 +280,7 @@ class Dials(Toy):
     MEMORY = ("cue", "steps")
 
     def __init__(self, sizes: tuple[int, ...] = (3, 4), length: int = 10) -> None:
-        self.sizes, self.length, self.cue, self.steps = tuple(sizes), length, 0, 0
+        self.sizes, self.length, self.cue = tuple(sizes), length, 0
         self.observation_space = spaces.Box(0.0, 1.0, (sum(self.sizes),), np.float32)
         self.action_space = spaces.MultiDiscrete(list(self.sizes))
 
@@ -294,12 +288,8 @@ class Dials(Toy):
     def optimal_return(self) -> float:
         return float(self.length)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._next_cues(), {}
+    def begin(self) -> Floats:
+        return self._next_cues()
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         reward = float(np.array_equal(action, self._cues()))
@@ -328,9 +318,10 @@ class Mixed(Toy):
 
     MEMORY = ("vector", "image", "choice", "steps")
     LENGTH = 8
+    optimal_return = float(LENGTH)
 
     def __init__(self) -> None:
-        self.vector, self.image, self.choice, self.steps = 0, 0, 0, 0
+        self.vector, self.image, self.choice = 0, 0, 0
         self.observation_space = spaces.Dict(
             {
                 "vector": spaces.Box(-1.0, 1.0, (3,), np.float32),
@@ -340,16 +331,8 @@ class Mixed(Toy):
         )
         self.action_space = spaces.Discrete(4)
 
-    @property
-    def optimal_return(self) -> float:
-        return float(self.LENGTH)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._next_bits(), {}
+    def begin(self) -> dict[str, Any]:
+        return self._next_bits()
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         reward = float(action == self.vector + self.image + self.choice)

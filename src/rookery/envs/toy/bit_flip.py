@@ -28,7 +28,7 @@ class BitFlip(Toy):
     """
 
     def __init__(self, bits: int = 8) -> None:
-        self.bits, self.steps = bits, 0
+        self.bits = bits
         self.state, self.goal = np.zeros(bits, np.int8), np.ones(bits, np.int8)
         names = ("observation", "achieved_goal", "desired_goal")
         self.observation_space = spaces.Dict({name: spaces.MultiBinary(bits) for name in names})
@@ -61,16 +61,13 @@ class BitFlip(Toy):
         reached = self.compute_terminated(achieved_goal, desired_goal, info)
         return np.asarray(reached, dtype=np.float32) - 1.0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
-        super().reset(seed=seed)
+    def begin(self) -> dict[str, Array]:
         self.state = self.np_random.integers(2, size=self.bits, dtype=np.int8)
         different = self.np_random.integers(2, size=self.bits, dtype=np.int8)
         while not different.any():
             different = self.np_random.integers(2, size=self.bits, dtype=np.int8)
-        self.goal, self.steps = self.state ^ different, 0
-        return self._look(), {}
+        self.goal = self.state ^ different
+        return self._look()
 
     def step(self, action: Any) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         self.state[int(action)] ^= 1

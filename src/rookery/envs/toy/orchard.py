@@ -36,7 +36,7 @@ class Orchard(Toy):
 
     def __init__(self, fours: int = 4, render_mode: str | None = None) -> None:
         self.fours, self.render_mode = fours, render_mode
-        self.drops, self.basket, self.steps = FOUR * fours, SIZE // 2, 0
+        self.drops, self.basket = FOUR * fours, SIZE // 2
         self.columns: list[int] = [0] * self.drops
         self.rotten: list[int] = [0] * self.drops
         self.observation_space = spaces.Box(0, 255, (3, SIZE, SIZE), np.uint8)
@@ -46,15 +46,12 @@ class Orchard(Toy):
     def optimal_return(self) -> float:
         return float((FOUR - 1) * self.fours)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-        super().reset(seed=seed)
-        self.basket, self.steps = SIZE // 2, 0
+    def begin(self) -> npt.NDArray[np.uint8]:
+        self.basket = SIZE // 2
         self.columns, self.rotten = self._columns(), [0] * self.drops
         for four, which in enumerate(self.np_random.integers(FOUR, size=self.fours).tolist()):
             self.rotten[FOUR * four + which] = 1
-        return self._picture(), {}
+        return self._picture()
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         self.basket = min(max(self.basket + int(action) - 1, 0), FALL)

@@ -25,22 +25,16 @@ class Recall(Toy):
     """
 
     MEMORY = ("cue", "steps")
+    optimal_return = 1.0
 
     def __init__(self, delay: int = 8) -> None:
-        self.delay, self.cue, self.steps = delay, 0, 0
+        self.delay, self.cue = delay, 0
         self.observation_space = spaces.Box(0.0, 1.0, (SIGHTS,), np.float32)
         self.action_space = spaces.Discrete(2)
 
-    @property
-    def optimal_return(self) -> float:
-        return 1.0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.cue, self.steps = int(self.np_random.integers(2)), 0
-        return self._look(), {}
+    def begin(self) -> Floats:
+        self.cue = int(self.np_random.integers(2))
+        return self._look()
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         asked, right = self.steps == self.delay + 1, int(action) == self.cue

@@ -53,24 +53,17 @@ class ZooGames(ABC):
         self.over: Bools = np.ones(num, dtype=np.bool_)
         self.ended: Bools = np.ones((num, self.seats), dtype=np.bool_)
         self.truncated: Bools = np.zeros((num, self.seats), dtype=np.bool_)
-        self._last: list[dict[Agent, Any]] = [
-            {} for _ in range(num)
-        ]  # last observations of dead agents
-        self._allowed: list[dict[Agent, Array]] = [
-            {} for _ in range(num)
-        ]  # masks of the latest observations
+        # Of each game: last observations of dead agents, masks of the latest observations.
+        self._last: list[dict[Agent, Any]] = [{} for _ in range(num)]
+        self._allowed: list[dict[Agent, Array]] = [{} for _ in range(num)]
         self._own = int if isinstance(self.action_space, spaces.Discrete) else np.array
         self._masks_from_info = self._masks_in_infos()
         self.observation_space = self._with_mask() if self._masks_from_info else self._seen
         self._masked = _masked(self.observation_space, self.action_space)
 
     def _made(self, factory: Callable[[], Any]) -> Any:
-        self._calls.running = "the constructor"
-        try:
+        with self._calls.during("the constructor"):
             return factory()
-        finally:
-            self._calls.running = ""
-            self._calls.beat()
 
     def _masks_in_infos(self) -> bool:
         """Returns whether agents get their action masks in `info` instead of the observation.
@@ -79,7 +72,7 @@ class ZooGames(ABC):
         """
         if MASK in getattr(self._seen, "spaces", ()):
             return False
-        self._call(0, "reset", seed=0)
+        self._begin(0, seed=0)
         return any(MASK in self._info(0, agent) for agent in self.agents)
 
     def _with_mask(self) -> Space:
@@ -190,14 +183,11 @@ class ZooGames(ABC):
             self.ended[table, seat], self.truncated[table, seat] = True, not died
 
     def _call(self, table: int, call: str, *args: Any, **kwargs: Any) -> Any:
-        self._calls.running = call
         try:
-            return getattr(self._envs[table], call)(*args, **kwargs)
+            with self._calls.during(call):
+                return getattr(self._envs[table], call)(*args, **kwargs)
         except ENV_ERRORS as error:  # an environment may raise anything
             raise Fault(raised(call, error), table) from error
-        finally:
-            self._calls.running = ""
-            self._calls.beat()
 
     def export_state(self) -> dict[str, Any] | None:
         """Returns None: the state of PettingZoo environments cannot be saved."""
@@ -239,22 +229,12 @@ class AecGames(ZooGames):
 
     def _begin(self, table: int, seed: int) -> None:
         self._call(table, "reset", seed=seed)
-        self._step_dead(table)
 
     def _step(self, table: int, chosen: Mapping[Agent, Any]) -> None:
         for action in chosen.values():  # of one agent
             self._call(table, "step", action)
         for agent, reward in self._envs[table].rewards.items():
             self.reward[table, self._seat[agent]] += reward
-        self._step_dead(table)
-
-    def _step_dead(self, table: int) -> None:
-        """Steps terminated or truncated agents with the action None, as PettingZoo requires.
-
-        Stops when a living agent is next. Rewards of these steps are not counted.
-        """
-        while self._dead_is_selected(table):
-            self._call(table, "step", None)
 
     def _dead_is_selected(self, table: int) -> bool:
         env = self._envs[table]
@@ -262,7 +242,14 @@ class AecGames(ZooGames):
         return bool(env.agents) and bool(self.ended[table, self._seat[env.agent_selection]])
 
     def _alive(self, table: int) -> Sequence[Agent]:
+        """Returns the agent to move, if any; steps dead agents before it with the action None.
+
+        PettingZoo requires this of terminated or truncated agents. Rewards of these steps are not
+        counted.
+        """
         env = self._envs[table]
+        while self._dead_is_selected(table):
+            self._call(table, "step", None)
         return [env.agent_selection] if env.agents else []
 
     def _observed(self, table: int, agent: Agent) -> Any:
@@ -279,19 +266,11 @@ class ParallelGames(ZooGames):
     def __init__(self, factory: Callable[[], Any], num: int, calls: EnvCalls | None = None):
         self._views: list[dict[Agent, Any]] = [{} for _ in range(num)]
         self._infos: list[dict[Agent, Any]] = [{} for _ in range(num)]
-        self._there: list[list[Agent]] = [[] for _ in range(num)]
         super().__init__(factory, num, calls)
-
-    def _masks_in_infos(self) -> bool:
-        if MASK in getattr(self._seen, "spaces", ()):
-            return False
-        _, infos = self._call(0, "reset", seed=0)
-        return any(MASK in info for info in infos.values())
 
     def _begin(self, table: int, seed: int) -> None:
         seen, infos = self._call(table, "reset", seed=seed)
         self._views[table], self._infos[table] = dict(seen), dict(infos)
-        self._there[table] = list(self._envs[table].agents)
 
     def _step(self, table: int, chosen: Mapping[Agent, Any]) -> None:
         seen, rewards, terminations, truncations, infos = self._call(table, "step", dict(chosen))
@@ -300,11 +279,10 @@ class ParallelGames(ZooGames):
         for agent, reward in rewards.items():
             self.reward[table, self._seat[agent]] += reward
         self._record_ends(table, terminations, truncations)
-        there = self._envs[table].agents
-        self._there[table] = [a for a in there if not self.ended[table, self._seat[a]]]
 
     def _alive(self, table: int) -> Sequence[Agent]:
-        return self._there[table]
+        there = self._envs[table].agents
+        return [agent for agent in there if not self.ended[table, self._seat[agent]]]
 
     def _observed(self, table: int, agent: Agent) -> Any:
         views = self._views[table]

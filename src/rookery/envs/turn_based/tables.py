@@ -30,6 +30,7 @@ rewards of all seats. Rewards that other seats earn later in the same game do no
 """
 
 from collections.abc import Callable, Mapping
+from functools import singledispatch
 from typing import Any, Protocol
 
 import numpy as np
@@ -154,9 +155,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         self._turn = np.zeros(tables, dtype=np.int64)  # [E] the own seat, where there is one
         self._who = np.full(tables, int(Who.LATEST))  # [E] the opponent
         self._ours = np.ones((tables, seats), dtype=np.bool_)  # [E, S]
-        self._open = np.zeros(
-            (tables, seats), dtype=np.bool_
-        )  # [E, S] has acted and was not due since
+        self._open = np.zeros_like(self._ours)  # [E, S] has acted and was not due since
         self._earned = np.zeros((tables, seats))  # [E, S] rewards since its action
         self._score = np.zeros((tables, seats))  # [E, S] rewards since the game began
         action = self.single_action_space
@@ -210,8 +209,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         self._open[table[real], seat[real]] = False
         if np.count_nonzero(ended):
             info["final_obs"] = self._final(np.flatnonzero(ended))
-            info["is_success"] = self._won(table, seat) * ended
-            info["points"] = self._points(table, seat) * ended
+            info |= {name: part * ended for name, part in self._results(table, seat).items()}
         if (left := np.flatnonzero(self._left(everywhere))).size:
             self._begin(left, self._may_wait - waiting)
         info["due"] = self.due = self._due()
@@ -337,27 +335,18 @@ class Tables(VectorEnv[Any, Any, Any]):
             self._choice[which[at], seat] = choice
             self.games.play(which, self._choice[which])
 
-    def _won(self, table: Rows, seat: Rows) -> Array:
-        """Returns 1 or 0: whether player (seat) `seat[k]` won game `table[k]`, for each k.
+    def _results(self, table: Rows, seat: Rows) -> dict[str, Array]:
+        """Returns the results of player (seat) `seat[k]` in game `table[k]`, for each k.
 
-        It won if its sum of rewards is positive and no other seat of the game has a larger one.
+        The seat's sum of rewards is compared with the largest sum of another seat of the game.
+        `points` is 1 if it is larger, 0.5 if it is equal, 0 if it is smaller. `is_success` is 1 if
+        it is positive and not smaller, else 0.
         """
-        own = self._score[table, seat]
-        won: Bools = (own > 0) & (own == self._score[table].max(1))
-        return won.astype(np.float64)
-
-    def _points(self, table: Rows, seat: Rows) -> Array:
-        """Returns 1, 0.5 or 0: the result of player (seat) `seat[k]` in game `table[k]`.
-
-        The seat's sum of rewards is compared with the largest sum of another seat of the game: 1 if
-        it is larger, 0.5 if it is equal, 0 if it is smaller.
-        """
-        own = self._score[table, seat]
-        others = self._score[table]
+        own, others = self._score[table, seat], self._score[table]
         others[np.arange(len(table)), seat] = -np.inf
         best = others.max(1)
-        points: Array = (own > best) + 0.5 * (own == best)
-        return points
+        won = (own > 0) & (own >= best)
+        return {"is_success": won * 1.0, "points": (own > best) + 0.5 * (own == best)}
 
     def _final(self, lanes: Rows) -> Any:
         """Returns a batch of observations with the final ones of the environments `lanes`.
@@ -395,17 +384,16 @@ class Tables(VectorEnv[Any, Any, Any]):
         self.games.close()
 
 
-def any_allowed(space: spaces.Space[Any], obs: Any, rng: np.random.Generator) -> Array:
+@singledispatch
+def any_allowed(space: Any, obs: Any, rng: np.random.Generator) -> Array:
     """Samples a uniformly random allowed action for each observation of a batch.
 
     Action masks are read from the observations; without masks every action is allowed.
     """
-    for kind, sample in SAMPLERS.items():
-        if isinstance(space, kind):
-            return sample(space, obs, rng)
     raise ProtocolError(f"{space} cannot be sampled; SpaceCodec must have refused it")
 
 
+@any_allowed.register(spaces.Discrete)
 def _choice(space: spaces.Discrete[Any], obs: Any, rng: np.random.Generator) -> Array:
     drawn = rng.random((count(obs), int(space.n)))
     if isinstance(obs, Mapping) and MASK in obs:
@@ -414,25 +402,20 @@ def _choice(space: spaces.Discrete[Any], obs: Any, rng: np.random.Generator) -> 
     return chosen
 
 
+@any_allowed.register(spaces.MultiDiscrete)
 def _choices(space: spaces.MultiDiscrete[Any], obs: Any, rng: np.random.Generator) -> Array:
     return rng.integers(space.start, space.start + space.nvec, (count(obs), *space.shape))
 
 
+@any_allowed.register(spaces.MultiBinary)
 def _switches(space: spaces.MultiBinary, obs: Any, rng: np.random.Generator) -> Array:
     return rng.integers(0, 2, (count(obs), *space.shape), dtype=np.int8)
 
 
+@any_allowed.register(spaces.Box)
 def _motion(space: spaces.Box, obs: Any, rng: np.random.Generator) -> Array:
     drawn = rng.uniform(space.low, space.high, (count(obs), *space.shape))
     return drawn.astype(space.dtype)
-
-
-SAMPLERS: dict[type[spaces.Space[Any]], Callable[[Any, Any, np.random.Generator], Array]] = {
-    spaces.Discrete: _choice,
-    spaces.MultiDiscrete: _choices,
-    spaces.MultiBinary: _switches,
-    spaces.Box: _motion,
-}
 
 
 def count(obs: Any) -> int:
@@ -442,7 +425,7 @@ def count(obs: Any) -> int:
     return len(obs)
 
 
-def part(obs: Any, which: Rows | slice) -> Any:
+def part(obs: Any, which: Rows | slice | int) -> Any:
     """Returns the observations at indices `which` of a batch, which may be nested dicts."""
     if isinstance(obs, Mapping):
         return {key: part(leaf, which) for key, leaf in obs.items()}

@@ -20,12 +20,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import ProcessGroup, Work
 
 from rookery.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
 
 dist: Any = distributed  # type: ignore[explicit-any]  # it exports less than it documents
 
@@ -40,25 +44,6 @@ Check = Callable[[float], None]  # gets the seconds waited so far; raises where 
 Lost = Callable[[Exception], Exception]
 
 
-class RendezvousStore(Protocol):
-    """The methods of torch's key-value store `TCPStore` that data-parallel learners use."""
-
-    host: str
-    port: int
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def add(self, key: str, amount: int) -> int: ...
-    def check(self, keys: list[str]) -> bool: ...
-
-
-class Work(Protocol):
-    """A running collective operation: the methods of torch.distributed's `Work` that are used."""
-
-    def wait(self, timeout: timedelta = ...) -> bool: ...
-    def is_completed(self) -> bool: ...
-
-
 class RootedOptions(Protocol):
     """Options of scatter, broadcast and gather: the rank of the root process, and a timeout."""
 
@@ -66,19 +51,7 @@ class RootedOptions(Protocol):
     timeout: timedelta
 
 
-class ProcessGroup(Protocol):
-    """The methods of torch.distributed's process groups that data-parallel learners use."""
-
-    def scatter(self, out: list[Tensor], rows: list[list[Tensor]], options: object) -> Work: ...
-    def broadcast(self, tensors: list[Tensor], options: object) -> Work: ...
-    def gather(self, out: list[list[Tensor]], own: list[Tensor], options: object) -> Work: ...
-    def allreduce(self, tensors: list[Tensor], options: object = ...) -> Work: ...
-
-
-OptionsT = TypeVar("OptionsT", bound=RootedOptions)
-
-
-def listen(address: str) -> RendezvousStore:
+def listen(address: str) -> "TCPStore":
     """Opens the leader's (rank 0) TCP store, at which the data-parallel learners of a run meet.
 
     The store accepts connections at `address` (host:port) only. Raises ConfigError if that address
@@ -93,26 +66,22 @@ def listen(address: str) -> RendezvousStore:
             "machine and a free port of it"
         ) from error
     port = listener.getsockname()[1]
-    store: RendezvousStore = dist.TCPStore(
-        host,
-        port,
-        is_master=True,
-        timeout=timedelta(seconds=START_S),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
-    return store
+    return _store(host, port, listener.detach())
 
 
-def connect(address: str) -> RendezvousStore:
+def connect(address: str) -> "TCPStore":
     """Connects a follower (rank > 0) to the leader's (rank 0) TCP store; waits until it is open."""
-    host, port = _parts(address)
-    store: RendezvousStore = dist.TCPStore(
+    return _store(*_parts(address))
+
+
+def _store(host: str, port: int, listen_fd: int | None = None) -> "TCPStore":
+    store: TCPStore = dist.TCPStore(
         host,
         port,
-        is_master=False,
+        is_master=listen_fd is not None,
         timeout=timedelta(seconds=START_S),
         wait_for_workers=False,
+        master_listen_fd=listen_fd,
     )
     return store
 
@@ -124,7 +93,7 @@ class FollowerHeartbeat:
     whether the followers' counters still move.
     """
 
-    def __init__(self, store: RendezvousStore, rank: int):
+    def __init__(self, store: "TCPStore", rank: int):
         self._store, self._key, self._over = store, _alive(rank), threading.Event()
         threading.Thread(target=self._work, name="heartbeat", daemon=True).start()
 
@@ -140,7 +109,7 @@ class FollowerHeartbeat:
 class HeartbeatMonitor:
     """The leader's view of the followers' heartbeats in its TCP store."""
 
-    def __init__(self, store: RendezvousStore, ranks: Sequence[int]):
+    def __init__(self, store: "TCPStore", ranks: Sequence[int]):
         self._store = store
         self._seen = dict.fromkeys(ranks, (-1, 0.0))  # counter, and when it last moved
 
@@ -172,7 +141,7 @@ class Collectives:
 
     def __init__(
         self,
-        store: RendezvousStore,
+        store: "TCPStore",
         rank: int,
         size: int,
         device: torch.device,
@@ -183,10 +152,9 @@ class Collectives:
     ):
         self.rank, self.size = rank, size
         self._check, self._lost, self._limit = check, lost, timedelta(seconds=timeout_s)
-        here = _local_address(store.host, store.port)
         try:
-            self._group = _gloo(dist.PrefixStore("gloo", store), rank, size, here)
-            self._all_reduce = ALL_REDUCE[device.type](self, store)
+            self._group = self._gloo(store)
+            self._nccl = None if device.type == "cpu" else self._nccl_group(store)
         except RuntimeError as error:
             raise lost(error) from error
 
@@ -210,7 +178,15 @@ class Collectives:
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Replaces the tensor, in place on every learner, by the sum over all learners."""
-        self._all_reduce(tensor)
+        if self._nccl is None:
+            options = dist.AllreduceOptions()
+            options.timeout = self._limit
+            self._wait(self._group.allreduce([tensor], options))
+            return
+        try:
+            self._nccl.allreduce([tensor]).wait()
+        except RuntimeError as error:
+            raise self._lost(error) from error
 
     def gather(self, tensor: Tensor) -> Tensor | None:
         """Concatenates the tensors of all learners, which have equal shapes, along axis 0.
@@ -227,9 +203,9 @@ class Collectives:
 
     def close(self) -> None:
         """Closes the connections; learners that wait for this one get an error."""
-        self._group = self._all_reduce = None  # type: ignore[assignment]  # nothing follows
+        self._group = self._nccl = None  # type: ignore[assignment]  # nothing follows
 
-    def _options(self, options: OptionsT) -> OptionsT:
+    def _options(self, options: RootedOptions) -> RootedOptions:
         options.rootRank, options.timeout = FIRST, self._limit
         return options
 
@@ -256,13 +232,18 @@ class Collectives:
             raise self._lost(error) from error
         return True
 
-    def _by_gloo(self, store: RendezvousStore) -> Callable[[Tensor], None]:
-        options = dist.AllreduceOptions()
-        options.timeout = self._limit
-        return lambda tensor: self._wait(self._group.allreduce([tensor], options))
+    def _gloo(self, store: "TCPStore") -> ProcessGroup:
+        """Returns the process group of CPU tensors; it connects by the interface to the leader."""
+        gloo = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=_local_address(store.host, store.port))]
+        options._timeout, options._threads = timedelta(seconds=START_S), THREADS
+        inside = dist.PrefixStore("gloo", store)
+        group: ProcessGroup = gloo(inside, self.rank, self.size, options)
+        return group
 
-    def _by_nccl(self, store: RendezvousStore) -> Callable[[Tensor], None]:
-        """Returns a function that sums a GPU tensor over all learners in place, by NCCL.
+    def _nccl_group(self, store: "TCPStore") -> ProcessGroup:
+        """Returns the process group that sums GPU tensors.
 
         It uses NCCL's blocking wait, because without it an error in NCCL would end the process.
         """
@@ -271,31 +252,7 @@ class Collectives:
         options._timeout = self._limit
         inside = dist.PrefixStore("nccl", store)
         group: ProcessGroup = dist.ProcessGroupNCCL(inside, self.rank, self.size, options)
-
-        def all_reduce(tensor: Tensor) -> None:
-            try:
-                group.allreduce([tensor]).wait()
-            except RuntimeError as error:
-                raise self._lost(error) from error
-
-        return all_reduce
-
-
-ALL_REDUCE: dict[
-    str, Callable[[Collectives, RendezvousStore], Callable[[Tensor], None]]
-] = {  # by device
-    "cpu": Collectives._by_gloo,
-    "cuda": Collectives._by_nccl,
-}
-
-
-def _gloo(store: RendezvousStore, rank: int, size: int, host: str) -> ProcessGroup:
-    gloo = dist.ProcessGroupGloo
-    options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=host)]
-    options._timeout, options._threads = timedelta(seconds=START_S), THREADS
-    group: ProcessGroup = gloo(store, rank, size, options)
-    return group
+        return group
 
 
 def _local_address(host: str, port: int) -> str:

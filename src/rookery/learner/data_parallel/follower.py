@@ -8,9 +8,9 @@ learning rates with each slice. A follower's random numbers depend on the seed, 
 
 import json
 import os
-import struct
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -19,24 +19,32 @@ from torch import Tensor
 from rookery import seeding
 from rookery.algorithms import build_algorithm
 from rookery.algorithms.algorithm import Loss
-from rookery.config.load import as_dict
+from rookery.config.load import leaves
 from rookery.config.schema import Config
 from rookery.envs.make import make
 from rookery.errors import ConfigError, LostError
 from rookery.learner.data_parallel.collectives import FIRST, Collectives, FollowerHeartbeat, connect
-from rookery.learner.data_parallel.serialization import ArrayLayout, batch_of, unpack
+from rookery.learner.data_parallel.serialization import batch_of, unpack
 from rookery.learner.learner import Learner
 from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import arrays_of, fingerprint
+from rookery.replay.shared_arrays import ArrayLayout
 from rookery.seeding import Role
 from rookery.types import Array, EnvSpec, JsonObject, LearnResult, SampledBatch
 
-HEAD = struct.Struct("<qqqd32s")  # kind, number of the step, bytes that follow, rate, digest
+HEADER: dict[str, tuple[tuple[int, ...], str]] = {  # arrays of every message of the leader
+    "header/kind": ((), "int64"),
+    "header/number": ((), "int64"),  # of the step, skipped ones included
+    "header/size": ((), "int64"),  # bytes of the state that is broadcast next
+    "header/lr": ((), "float64"),
+    "header/digest": ((32,), "uint8"),  # of all weights, in steps that compare them
+}
 BUFFER = "buffer/"  # prefix of the names of buffers, such as running statistics
 NO_DIGEST = bytes(32)
 PING = 10  # polls between two checks that the leader still answers
 FOREVER_S = 86_400.0 * 365  # a run may pause; when it ends, its connections close
-SAME = ("algo", "net", "env")  # sections in which all learners must agree
+SAME_SECTIONS = ("algo", "net", "env", "learner")  # in which all learners must agree
+SAME_KEYS = ("run.seed", "replay.batch_size")
 
 
 class MessageKind(IntEnum):
@@ -45,16 +53,6 @@ class MessageKind(IntEnum):
     LEARN = 1  # a slice of a batch, with running statistics
     LOAD_STATE = 2  # the leader's whole state is broadcast next
     CLOSE = 3
-
-
-class MessageHeader(NamedTuple):
-    """Header of a message from the leader (learner of rank 0) to a follower (another learner)."""
-
-    kind: int
-    number: int = 0  # of the step, skipped ones included
-    size: int = 0  # bytes of the state that is broadcast next
-    lr: float = 0.0
-    digest: bytes = NO_DIGEST  # of all weights, in steps that compare them
 
 
 class FollowerSetup(NamedTuple):
@@ -112,8 +110,9 @@ class DataParallelLearner(Learner):
         gathered = self.collectives.gather(torch.from_numpy(learned.td_error))
         return learned if gathered is None else learned._replace(td_error=gathered.numpy())
 
+    @cached_property
     def buffers(self) -> dict[str, Tensor]:
-        """Returns the networks' saved tensors that are not parameters (running statistics)."""
+        """The networks' saved tensors that are not parameters (running statistics)."""
         networks = self.algorithm.networks
         trained = {name for name, _ in networks.named_parameters(remove_duplicate=False)}
         return {k: v for k, v in networks.state_dict().items() if k not in trained}
@@ -137,8 +136,7 @@ class FollowerWorker:
         self.learner = DataParallelLearner(
             algorithm, config.learner, config.env, device, seed=config.run.seed
         )
-        self._buffers = self.learner.buffers()
-        self._layout = ArrayLayout({})
+        self._layout = ArrayLayout(HEADER)  # of a message
         self._join(setup.address, device)
 
     def _join(self, address: str, device: torch.device) -> None:
@@ -173,19 +171,24 @@ class FollowerWorker:
 
     def work(self) -> None:
         """Waits for the leader's (rank 0) next message, e.g. a slice of a batch, and handles it."""
-        raw = self.learner.collectives.receive(HEAD.size + self._layout.size).numpy()
-        head = MessageHeader(*HEAD.unpack(raw[: HEAD.size].tobytes()))
-        HANDLERS[MessageKind(head.kind)](self, head, raw[HEAD.size :])
+        message = self._layout.views(self.learner.collectives.receive(self._layout.size).numpy())
+        match MessageKind(int(message["header/kind"])):
+            case MessageKind.LEARN:
+                self._learn(message)
+            case MessageKind.LOAD_STATE:
+                self._load_state(int(message["header/size"]))
+            case MessageKind.CLOSE:
+                self.self_driven = False
 
-    def learn(self, head: MessageHeader, raw: Array) -> None:
-        """Handles a LEARN message: takes a gradient step on this follower's slice of a batch.
+    def _learn(self, message: Mapping[str, Array]) -> None:
+        """Takes a gradient step on this follower's slice of a batch.
 
         First sets the running statistics and the learning rate to those of the leader.
         """
-        arrays, learner = self._layout.views(raw), self.learner
-        for name, buffer in self._buffers.items():
-            buffer.copy_(torch.from_numpy(arrays[BUFFER + name]))
-        if head.digest not in (NO_DIGEST, learner.digest()):
+        learner, digest = self.learner, message["header/digest"].tobytes()
+        for name, buffer in learner.buffers.items():
+            buffer.copy_(torch.from_numpy(message[BUFFER + name]))
+        if digest != NO_DIGEST and digest != learner.digest():
             raise LostError(
                 f"learner {self.rank} no longer has the weights of learner 0, after "
                 f"{learner.learner_steps} steps; use the same kind of processor or GPU, and the "
@@ -193,26 +196,20 @@ class FollowerWorker:
             )
         for optimizer in learner.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = head.lr
-        seed, rank = self.config.run.seed, self.rank
+                group["lr"] = float(message["header/lr"])
+        seed, number = self.config.run.seed, int(message["header/number"])
         learner.rng.manual_seed(
-            seeding.integer(seed, Role.LEARNER, index=rank, incarnation=head.number)
+            seeding.integer(seed, Role.LEARNER, index=self.rank, incarnation=number)
         )
-        learner.learn(batch_of(arrays))
+        learner.learn(batch_of(message))
 
-    def load_state(self, head: MessageHeader, raw: Array) -> None:
-        """Handles a LOAD_STATE message: receives and loads the leader's learner state.
-
-        Also receives the memory layout of the batch slices that follow.
-        """
-        state = torch.empty(head.size, dtype=torch.uint8)
+    def _load_state(self, size: int) -> None:
+        """Receives and loads the leader's state, and the memory layout of its next messages."""
+        state = torch.empty(size, dtype=torch.uint8)
         self.learner.collectives.broadcast(state)
         note, arrays = unpack(state.numpy())
         self.learner.restore(note["numbers"], arrays)
         self._layout = ArrayLayout.read(note["layout"])
-
-    def leave(self, head: MessageHeader, raw: Array) -> None:
-        self.self_driven = False
 
     def close(self) -> None:
         self._heartbeat.close()
@@ -236,13 +233,6 @@ class FollowerWorker:
             f"learner {self.rank} lost the run at {where}: {first_line(error)}; see the run's own "
             "error, then start all of its learners again"
         )
-
-
-HANDLERS: dict[MessageKind, Callable[[FollowerWorker, MessageHeader, Array], None]] = {
-    MessageKind.LEARN: FollowerWorker.learn,
-    MessageKind.LOAD_STATE: FollowerWorker.load_state,
-    MessageKind.CLOSE: FollowerWorker.leave,
-}
 
 
 def device_of(config: Config, rank: int) -> torch.device:
@@ -280,15 +270,15 @@ def check_learners(config: Config) -> None:
 
 
 def shared_settings(config: Config) -> JsonObject:
-    """Returns the settings that must be equal in all data-parallel learners, as JSON data."""
-    settings = as_dict(config)
-    learner = {k: v for k, v in settings["learner"].items() if k not in ("device", "rendezvous")}
-    agreed = {section: settings[section] for section in SAME} | {
-        "learner": learner,
-        "run.seed": config.run.seed,
-        "replay.batch_size": config.replay.batch_size,
-        "torch": str(torch.__version__),
+    """Returns the settings that must be equal in all learners, as JSON data by dotted key."""
+    agreed = {
+        key: value
+        for key, value in leaves(config)
+        if key.partition(".")[0] in SAME_SECTIONS or key in SAME_KEYS
     }
+    agreed["torch"] = str(torch.__version__)
+    for own in ("learner.device", "learner.rendezvous"):
+        del agreed[own]
     plain: JsonObject = json.loads(json.dumps(agreed))
     return plain
 

@@ -9,58 +9,44 @@ its last checkpoint with any number of learners.
 import json
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from rookery.algorithms import Algorithm
-from rookery.config.schema import Config, Engine, EnvConfig, LearnerConfig
+from rookery.config.schema import Config, Engine
 from rookery.engines import ENGINES
-from rookery.engines.engine import CloseRole, RoleFailed, RoleHandle
-from rookery.errors import ConfigError, LostError, RookeryError, noted
+from rookery.engines.engine import CloseRole, RoleHandle
+from rookery.errors import ConfigError, LostError, RoleFailed, RookeryError, noted
 from rookery.learner.data_parallel.collectives import (
     FIRST,
     SILENT_S,
     START_S,
     Collectives,
     HeartbeatMonitor,
-    RendezvousStore,
     listen,
 )
 from rookery.learner.data_parallel.follower import (
     BUFFER,
     FOREVER_S,
-    HEAD,
+    HEADER,
     NO_DIGEST,
     DataParallelLearner,
     FollowerSetup,
     LearnerGroupLostError,
-    MessageHeader,
     MessageKind,
+    first_line,
     shared_settings,
 )
-from rookery.learner.data_parallel.serialization import ArrayLayout, batch_of, named_arrays, pack
-from rookery.types import Array, EnvSpec, Json, JsonObject, LearnResult, SampledBatch, SavedState
+from rookery.learner.data_parallel.serialization import batch_of, named_arrays, pack
+from rookery.replay.shared_arrays import ArrayLayout
+from rookery.types import Array, EnvSpec, LearnResult, SampledBatch, SavedState
 
 HERE = "127.0.0.1:0"  # a free port that other machines cannot reach
 CHECK_PERIOD = 1_000  # learner steps between two comparisons of all weights
 CLOSE_S = 2.0
 REPORT_S = 2.0  # to wait for the error report of a lost follower
 POLL_S = 0.02
-
-
-class FollowerFailure(NamedTuple):
-    """Error report of a follower (a data-parallel learner of rank > 0) that has ended."""
-
-    summary: str
-    traceback: str = ""
-    final: bool = False  # a configuration error: another try would fail in the same way
-
-    @property
-    def own(self) -> bool:
-        """Whether this follower itself failed; False if it only noticed the loss of another."""
-        return not self.summary.startswith(LearnerGroupLostError.__name__)
 
 
 class FollowerGroup:
@@ -72,10 +58,10 @@ class FollowerGroup:
 
     def __init__(self, config: Config, spec: EnvSpec):
         self._config, self._count = config, config.learner.replicas
-        self._store: RendezvousStore = listen(config.learner.rendezvous or HERE)
+        self._store = listen(config.learner.rendezvous or HERE)
         self._address = f"{self._store.host}:{self._store.port}"
         self._hosts: dict[int, RoleHandle[object, object]] = {}
-        self._failures: dict[int, FollowerFailure] = {}
+        self._failures: dict[int, RoleFailed] = {}
         self.collectives: Collectives | None = None
         self._heartbeats = HeartbeatMonitor(self._store, range(1, self._count))
         self.intact = True  # as far as is known
@@ -104,7 +90,9 @@ class FollowerGroup:
         Raises `ConfigError` if a follower's settings differ from the leader's, and `LostError` if a
         follower does not connect within 120 s.
         """
-        refusal = self._refusal(self._joined_settings())
+        if missing := self._wait_for("ready", START_S):
+            raise self._absent(missing)
+        refusal = self._refusal()
         self._store.set("verdict", refusal)
         if refusal:
             self._wait_for("heard", REPORT_S)
@@ -122,16 +110,6 @@ class FollowerGroup:
         )
         return self.collectives
 
-    def _joined_settings(self) -> dict[int, JsonObject]:
-        """Waits until all followers have connected; returns their settings, by rank.
-
-        Raises LostError if one has not connected within 120 s.
-        """
-        if missing := self._wait_for("ready", START_S):
-            raise self._absent(missing)
-        ranks = range(1, self._count)
-        return {rank: json.loads(self._store.get(f"ready/{rank}")) for rank in ranks}
-
     def _wait_for(self, what: str, within_s: float) -> list[int]:
         """Waits until every follower has set its key WHAT/RANK in the TCP store.
 
@@ -145,14 +123,14 @@ class FollowerGroup:
             time.sleep(POLL_S if missing else 0.0)
         return missing
 
-    def _refusal(self, joined: Mapping[int, JsonObject]) -> str:
+    def _refusal(self) -> str:
         """Returns a message about the first setting in which a follower differs from the leader.
 
         Returns "" if all settings agree.
         """
-        ours = _leaves(shared_settings(self._config))
-        for rank, settings in joined.items():
-            theirs = _leaves(settings)
+        ours = shared_settings(self._config)
+        for rank in range(1, self._count):
+            theirs = json.loads(self._store.get(f"ready/{rank}"))
             for key in sorted({*ours, *theirs}):
                 if ours.get(key) != theirs.get(key):
                     return (
@@ -171,8 +149,10 @@ class FollowerGroup:
             self._examine(rank, host)
         if self._failures:
             raise self.lost()
-        if not self._hosts and self.collectives is not None:
-            self._check_heartbeats()
+        started_by_user = not self._hosts and self.collectives is not None
+        if started_by_user and (quiet := self._heartbeats.silent()) is not None:
+            silent = f"learner {quiet} has sent no heartbeat for {SILENT_S:g} s"
+            raise self.lost(TimeoutError(silent))
         limit_s = self._config.learner.replica_timeout_s
         if waited_s >= limit_s:
             self.intact = False
@@ -182,18 +162,11 @@ class FollowerGroup:
                 "long; `rookery train --resume` continues from the last checkpoint"
             )
 
-    def _check_heartbeats(self) -> None:
-        """Raises an error if a follower that the user started on any host sends no heartbeats."""
-        rank = self._heartbeats.silent()
-        if rank is not None:
-            raise self.lost(
-                TimeoutError(f"learner {rank} has sent no heartbeat for {SILENT_S:g} s")
-            )
-
     def lost(self, error: Exception | None = None) -> RookeryError:
         """Returns the error to raise for a lost follower, with its error report if there is one."""
         self.intact = False
-        rank, failure = self._cause() or (None, FollowerFailure(_message(error)))
+        reason = "" if error is None else first_line(error)
+        rank, failure = self._cause() or (None, RoleFailed(reason, "", final=False))
         if failure.final and self.collectives is None:
             _, _, message = failure.summary.partition(": ")
             return noted(ConfigError(f"learner {rank}: {message}"), failure.traceback)
@@ -204,7 +177,7 @@ class FollowerGroup:
         )
         return noted(last, failure.traceback)
 
-    def _cause(self) -> tuple[int, FollowerFailure] | None:
+    def _cause(self) -> tuple[int, RoleFailed] | None:
         """Returns rank and error report of the follower that caused a failure, or None.
 
         A follower that raised an error itself comes before one that only lost another learner.
@@ -214,24 +187,22 @@ class FollowerGroup:
         while self._hosts:
             for rank, host in self._hosts.items():
                 self._examine(rank, host)
-            if any(failure.own for failure in self._failures.values()):
-                break
-            if time.monotonic() > deadline:
-                break
+            noticed = LearnerGroupLostError.__name__  # of another learner's loss
+            found = list(self._failures.items())
+            own = [item for item in found if not item[1].summary.startswith(noticed)]
+            if own or time.monotonic() > deadline:
+                return next(iter(own or found), None)
             time.sleep(POLL_S)
-        ordered = sorted(self._failures.items(), key=lambda item: not item[1].own)
-        return ordered[0] if ordered else None
+        return None
 
     def _examine(self, rank: int, host: RoleHandle[object, object]) -> None:
         if rank in self._failures:
             return
         alive, message = host.alive, host.receive()
         if isinstance(message, RoleFailed):
-            self._failures[rank] = FollowerFailure(
-                message.summary, message.traceback, message.final
-            )
+            self._failures[rank] = message
         elif not alive:  # and sent no report
-            self._failures[rank] = FollowerFailure(f"exit status {host.stop(0.0)}")
+            self._failures[rank] = RoleFailed(f"exit status {host.stop(0.0)}", "", final=False)
 
     def _absent(self, missing: list[int]) -> LostError:
         names, hint = ", ".join(map(str, missing)), f"RANK={missing[0]} and the same settings"
@@ -257,19 +228,8 @@ class FollowerGroup:
 class LeaderLearner(DataParallelLearner):
     """Data-parallel learner of rank 0, which distributes slices of its batches to the others."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        config: LearnerConfig,
-        env: EnvConfig,
-        device: torch.device,
-        *,
-        seed: int = 0,
-    ):
-        super().__init__(algorithm, config, env, device, seed=seed)
-        self.followers: FollowerGroup | None = None
-        self._buffers = self.buffers()
-        self._layout: ArrayLayout | None = None  # of a slice; None: followers have no state yet
+    followers: FollowerGroup | None = None
+    _layout: ArrayLayout | None = None  # of a message; None: followers have no state yet
 
     def start_followers(self, config: Config, spec: EnvSpec) -> None:
         """Starts the followers (learners of rank > 0) as processes on this machine.
@@ -283,7 +243,7 @@ class LeaderLearner(DataParallelLearner):
         """Waits until all followers have connected; must be called before `learn`."""
         assert self.followers is not None
         self.collectives = self.followers.connect(self.device)
-        self._messages = torch.zeros(self.collectives.size, HEAD.size, dtype=torch.uint8)
+        self._allocate_messages(ArrayLayout(HEADER))
 
     def learn(self, batch: SampledBatch) -> LearnResult:
         """Scatters a batch to the followers (other learners) and takes a gradient step with them.
@@ -302,40 +262,44 @@ class LeaderLearner(DataParallelLearner):
         return learned
 
     def _scatter(self, arrays: dict[str, Array], rows: int) -> None:
-        buffers = {BUFFER + name: part.cpu().numpy() for name, part in self._buffers.items()}
-        layout = ArrayLayout.of({name: array[:rows] for name, array in arrays.items()} | buffers)
+        buffers = {BUFFER + name: part.cpu().numpy() for name, part in self.buffers.items()}
+        mine = ArrayLayout.of({name: array[:rows] for name, array in arrays.items()} | buffers)
+        layout = ArrayLayout(HEADER | mine.shapes)
         if layout != self._layout:
             self._broadcast_state(layout)
-        for rank, message in enumerate(self._messages.numpy()):
-            views, mine = layout.views(message[HEAD.size :]), slice(rank * rows, (rank + 1) * rows)
-            for name, view in views.items():
-                view[...] = buffers[name] if name in buffers else arrays[name][mine]
+        for rank, message in enumerate(self._messages):
+            for name, array in arrays.items():
+                message[name][...] = array[rank * rows : (rank + 1) * rows]
         number = self.learner_steps + self.skipped
         digest = NO_DIGEST if number % CHECK_PERIOD else self.digest()
-        self._send(MessageHeader(MessageKind.LEARN, number, lr=self._rate, digest=digest))
+        header: dict[str, npt.ArrayLike] = {
+            "header/number": number,
+            "header/lr": next(iter(self.optimizers.values())).param_groups[0]["lr"],
+            "header/digest": np.frombuffer(digest, dtype=np.uint8),
+        }
+        self._send(MessageKind.LEARN, header | buffers)
 
     def _broadcast_state(self, layout: ArrayLayout) -> None:
         """Sends the learner's whole state and the layout of batch slices to all followers."""
         numbers, arrays = self.state()
         del arrays["rng"]  # each learner has its own
         raw = torch.from_numpy(pack({"numbers": numbers, "layout": layout.shapes}, arrays))
-        self._send(MessageHeader(MessageKind.LOAD_STATE, size=len(raw)))
+        self._send(MessageKind.LOAD_STATE, {"header/size": len(raw)})
         self.collectives.broadcast(raw)
-        self._messages = torch.zeros(
-            self.collectives.size, HEAD.size + layout.size, dtype=torch.uint8
-        )
+        self._allocate_messages(layout)
         self._layout = layout
 
-    def _send(self, head: MessageHeader) -> None:
-        self._messages[:, : HEAD.size] = torch.from_numpy(
-            np.frombuffer(HEAD.pack(*head), dtype=np.uint8).copy()
-        )
-        self.collectives.scatter(self._messages)
+    def _allocate_messages(self, layout: ArrayLayout) -> None:
+        """Allocates one message for each learner: rows of one tensor, and their named arrays."""
+        self._raw = torch.zeros(self.collectives.size, layout.size, dtype=torch.uint8)
+        self._messages = [layout.views(row) for row in self._raw.numpy()]
 
-    @property
-    def _rate(self) -> float:
-        groups = [group for one in self.optimizers.values() for group in one.param_groups]
-        return float(groups[0]["lr"])
+    def _send(self, kind: MessageKind, common: dict[str, npt.ArrayLike]) -> None:
+        """Sends each follower its message, after writing the arrays that all have in common."""
+        for message in self._messages:
+            for name, value in ({"header/kind": kind} | common).items():
+                message[name][...] = value
+        self.collectives.scatter(self._raw)
 
     def restore(self, numbers: SavedState, arrays: Mapping[str, Array]) -> None:
         super().restore(numbers, arrays)
@@ -350,24 +314,9 @@ class LeaderLearner(DataParallelLearner):
             return
         try:
             if self.followers.intact and self.followers.collectives is not None:
-                self._send(MessageHeader(MessageKind.CLOSE))
+                self._send(MessageKind.CLOSE, {})
         except LostError:
             pass  # a follower is gone already
         finally:
             self.followers.close()
             self.followers = None
-
-
-def _leaves(settings: JsonObject, before: str = "") -> dict[str, Json]:
-    """Returns nested settings as a flat dict with dotted names, such as `learner.lr`."""
-    found: dict[str, Json] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and not before:
-            found |= _leaves(value, f"{name}.")
-        else:
-            found[before + name] = value
-    return found
-
-
-def _message(error: Exception | None) -> str:
-    return str(error).partition("\n")[0]

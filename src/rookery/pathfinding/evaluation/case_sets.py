@@ -10,7 +10,6 @@ A problem instance ("case") is a map with starts and goals. The methods are a po
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from rookery import seeding
 from rookery.errors import ConfigError
-from rookery.pathfinding.evaluation.case_memory import check_case_memory, worlds_at_once
 from rookery.pathfinding.evaluation.play_cases import (
     BATCH,
     CaseSetResult,
@@ -34,11 +32,14 @@ from rookery.pathfinding.planner.plan import plan
 from rookery.pathfinding.world import cases, map_text
 from rookery.pathfinding.world.cases import Cases, Seeds, from_seeds, select
 from rookery.pathfinding.world.rules import WorldRules
-from rookery.report import gif
+from rookery.report import video
+from rookery.runtime import machine
 from rookery.seeding import Role
-from rookery.terminal import output_path
+from rookery.terminal import output
+from rookery.training.resources import spelled
 
 LARGE_BATCH = 256  # problem instances played in parallel on a GPU
+DRAWING = 16  # bytes per cell while one map is being drawn
 
 
 class CaseSet(NamedTuple):
@@ -46,66 +47,66 @@ class CaseSet(NamedTuple):
 
     cases: Cases
     size: int | str | None = None  # map size in the report; None: that of the maps
-    first: int = 0  # index of the first of `cases` in the whole random sequence
 
 
-class EpisodeWriter(NamedTuple):
-    """Writer of episode animations in one file format.
-
-    `require` checks that the packages that the format needs are installed.
-    """
-
-    require: Callable[[], None]  # raises ConfigError if what it needs is not installed
-    write: Callable[[Path, RecordedEpisode, float], None]
-
-
-WRITERS: dict[str, EpisodeWriter] = {
-    "svg": EpisodeWriter(lambda: None, episode_svg.write),
-    "gif": EpisodeWriter(gif.require, episode_gif.write),
+WRITERS: dict[str, Callable[[Path, RecordedEpisode, float], None]] = {
+    "svg": episode_svg.write,
+    "gif": episode_gif.write,
 }
 
 
 def random_case_sets(
-    count: int,
+    cases: int,
     *,
     agents: Sequence[int],
     sizes: tuple[int, int],
     densities: tuple[float, float],
     seed: int,
-    skip: int = 0,
 ) -> Iterator[CaseSet]:
-    """Yields a set of `count` random problem instances for each number of agents in `agents`.
+    """Yields a set of `cases` random problem instances for each number of agents in `agents`.
 
-    Each set depends on `seed` and its own number of agents only. The first `skip` instances of the
-    random sequence are left out: only their random seeds are drawn, not their maps.
+    Each set depends on `seed` and its own number of agents only.
     """
     for number in agents:
-        check_case_memory(count, agents=number, size=sizes[1])
-    numbers = range(skip, skip + count)
-    return (_random_case_set(number, numbers, sizes, densities, seed=seed) for number in agents)
+        check_case_memory(cases, agents=number, size=sizes[1])
+    return (_random_case_set(cases, number, sizes, densities, seed=seed) for number in agents)
+
+
+def check_case_memory(count: int, *, agents: int, size: int) -> None:
+    """Raises ConfigError if `count` random problem instances would not fit into memory.
+
+    An instance is a map of `size` x `size` cells with starts and goals. Two copies of all maps have
+    to fit: concatenating the maps copies them.
+    """
+    need, free = (2 * count + DRAWING) * size**2, machine.memory().free
+    if need > free:
+        raise ConfigError(
+            f"{count} instances of {agents} agents on {size} x {size} cells need up to "
+            f"{spelled(need)} of memory, {spelled(free)} are available; lower --cases or --size"
+        )
 
 
 def _random_case_set(
-    agents: int,
-    numbers: range,
-    sizes: tuple[int, int],
-    densities: tuple[float, float],
-    *,
-    seed: int,
+    count: int, agents: int, sizes: tuple[int, int], densities: tuple[float, float], *, seed: int
 ) -> CaseSet:
-    """Draws problem instances for `agents` agents: those at the positions `numbers` of a sequence.
-
-    The random sequence of instances is determined by `seed` and `agents`.
-    """
-    low, high = sizes
-    rng = seeding.generator(seed, Role.EVALUATOR, index=agents)
+    (low, high), rng = sizes, seeding.generator(seed, Role.EVALUATOR, index=agents)
     if low == high and densities[0] == densities[1]:
-        seeds = cases.seeds(numbers.stop, rng)[numbers.start :]
-        found = from_seeds(seeds, agents=agents, size=low, density=densities[0])
-        return CaseSet(found, first=numbers.start)
-    specs = (_draw_spec(sizes, densities, rng) for _ in range(numbers.stop))
-    mixed = [_case_from(agents, spec, high) for spec in islice(specs, numbers.start, None)]
-    return CaseSet(concatenate_cases(mixed), low if low == high else f"{low}-{high}", numbers.start)
+        return CaseSet(
+            cases.generate(count, agents=agents, size=low, density=densities[0], rng=rng)
+        )
+    specs = [_draw_spec(sizes, densities, rng) for _ in range(count)]
+    mixed = [
+        cases.pad(from_seeds(seed, agents=agents, size=size, density=density), agents, high)
+        for size, density, seed in specs
+    ]
+    return CaseSet(cases.concatenate(mixed), low if low == high else f"{low}-{high}")
+
+
+def _draw_spec(
+    sizes: tuple[int, int], densities: tuple[float, float], rng: np.random.Generator
+) -> tuple[int, float, Seeds]:
+    size = int(rng.integers(*sizes, endpoint=True))
+    return size, float(rng.uniform(*densities)), cases.seeds(1, rng)
 
 
 def from_file(
@@ -136,43 +137,11 @@ def from_map(path: str, scenarios: Sequence[str], agents: Sequence[int]) -> list
     come before any evaluation.
     """
     blocked = map_text.read_map(path)
+    read = map_text.read_scenario
     return [
-        CaseSet(
-            concatenate_cases(
-                [map_text.read_scenario(name, blocked, agents=number) for name in scenarios]
-            )
-        )
+        CaseSet(cases.concatenate([read(name, blocked, agents=number) for name in scenarios]))
         for number in agents
     ]
-
-
-def concatenate_cases(parts: Sequence[Cases]) -> Cases:
-    """Concatenates problem instances with equal numbers of agents and map sizes."""
-    return Cases(
-        np.concatenate([part.maps for part in parts]),
-        np.concatenate([part.starts for part in parts]),
-        np.concatenate([part.goals for part in parts]),
-    )
-
-
-class CaseSpec(NamedTuple):
-    """Map size, obstacle density and seed of one random problem instance."""
-
-    size: int
-    density: float
-    seed: Seeds  # [1]
-
-
-def _draw_spec(
-    sizes: tuple[int, int], densities: tuple[float, float], rng: np.random.Generator
-) -> CaseSpec:
-    size = int(rng.integers(*sizes, endpoint=True))
-    return CaseSpec(size, float(rng.uniform(*densities)), cases.seeds(1, rng))
-
-
-def _case_from(agents: int, spec: CaseSpec, largest: int) -> Cases:
-    case = from_seeds(spec.seed, agents=agents, size=spec.size, density=spec.density)
-    return cases.pad(case, agents, largest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,23 +163,19 @@ class CaseEvaluator:
 
 
 def _policy(evaluator: CaseEvaluator, given: Cases) -> CaseSetResult:
-    policy = evaluator.policy
-    most = BATCH if policy.device.type == "cpu" else LARGE_BATCH
+    team = evaluator.policy.for_agents(given.starts.shape[1])
     return evaluate_cases(
-        policy.for_agents(given.starts.shape[1]),
+        team,
         given,
         evaluator.rules,
         seed=evaluator.seed,
-        batch=worlds_at_once(given, evaluator.rules, most),
+        batch=BATCH if evaluator.policy.device.type == "cpu" else LARGE_BATCH,
         shielded=evaluator.shield,
     )
 
 
 def _baseline(evaluator: CaseEvaluator, given: Cases) -> CaseSetResult:
-    batch = worlds_at_once(given, evaluator.rules, BATCH)
-    return evaluate_cases(
-        ShortestPathPolicy(), given, evaluator.rules, seed=evaluator.seed, batch=batch
-    )
+    return evaluate_cases(ShortestPathPolicy(), given, evaluator.rules, seed=evaluator.seed)
 
 
 def _planner(evaluator: CaseEvaluator, given: Cases) -> CaseSetResult:
@@ -218,9 +183,8 @@ def _planner(evaluator: CaseEvaluator, given: Cases) -> CaseSetResult:
     return evaluate_plans(given, plan(given, steps=steps, seed=evaluator.seed), steps)
 
 
-METHODS: dict[
-    str, Callable[[CaseEvaluator, Cases], CaseSetResult]
-] = {  # by their keys in the JSON answer
+# By their keys in the JSON answer.
+METHODS: dict[str, Callable[[CaseEvaluator, Cases], CaseSetResult]] = {
     "results": _policy,
     "baseline": _baseline,
     "planner": _planner,
@@ -235,22 +199,20 @@ def record_case(
     Returns a summary: file, agents, agents on their goals at the end, length, bytes. Raises
     ConfigError if the set has no such instance.
     """
-    WRITERS[format].require()
-    output_path.prepare(out, "a picture")
-    at = case - case_set.first
-    if at >= len(case_set.cases.maps):
+    if format == "gif":
+        video.require("gif")
+    output.prepare(out, "a picture")
+    if case >= len(case_set.cases.maps):
         raise ConfigError(
             f"--case is {case}, and the instances are 0 to "
             f"{len(case_set.cases.maps) - 1}; choose one"
         )
-    only = select(case_set.cases, slice(at, at + 1))
-    worlds_at_once(only, evaluator.rules, 1)  # refuses a world that is too large
     policy = evaluator.policy.for_agents(case_set.cases.starts.shape[1])
     episode = record_episode(
-        policy, case_set.cases, evaluator.rules, seed=evaluator.seed, case=at, number=case
+        policy, case_set.cases, evaluator.rules, seed=evaluator.seed, case=case
     )
-    with output_path.reported(out):
-        WRITERS[format].write(out, episode, pace)
+    with output.reported(out):
+        WRITERS[format](out, episode, pace)
     home = int(episode.home[-1, episode.present].sum())
     return {
         "file": str(out),

@@ -26,7 +26,7 @@ from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import load_arrays
 from rookery.pathfinding.settings import TeamConfig
 from rookery.pathfinding.world.curriculum import CurriculumTask
-from rookery.pathfinding.world.rules import Outside, WorldRules
+from rookery.pathfinding.world.rules import WorldRules
 from rookery.pathfinding.world.team_env import action_space, observation_space
 from rookery.types import Array, EnvSpec
 
@@ -53,15 +53,14 @@ class TeamPolicy:
         return algorithm
 
     @property
-    def temperature(self) -> float:
-        """Temperature of the softmax over Q values that actions are sampled from; 0: greedy."""
+    def algo(self) -> TeamConfig:
+        """Settings of the algorithm, such as the temperature that actions are sampled with."""
         assert isinstance(self.config.algo, TeamConfig)
-        return self.config.algo.temperature
+        return self.config.algo
 
     def with_temperature(self, temperature: float) -> "TeamPolicy":
         """Returns the same policy with another temperature of action sampling."""
-        assert isinstance(self.config.algo, TeamConfig)
-        algo = replace(self.config.algo, temperature=temperature)
+        algo = replace(self.algo, temperature=temperature)
         return replace(self, config=replace(self.config, algo=algo))
 
     def rules(self, **changed: Any) -> WorldRules:
@@ -71,11 +70,7 @@ class TeamPolicy:
         `changed` sets further fields of `WorldRules`.
         """
         given = self.config.env.kwargs
-        seen: dict[str, Any] = {}
-        if "radius" in given:
-            seen["radius"] = int(given["radius"])
-        if "outside" in given:
-            seen["outside"] = Outside(given["outside"])
+        seen = {name: given[name] for name in ("radius", "outside") if name in given}
         return WorldRules(**seen, **changed)
 
 
@@ -91,9 +86,18 @@ def load_team_policy(
     path = Path(run)
     if run == DEMO and not _is_policy(path):
         return load_packaged_policy(device=device, threads=threads)
-    place = _torch_device(device, threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    place = pick_device(device, "--device")
     if path.is_file():
-        return _from_file(path, checkpoint, place)
+        if checkpoint != "best":
+            raise ConfigError(
+                f"{run!r} is a file with one policy, got --checkpoint {checkpoint}; leave it out, "
+                "or give the run folder"
+            )
+        bundle = bundles.read(path)
+        _require_team_run(run, bundle.config)
+        return TeamPolicy(bundle.config, bundle.arrays, None, place)
     config = load_run(path)
     _require_team_run(run, config)
     weights = read_weights(path, checkpoint)
@@ -112,29 +116,12 @@ def load_packaged_policy(*, device: str = "auto", threads: int | None = None) ->
             "file of `rookery export`, or train one: `rookery train pathfinding`"
         )
     with as_file(found) as path:
-        return _from_file(path, "best", _torch_device(device, threads))
+        return load_team_policy(str(path), device=device, threads=threads)
 
 
 def _is_policy(path: Path) -> bool:
     """Returns whether the path is a run folder or a file of `rookery export`."""
     return (path / RUN_FILE).is_file() or (path.is_file() and bundles.is_bundle(path))
-
-
-def _torch_device(device: str, threads: int | None) -> torch.device:
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return pick_device(device, "--device")
-
-
-def _from_file(path: Path, checkpoint: str, device: torch.device) -> TeamPolicy:
-    if checkpoint != "best":
-        raise ConfigError(
-            f"{str(path)!r} is a file with one policy, got --checkpoint {checkpoint}; leave it "
-            "out, or give the run folder"
-        )
-    bundle = bundles.read(path)
-    _require_team_run(str(path), bundle.config)
-    return TeamPolicy(bundle.config, bundle.arrays, None, device)
 
 
 def _require_team_run(run: str, config: Config) -> None:

@@ -8,41 +8,28 @@ light or dark mode of the reader's system.
 """
 
 from collections.abc import Iterable, Sequence
-from math import cos, radians, sin
+from html import escape
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from rookery.report.charts.svg import document, element, safe
+from rookery.pathfinding.world.world_image import colour
 from rookery.report.trackers.whole_lines import replace
 from rookery.types import Array, Bools
 
-Colour: TypeAlias = tuple[int, int, int]
 Pair: TypeAlias = tuple[int, int]
 
 SIDE, MARGIN, FOOT = 600.0, 20.0, 46.0  # pixels: the map's longer side, around it, below it
 DISC, RING, EDGE, TALK = 0.32, 0.42, 0.08, 0.055  # cells: an agent, its goal, widths of lines
-CORNER, GAP = 0.26, 0.06  # cells: corners of obstacles, and the gap around them
 REST = 6  # steps for which the end is shown
 PACE = 4.0  # steps a second
-GOLDEN = 137.508  # degrees between two hues: the golden angle keeps any number of them apart
-LIGHTS = (0.66, 0.58, 0.74)  # lightness of colours, in turn
 
 LIGHT = {"card": "#f4f3ef", "floor": "#ffffff", "wall": "#c6ccd5", "mesh": "#eeedea"}
 LIGHT |= {"ink": "#4b5261", "talk": "#5d6677", "bar": "#8d97a8"}
 DARK = {"card": "#191d24", "floor": "#222831", "wall": "#414b5a", "mesh": "#292f39"}
 DARK |= {"ink": "#bcc5d3", "talk": "#aeb9ca", "bar": "#76839a"}
-
-
-class CellBox(NamedTuple):
-    """A rectangle of cells in a grid map."""
-
-    left: int
-    top: int
-    width: int
-    height: int
 
 
 class RecordedEpisode(NamedTuple):
@@ -86,28 +73,26 @@ def draw(episode: RecordedEpisode, *, pace: float = PACE) -> str:
     cell = SIDE / max(rows, columns)
     width, height = columns * cell + 2 * MARGIN, rows * cell + MARGIN + FOOT
     clock = _Clock(episode.steps, pace)
-    return document(
-        width,
-        height,
-        _style(),
-        element("title", safe(headline(episode))),
-        element("rect", class_="card", width=width, height=height, rx=16),
-        element(
+    discs = (_disc(i, episode.places[:, i], clock) for i in episode.present.tolist())
+    return _element(
+        "svg",
+        _element("style", escape(_style(), quote=False)),
+        _element("title", f"{len(episode.present)} agents on a map of {rows} x {columns}"),
+        _element("rect", class_="card", width=width, height=height, rx=16),
+        _element(
             "g",
             *_ground(episode.map),
-            element("g", *_rings(episode), class_="ring"),
+            _element("g", *_rings(episode), class_="ring"),
             *_talk(episode, clock),
-            element("g", *_discs(episode, clock), class_="disc"),
+            _element("g", *discs, class_="disc"),
             transform=f"translate({MARGIN:g} {MARGIN:g}) scale({cell:.4f})",
         ),
         *_foot(episode, clock, width, height),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_plain(width)} {_plain(height)}",
+        width=width,
+        height=height,
     )
-
-
-def headline(episode: RecordedEpisode) -> str:
-    """Returns the title of the animation: number of agents and map size."""
-    rows, columns = episode.map.shape
-    return f"{len(episode.present)} agents on a map of {rows} x {columns}"
 
 
 def captions(episode: RecordedEpisode) -> list[str]:
@@ -133,51 +118,12 @@ def pairs(links: Array) -> list[Pair]:
     return [(a, b) for a, b in np.unique(both, axis=0).tolist()]
 
 
-def colours(count: int) -> list[Colour]:
-    """Returns `count` colours for agents; consecutive colours differ clearly."""
-    return [_colour(LIGHTS[i % len(LIGHTS)], 0.125, 20 + i * GOLDEN) for i in range(count)]
-
-
-def _colour(light: float, chroma: float, hue: float) -> Colour:
-    """Converts a colour from Oklch (Ottosson 2020), which has uniform lightness, to sRGB."""
-    a, b = chroma * cos(radians(hue)), chroma * sin(radians(hue))
-    long = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3
-    middle = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3
-    short = (light - 0.0894841775 * a - 1.2914855480 * b) ** 3
-    return (
-        _channel(4.0767416621 * long - 3.3077115913 * middle + 0.2309699292 * short),
-        _channel(-1.2684380046 * long + 2.6097574011 * middle - 0.3413193965 * short),
-        _channel(-0.0041960863 * long - 0.7034186147 * middle + 1.7076147010 * short),
-    )
-
-
-def _channel(linear: float) -> int:
-    linear = min(max(linear, 0.0), 1.0)
-    bent = 12.92 * linear if linear <= 0.0031308 else 1.055 * linear ** (1 / 2.4) - 0.055
-    return round(255 * bent)
-
-
-def boxes(blocked: Array) -> list[CellBox]:
-    """Returns rectangles that cover all blocked cells of a map.
-
-    They are the runs of blocked cells along both axes, and all blocked 2 x 2 squares. Rectangles
-    are drawn slightly smaller, with round corners; the squares fill the gaps between runs.
-    """
-    across = [CellBox(x, y, n, 1) for y, row in enumerate(blocked) for x, n in _runs(row)]
-    down = [CellBox(x, y, 1, n) for x, column in enumerate(blocked.T) for y, n in _runs(column)]
-    taken = {(box.left, box.top) for box in across if box.width == 1}
-    square = blocked[:-1, :-1] & blocked[1:, :-1] & blocked[:-1, 1:] & blocked[1:, 1:]
-    return [
-        *(box for box in across if box.width > 1),
-        *(box for box in down if box.height > 1 or (box.left, box.top) in taken),
-        *(CellBox(int(x), int(y), 2, 2) for y, x in np.argwhere(square)),
-    ]
-
-
-def _runs(line: Array) -> Iterable[tuple[int, int]]:
-    """Returns start and length of each run of blocked cells in one row or column of a map."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], line != 0, [0])).astype(np.int8)))
-    return [(int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+def runs(blocked: Array) -> Iterable[tuple[int, int, int]]:
+    """Yields row, first column and length of each run of blocked cells in a row of a map."""
+    for row, line in enumerate(blocked):
+        edges = np.flatnonzero(np.diff(line != 0, prepend=False, append=False))
+        for begin, end in edges.reshape(-1, 2).tolist():
+            yield row, begin, end - begin
 
 
 class _Clock:
@@ -199,7 +145,7 @@ class _Clock:
         `more` are further attributes of the element; unless they include `keyTimes`, the values are
         evenly spaced in time.
         """
-        return element(
+        return _element(
             "animate", attributeName=attribute, values=";".join(values), **more, **self._round
         )
 
@@ -210,7 +156,7 @@ class _Clock:
         during the pause at the end of the loop.
         """
         stops = [f"{column} {row}" for row, column in places.tolist()]
-        return element(
+        return _element(
             "animateTransform",
             attributeName="transform",
             type="translate",
@@ -237,49 +183,38 @@ def _ground(blocked: Array) -> list[str]:
     rows, columns = blocked.shape
     mesh = [f"M{x} 0v{rows}" for x in range(1, columns)]
     mesh += [f"M0 {y}h{columns}" for y in range(1, rows)]
-    inset = CORNER + GAP  # half of the stroke, which makes the corners round, and the gap
-    walls = [
-        f"M{x + inset:.2f} {y + inset:.2f}h{w - 2 * inset:.2f}v{h - 2 * inset:.2f}"
-        f"h{2 * inset - w:.2f}z"
-        for x, y, w, h in boxes(blocked)
-    ]
+    walls = [f"M{column} {row}h{n}v1h{-n}z" for row, column, n in runs(blocked)]
     return [
-        element("rect", class_="floor", width=columns, height=rows, rx=0.3),
-        element("path", class_="mesh", d="".join(mesh)),
-        element("path", class_="wall", d="".join(walls)),
+        _element("rect", class_="floor", width=columns, height=rows, rx=0.3),
+        _element("path", class_="mesh", d="".join(mesh)),
+        _element("path", class_="wall", d="".join(walls)),
     ]
 
 
 def _rings(episode: RecordedEpisode) -> list[str]:
-    found = colours(len(episode.goals))
+    centres = (episode.goals + 0.5).tolist()
     return [
-        element("circle", cx=column + 0.5, cy=row + 0.5, r=RING, stroke=_hex(found[i]))
-        for i, (row, column) in enumerate(episode.goals.tolist())
-        if row >= 0
+        _element("circle", cx=centres[i][1], cy=centres[i][0], r=RING, stroke=_hex(i))
+        for i in episode.present.tolist()
     ]
 
 
-def _discs(episode: RecordedEpisode, clock: _Clock) -> list[str]:
-    found = colours(len(episode.goals))
-    return [_disc(int(i), episode.places[:, i], _hex(found[i]), clock) for i in episode.present]
-
-
-def _disc(number: int, places: Array, colour: str, clock: _Clock) -> str:
+def _disc(number: int, places: Array, clock: _Clock) -> str:
     row, column = places[0].tolist()
-    return element(
+    return _element(
         "circle",
-        element("title", f"agent {number}"),
+        _element("title", f"agent {number}"),
         clock.move(places),
         cx=0.5,
         cy=0.5,
         r=DISC,
-        fill=colour,
+        fill=_hex(number),
         transform=f"translate({column} {row})",
     )
 
 
-def _hex(colour: Colour) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
+def _hex(number: int) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour(number))
 
 
 def _talk(episode: RecordedEpisode, clock: _Clock) -> list[str]:
@@ -301,7 +236,7 @@ def _talk(episode: RecordedEpisode, clock: _Clock) -> list[str]:
     times = [clock.at(at) for step in range(clock.steps) for at in (step, step + 1)]
     times += [clock.at(clock.steps), "1"]
     motion = clock.animate("d", lines, keyTimes=";".join(times))
-    return [element("path", motion, class_="talk", d=lines[0], transform="translate(.5 .5)")]
+    return [_element("path", motion, class_="talk", d=lines[0], transform="translate(.5 .5)")]
 
 
 def _lines(places: Array, talk: Sequence[Pair], count: int) -> str:
@@ -315,7 +250,7 @@ def _foot(episode: RecordedEpisode, clock: _Clock, width: float, height: float) 
     times = ";".join(("0", clock.at(clock.steps), "1"))
     return [
         *(_caption(text, step, height, clock) for step, text in enumerate(captions(episode))),
-        element(
+        _element(
             "rect",
             clock.animate("width", ("0", bar, bar), keyTimes=times),
             class_="bar",
@@ -330,29 +265,42 @@ def _foot(episode: RecordedEpisode, clock: _Clock, width: float, height: float) 
 
 def _caption(text: str, step: int, height: float, clock: _Clock) -> str:
     seen = "hidden" if step else "visible"
-    inside = (safe(text), clock.show(step))
-    return element("text", *inside, class_="caption", x=MARGIN, y=height - 20, visibility=seen)
+    inside = (escape(text), clock.show(step))
+    return _element("text", *inside, class_="caption", x=MARGIN, y=height - 20, visibility=seen)
 
 
 def _style() -> str:
-    dark = _shades(DARK)
-    return f"{_shades(LIGHT)} {_SHAPES} @media (prefers-color-scheme: dark) {{ {dark} }}"
+    light, dark = _variables(LIGHT), _variables(DARK)
+    return f"{_TEXT} {light} @media (prefers-color-scheme: dark) {{ {dark} }} {_SHAPES}"
 
 
-def _shades(shade: dict[str, str]) -> str:
-    return (
-        f".card {{ fill: {shade['card']} }} .floor {{ fill: {shade['floor']} }} "
-        f".wall {{ fill: {shade['wall']}; stroke: {shade['wall']} }} "
-        f".mesh {{ stroke: {shade['mesh']} }} .talk {{ stroke: {shade['talk']} }} "
-        f".disc circle {{ stroke: {shade['floor']} }} .bar {{ fill: {shade['bar']} }} "
-        f".caption {{ fill: {shade['ink']} }}"
-    )
+def _variables(shades: dict[str, str]) -> str:
+    return f"svg {{ {' '.join(f'--{name}: {shade};' for name, shade in shades.items())} }}"
 
 
-_SHAPES = (
-    f".mesh {{ stroke-width: 0.03 }} .ring circle {{ fill: none; stroke-width: {EDGE} }} "
-    f".wall {{ stroke-width: {2 * CORNER}; stroke-linejoin: round }} "
-    f".talk {{ fill: none; stroke-width: {TALK}; opacity: 0.55 }} "
-    ".disc circle { stroke-width: 0.05 } "
-    ".caption { font-size: 15px; font-variant-numeric: tabular-nums }"
+_TEXT = (
+    "text { font-family: system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; font-size: 12px; "
+    "fill: #222 }"
 )
+_SHAPES = (
+    ".card { fill: var(--card) } .floor { fill: var(--floor) } .wall { fill: var(--wall) } "
+    ".mesh { stroke: var(--mesh); stroke-width: 0.03 } .bar { fill: var(--bar) } "
+    f".ring circle {{ fill: none; stroke-width: {EDGE} }} "
+    f".talk {{ fill: none; stroke: var(--talk); stroke-width: {TALK}; opacity: 0.55 }} "
+    ".disc circle { stroke: var(--floor); stroke-width: 0.05 } "
+    ".caption { fill: var(--ink); font-size: 15px; font-variant-numeric: tabular-nums }"
+)
+
+
+def _element(tag: str, *inside: str, **attributes: object) -> str:
+    """Returns an SVG element around finished ones; `stroke_width` is written stroke-width."""
+    given = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_plain(value))}"'
+        for name, value in attributes.items()
+    )
+    return f"<{tag}{given}>{''.join(inside)}</{tag}>" if inside else f"<{tag}{given}/>"
+
+
+def _plain(value: object) -> str:
+    """Returns a number or word as text; hundredths of a pixel are enough."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -3,6 +3,9 @@
 import numpy as np
 from numba import njit
 
+from rookery.pathfinding.world.maps import next_bits
+from rookery.pathfinding.world.rules import MOVES
+
 
 @njit(cache=True, nogil=True)
 def link(blocked):  # type: ignore[no-untyped-def]
@@ -15,32 +18,18 @@ def link(blocked):  # type: ignore[no-untyped-def]
     near = np.full((height * width, 5), -1, np.int32)
     for row in range(height):
         for column in range(width):
-            if blocked[row, column]:
-                continue
-            cell = row * width + column
-            near[cell, 0] = cell
-            if row > 0 and not blocked[row - 1, column]:
-                near[cell, 1] = cell - width
-            if row + 1 < height and not blocked[row + 1, column]:
-                near[cell, 2] = cell + width
-            if column > 0 and not blocked[row, column - 1]:
-                near[cell, 3] = cell - 1
-            if column + 1 < width and not blocked[row, column + 1]:
-                near[cell, 4] = cell + 1
+            for action in range(5):
+                y, x = row + MOVES[action, 0], column + MOVES[action, 1]
+                inside = 0 <= y < height and 0 <= x < width
+                if inside and not blocked[row, column] and not blocked[y, x]:
+                    near[row * width + column, action] = y * width + x
     return near
 
 
 @njit(cache=True, nogil=True)
 def draw(state):  # type: ignore[no-untyped-def]
-    """Returns 32 random bits as an int64, by SplitMix64 (Steele et al. 2014).
-
-    `state` [1] uint64 is the state of the generator.
-    """
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.int64((z ^ (z >> np.uint64(31))) >> np.uint64(32))
+    """Returns 32 random bits as an int64; `state` [1] uint64 is the state of the generator."""
+    return np.int64(next_bits(state) >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True)

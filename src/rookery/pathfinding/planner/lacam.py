@@ -57,10 +57,8 @@ def search(near, far, starts, goals, rank, budget, state):  # type: ignore[no-un
     from their goals for equally long are ordered by `rank` [N] int32, the highest first. `state`
     [1] uint64 is the state of the random generator.
     """
-    memory, turn = (
-        _make_search_state(budget, goals.size),
-        make_joint_step(goals.size, near.shape[0]),
-    )
+    memory = _make_search_state(budget, goals.size)
+    turn = make_joint_step(goals.size, near.shape[0])
     path = np.empty(budget + 1, np.int32)  # a stack; the same configuration may be on it twice
     path[0] = _discover(memory, rank, goals, starts, -1)
     top, spent = 0, 0

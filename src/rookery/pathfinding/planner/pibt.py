@@ -179,7 +179,6 @@ def _try_next_cell(turn, agent):  # type: ignore[no-untyped-def]
         other = turn.there[cell]
         return other if other != NO_AGENT and turn.chosen[other] < 0 else _DONE
     turn.tried[agent] = 5
-    turn.chosen[agent] = turn.now[
-        agent
-    ]  # the agent that waits for it has this cell and tries another
+    # The agent that waits for it has chosen this cell, and tries another one next.
+    turn.chosen[agent] = turn.now[agent]
     return _STUCK

@@ -91,7 +91,8 @@ def _plan(case: Cases, steps: int, budget: int, rounds: int, seed: int) -> Joint
     """Plans one problem instance; the arrays of `case` have no axis for several instances."""
     present = np.flatnonzero(case.starts[:, 0] >= 0)
     starts, goals = _cells(case.starts[present], case.maps), _cells(case.goals[present], case.maps)
-    near, far = link(case.maps), _distances(case.maps, case.goals[present])
+    near, far = link(case.maps), distances(case.maps[None], case.goals[None, present])[0]
+    far = far.reshape(len(goals), -1)  # [N, cells]; -1: unreachable
     if (far[np.arange(len(goals)), starts] < 0).any():
         return JointPlan(PlanStatus.UNSOLVABLE, None, 0, 0)
     spent, found = 0, []
@@ -121,17 +122,9 @@ def _cells(places: Places, blocked: Maps) -> Cells:
     return cells
 
 
-def _distances(blocked: Maps, goals: Places) -> Cells:
-    """Returns the path lengths from all cells to the agents' goals, [N, cells]; -1: unreachable."""
-    far: Cells = distances(blocked[None], goals[None])[0].reshape(len(goals), -1)
-    return far
-
-
 def _groups(far: Cells, starts: Cells) -> list[npt.NDArray[np.int64]]:
     """Groups the agents by connected component of the map; the smallest group comes first."""
-    named = (far[:, starts] >= 0).argmax(
-        0
-    )  # the first agent whose goal is in the same connected component
+    named = (far[:, starts] >= 0).argmax(0)  # the first agent whose goal is in the same component
     return sorted((np.flatnonzero(named == name) for name in np.unique(named)), key=len)
 
 
@@ -167,13 +160,14 @@ class _Group:
         outcome, best = self._first(budget)
         if outcome != lacam.FOUND or len(self.goals) == 1:
             return outcome, best
-        best = self._improved(best)
+        best = improve_each(best, self.near, self.far, self.goals)
         for tried in range(1, MOST_TRIES):
             if tried >= TRIES and len(best) <= steps + 1:
                 break
             outcome, ways = self._search(min(FIRST_LIMIT, budget - self.spent), noise=0)
             if outcome == lacam.FOUND:
-                best = min(best, self._improved(ways), key=lambda ways: self._price(ways, steps))
+                other = improve_each(ways, self.near, self.far, self.goals)
+                best = min(best, other, key=lambda ways: price(ways, self.goals, steps))
             if tried >= TRIES - 1:
                 best = improve_groups(
                     best, self.near, self.far, self.goals, steps, rounds, self.state
@@ -207,10 +201,3 @@ class _Group:
         )
         self.spent += took
         return outcome, ways
-
-    def _improved(self, ways: Cells) -> Cells:
-        tight: Cells = improve_each(ways, self.near, self.far, self.goals)
-        return tight
-
-    def _price(self, ways: Cells, steps: int) -> int:
-        return int(price(ways, self.goals, steps))

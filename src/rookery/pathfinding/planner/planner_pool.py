@@ -37,7 +37,9 @@ class PlannerPool:
         self.children: list[Child] = []
         with contextlib.ExitStack() as stack:  # if one cannot start, those before it are stopped
             for _ in range(count):
-                child = spawn("rookery.engines.function_process:serve", function, name="planner")
+                child = spawn(
+                    "rookery.engines.child_process:serve_function", function, name="planner"
+                )
                 stack.callback(child.stop, 0.0)
                 self.children.append(child)
             stack.pop_all()
@@ -47,6 +49,7 @@ class PlannerPool:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="planners")
 
     def submit(self, *given: Any) -> Future[PlannedActions]:
+        """Returns a future of `advice.plan_actions(*given)`."""
         return self._threads.submit(self._ask, given)
 
     def _ask(self, given: tuple[Any, ...]) -> PlannedActions:

@@ -24,7 +24,7 @@ class ReservationTable(NamedTuple):
 
     held: Array  # [T + 1, cells] int16 the agent that occupies the cell, or _FREE
     seen: Array  # [T + 1, cells] int32 number of the last search that visited the node
-    came: Array  # [T + 1, cells] int8 the action that led to the node
+    came: Array  # [T + 1, cells] int32 the cell before on the path to the node
     below: Array  # [T + 1, cells] int32 the next node of a bucket, as time * cells + cell, or -1
     piles: Array  # [T + 1] int32 the first node of each bucket, by the earliest possible arrival
     searches: Array  # [1] int32 number of searches so far
@@ -146,7 +146,7 @@ def _replan(table, ways, near, far, goals, arrival, some, kept, steps):  # type:
         after += _price(found, steps)
         if after > before:
             break
-        _follow(table, near, found, goals[agent], ways[:, agent])
+        _follow(table, found, goals[agent], ways[:, agent])
         _hold(table, ways[:, agent], agent)
         done += 1
     if done == some.size:
@@ -209,7 +209,7 @@ def _make_table(ways, cells):  # type: ignore[no-untyped-def]
     return ReservationTable(
         held,
         np.zeros((moments, cells), np.int32),
-        np.empty((moments, cells), np.int8),
+        np.empty((moments, cells), np.int32),
         np.empty((moments, cells), np.int32),
         np.empty(moments, np.int32),
         np.zeros(1, np.int32),
@@ -225,7 +225,7 @@ def _improve(table, ways, near, far, goal, agent, arrival):  # type: ignore[no-u
     found = _find(table, near, far, ways[0, agent], goal, arrival[agent] - 1)
     if found >= 0:
         arrival[agent] = found
-        _follow(table, near, found, goal, ways[:, agent])
+        _follow(table, found, goal, ways[:, agent])
     _hold(table, ways[:, agent], agent)
     return found >= 0
 
@@ -242,13 +242,13 @@ def _find(table, near, far, start, goal, latest):  # type: ignore[no-untyped-def
 
     Returns the earliest time, up to `latest`, from which the agent can stay on its goal; -1 if
     there is none. The heuristic `far` [cells] is the path length without other agents. Nodes are
-    kept in buckets by the earliest possible arrival instead of a heap. `table.came` holds the last
-    action of the path to each node.
+    kept in buckets by the earliest possible arrival instead of a heap. `table.came` holds the cell
+    before each node on its path.
     """
     table.searches[0] += 1
     table.piles[:] = -1
     earliest = _last_held(table, goal) + 1
-    _put(table, far, 0, start, 0, earliest, latest)
+    _put(table, far, 0, start, start, earliest, latest)
     cells = near.shape[0]
     pile = max(far[start], earliest)
     while pile <= latest:
@@ -282,38 +282,28 @@ def _spread(table, near, far, moment, cell, earliest, latest):  # type: ignore[n
             continue
         other = table.held[moment, beyond]
         if other == _FREE or table.held[moment + 1, cell] != other:
-            _put(table, far, moment + 1, beyond, action, earliest, latest)
+            _put(table, far, moment + 1, beyond, cell, earliest, latest)
 
 
 @njit(cache=True, nogil=True)
-def _put(table, far, moment, cell, action, earliest, latest):  # type: ignore[no-untyped-def]
+def _put(table, far, moment, cell, before, earliest, latest):  # type: ignore[no-untyped-def]
     if table.seen[moment, cell] == table.searches[0]:
         return
     home = max(moment + far[cell], earliest)
     if home > latest:
         return
     table.seen[moment, cell] = table.searches[0]
-    table.came[moment, cell] = action
+    table.came[moment, cell] = before
     table.below[moment, cell] = table.piles[home]
     table.piles[home] = moment * table.held.shape[1] + cell
 
 
 @njit(cache=True, nogil=True)
-def _follow(table, near, arrival, goal, way):  # type: ignore[no-untyped-def]
+def _follow(table, arrival, goal, way):  # type: ignore[no-untyped-def]
     """Writes to `way` the path that space-time A* found, from the goal back to the start.
 
-    `table.came` holds the action that led to each cell and time. After `arrival` the agent stays.
+    After `arrival` the agent stays.
     """
     way[arrival:] = goal
-    cell = goal
     for moment in range(arrival, 0, -1):
-        cell = _source(near, cell, table.came[moment, cell])
-        way[moment - 1] = cell
-
-
-@njit(cache=True, nogil=True)
-def _source(near, cell, action):  # type: ignore[no-untyped-def]
-    """Returns the cell from which `action` leads to `cell`: the target of the opposite action."""
-    if action == 0:
-        return cell
-    return near[cell, action + 1 if action % 2 == 1 else action - 1]
+        way[moment - 1] = table.came[moment, way[moment]]

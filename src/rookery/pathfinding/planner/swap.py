@@ -27,24 +27,22 @@ def _partner(turn, near, far, goals, agent):  # type: ignore[no-untyped-def]
     if best == here:
         return NO_AGENT
     other = turn.there[best]
-    if (
-        other != NO_AGENT
-        and _must(turn, near, far, goals, agent, other, here, best)
-        and _can(turn, near, goals, best, here)
-    ):
+    if other != NO_AGENT and _swap(turn, near, far, goals, agent, other, here, best):
         return other
     for action in range(1, 5):  # an agent behind it may need the cell it would go to
         beside = near[here, action]
         if beside < 0 or beside == best:
             continue
         other = turn.there[beside]
-        if (
-            other != NO_AGENT
-            and _must(turn, near, far, goals, other, agent, here, best)
-            and _can(turn, near, goals, best, here)
-        ):
+        if other != NO_AGENT and _swap(turn, near, far, goals, other, agent, here, best):
             return other
     return NO_AGENT
+
+
+@njit(cache=True, nogil=True)
+def _swap(turn, near, far, goals, pusher, pushed, back, front):  # type: ignore[no-untyped-def]
+    must = _must(turn, near, far, goals, pusher, pushed, back, front)
+    return must and _can(turn, near, goals, front, back)
 
 
 @njit(cache=True, nogil=True)

@@ -9,6 +9,7 @@ is an `.npz` with the arrays `maps`, `starts` and `goals`, as in `Cases`.
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -100,9 +101,12 @@ def pad(cases: Cases, agents: int, size: int) -> Cases:
 
 def check_possible(count: int, agents: int, size: int, density: float | None) -> None:
     """Raises ConfigError for a number of agents, map size or obstacle density out of range."""
-    numbers = {"count": count, "agents": agents, "size": size}
-    for name, value in numbers.items():
-        least, most = (0, np.inf) if name == "count" else (1, LARGEST)
+    limits = (
+        ("count", count, 0, np.inf),
+        ("agents", agents, 1, LARGEST),
+        ("size", size, 1, LARGEST),
+    )
+    for name, value, least, most in limits:
         if not least <= value <= most:
             raise ConfigError(
                 f"problem instances need {name} from {least} to {most}, got {value}; choose "
@@ -144,11 +148,21 @@ def load(path: str | PathLike[str]) -> Cases:
 
 def check(cases: Cases, *, reachable: bool = False) -> None:
     """Raises ConfigError for invalid problem instances; `reachable`: also for unreachable goals."""
+    case, agent, fault = find_fault(cases, reachable=reachable)
+    if fault:
+        where = f"instance {case}" if agent < 0 else f"instance {case}, agent {agent}"
+        raise ConfigError(f"{where}: {fault}")
+
+
+def find_fault(cases: Cases, *, reachable: bool = False) -> tuple[int, int, str]:
+    """Returns the instance, the agent and a description of the first fault of problem instances.
+
+    The agent is -1 if the whole instance is at fault, and the description empty if none is. Raises
+    ConfigError for arrays of wrong shapes or types.
+    """
     _check_shapes(cases)
     case, agent, fault = drawing.fault(*map(np.ascontiguousarray, cases), reachable)
-    if case >= 0:
-        where = f"instance {case}" if agent < 0 else f"instance {case}, agent {agent}"
-        raise ConfigError(f"{where}: {FAULTS[fault]}")
+    return case, agent, FAULTS.get(fault, "")
 
 
 FAULTS: dict[int, str] = {
@@ -201,3 +215,8 @@ def _check_shapes(cases: Cases) -> None:
 def select(cases: Cases, which: slice) -> Cases:
     """Returns some of the given problem instances, those in the slice `which`."""
     return Cases(cases.maps[which], cases.starts[which], cases.goals[which])
+
+
+def concatenate(parts: Sequence[Cases]) -> Cases:
+    """Concatenates problem instances with equal numbers of agents and map sizes."""
+    return Cases(*map(np.concatenate, zip(*parts, strict=True)))

@@ -1,8 +1,7 @@
-"""Collision rules: which agents of each world move, given the actions of all agents.
+"""The collision rule: which agents of each world move, given the actions of all agents.
 
-A rule is a function compiled with numba
-
-    rule(maps, occupant, place, action, moved)
+It is that of DHC (Ma, Luo, Ma 2021). The arguments of `resolve` are arrays of E parallel grid
+worlds of N agents on maps of H rows and W columns:
 
     maps      uint8 [E, H, W]   1: blocked
     occupant  int16 [E, H, W]   the agent that stands in a cell, -1: none
@@ -10,28 +9,34 @@ A rule is a function compiled with numba
     action    int64 [E, N]      0 stay, 1 up, 2 down, 3 left, 4 right
     moved     bool  [E, N]      output: whether an agent moves to the cell its action leads to
 
-for E parallel grid worlds of N agents on maps of H rows and W columns. A rule writes to `moved`
-only. It never lets two agents enter one cell or swap cells, and absent agents do not move.
-"""
+The rule `soft` of POGEMA (Skrynnik et al. 2025, "POGEMA: a benchmark platform for cooperative
+multi-agent pathfinding") lets every agent claim its target cell. Then it sends agents back to their
+own cells, until no cell is claimed twice: the lower number of two that would swap, then, highest
+number first, each agent whose target is blocked or also claimed by others, and if others claim the
+cell it returns to, the first of these, and so on.
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+Both rules let the same agents move. Soft never sends back an agent that moves here: take the first
+one that it sends back. The occupant of its target moves here too, so that one was not sent back
+before and the two do not swap. No lower number claims the target, or that one would move here in
+its place; and a higher number with that claim was sent back before. So nothing sends it back.
+An agent that stays here is sent back by soft, too. If it would swap, its partner never leaves the
+cell it wants. If a lower number wants the same cell, that one claims it still or was sent back for
+the cell's occupant, which then stays. If it waits for an agent ahead that stays, that one is back
+in its cell, for the same reasons, and sends it back.
+"""
 
 import numpy as np
 from numba import njit
 
-from rookery.pathfinding.world.rules import MOVES, Collision
-from rookery.pathfinding.world.soft_collisions import soft
-
-Rule: TypeAlias = Callable[[Any, Any, Any, Any, Any], None]
+from rookery.pathfinding.world.rules import MOVES
 
 # The state of an agent while the moves are resolved.
 _STAYS, _MOVES, _OPEN = range(3)
 
 
 @njit(cache=True, nogil=True)
-def reference(maps, occupant, place, action, moved):  # type: ignore[no-untyped-def]
-    """Collision rule `reference`, that of DHC (Ma, Luo, Ma 2021): writes which agents move.
+def resolve(maps, occupant, place, action, moved):  # type: ignore[no-untyped-def]
+    """Writes to `moved` which agents move; never two into one cell, and never two that swap.
 
     Moves into obstacles fail. Both moves of a swap fail. Of several agents with the same target
     cell only the lowest number can succeed. A move into a cell whose occupant does not leave fails,
@@ -49,9 +54,6 @@ def reference(maps, occupant, place, action, moved):  # type: ignore[no-untyped-
         _resolve_queues(occupant[world], target, state)
         for i in range(agents):
             moved[world, i] = state[i] == _MOVES
-
-
-RESOLVE: dict[Collision, Rule] = {Collision.REFERENCE: reference, Collision.SOFT: soft}
 
 
 @njit(cache=True, nogil=True)

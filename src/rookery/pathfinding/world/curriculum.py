@@ -36,9 +36,7 @@ class CurriculumSpec:
     threshold: float = 0.9  # success rate that unlocks the next team size and map size
     history: int = 200  # episodes in the success rate
     crowd: float = 0.18  # maximum agents per cell
-    density: float | None = (
-        None  # of obstacles; none: triangular distribution from 0 to 0.5, mode 0.33
-    )
+    density: float | None = None  # of obstacles; none: triangular, from 0 to 0.5 with mode 0.33
 
     def __post_init__(self) -> None:
         for name in ("agents", "sizes"):
@@ -86,9 +84,8 @@ class Curriculum:
     """
 
     spec: CurriculumSpec = field(default_factory=CurriculumSpec)
-    results: dict[CurriculumTask, deque[bool]] = field(
-        default_factory=dict
-    )  # of every unlocked task
+    # Of every unlocked task.
+    results: dict[CurriculumTask, deque[bool]] = field(default_factory=dict)
     mastered: set[CurriculumTask] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -153,14 +150,11 @@ class Curriculum:
         episodes.
         """
         tried = [task for task in self.tasks if self.results[task]]
-        shares = {
-            f"curriculum/{n}x{size}": self.success(CurriculumTask(n, size)) for n, size in tried
-        }
         return {
             "curriculum/agents": float(max(task.agents for task in self.results)),
             "curriculum/size": float(max(task.size for task in self.results)),
             "curriculum/open": float(len(self.results)),
-            **shares,
+            **{f"curriculum/{task.agents}x{task.size}": self.success(task) for task in tried},
         }
 
     def state(self) -> dict[str, Any]:

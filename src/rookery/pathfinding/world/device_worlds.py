@@ -12,24 +12,15 @@ position of absent agents.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.errors import ConfigError
 from rookery.pathfinding.world.cases import Cases
-from rookery.pathfinding.world.rules import (
-    AGENT,
-    BLOCKED,
-    MOVES,
-    NEARER,
-    STAY,
-    Collision,
-    Outside,
-    WorldRules,
-)
+from rookery.pathfinding.world.rules import AGENT, BLOCKED, MOVES, NEARER, STAY, Outside, WorldRules
 
 FAR = 32_000  # longer than any path; FAR + 1 still fits into 16 bits
 LOOK_PERIOD = 16  # rounds of relaxation between two checks for changes
@@ -75,18 +66,12 @@ class DeviceWorlds:
         The tensors of `layouts` become the state of the worlds: `step` and `renew` overwrite them.
         `width` is the number of rows and columns of the maps without margin.
         """
-        if rules.collision is not Collision.REFERENCE:
-            raise ConfigError(
-                f"worlds on a device support collision {Collision.REFERENCE} only, got "
-                f"{rules.collision}; use the compiled worlds for it"
-            )
         self.rules, self.layouts = rules, layouts
         self.width = width + 2 * rules.radius
         device = layouts.place.device
         self.steps = torch.zeros(layouts.cases, dtype=torch.int64, device=device)
         self._delta = _numbered(MOVES, self.width, device)
-        reach = np.arange(-rules.radius, rules.radius + 1)
-        square = np.stack(np.meshgrid(reach, reach, indexing="ij"), -1).reshape(-1, 2)
+        square = np.argwhere(np.ones((rules.sight, rules.sight))) - rules.radius
         self._around = _numbered(square, self.width, device)  # [S * S]
         self._number = torch.arange(layouts.place.shape[1], device=device)
         self._doublings = max(1, math.ceil(math.log2(layouts.place.shape[1] + 1)))
@@ -102,9 +87,7 @@ class DeviceWorlds:
     @property
     def place(self) -> Tensor:
         """The current rows and columns of N agents in each of E worlds, [E, N, 2]; -1: absent."""
-        cell, margin = self.cell, self.rules.radius
-        place = torch.stack([cell // self.width - margin, cell % self.width - margin], -1)
-        return place.masked_fill((cell == 0)[..., None], -1)
+        return _places(self.cell, self.rules.radius, self.width)
 
     def views(self) -> Tensor:
         """Returns the observations of N agents in each of E worlds, uint8 [E, N, S, S].
@@ -144,7 +127,7 @@ class DeviceWorlds:
         return DeviceStepResult(reward, wants & ~moves, home, finished)
 
     def _succeeds(self, cell: Tensor, target: Tensor, wants: Tensor) -> Tensor:
-        """Returns which agents' moves succeed by the collision rule `reference`, bool [E, N].
+        """Returns which agents' moves succeed by the rule of `collisions`, bool [E, N].
 
         E is the number of worlds, N of agents. `cell` and `target` are current and target cells of
         the agents; `wants` masks agents that want to move.
@@ -190,30 +173,6 @@ class DeviceWorlds:
         self.steps.masked_fill_(which, 0)
 
 
-def to_device(cases: Cases, rules: WorldRules, device: torch.device) -> DeviceCases:
-    """Copies problem instances (map, starts, goals) to a device and precomputes observations there.
-
-    For each agent the observation bits of every cell are computed, except that of other agents.
-    """
-    margin = rules.radius
-    count, height, width = cases.maps.shape
-    wall = torch.ones(count, height + 2 * margin, width + 2 * margin, dtype=torch.bool)
-    wall[:, margin : margin + height, margin : margin + width] = torch.from_numpy(cases.maps != 0)
-    wide = width + 2 * margin
-    starts, goals = (_cells(places, margin, wide) for places in (cases.starts, cases.goals))
-    outside = torch.ones_like(wall)
-    outside[:, margin : margin + height, margin : margin + width] = False
-    size = torch.full((count,), max(height, width))
-    return _with_fields(
-        wall.to(device),
-        outside.to(device),
-        starts.to(device),
-        goals.to(device),
-        size.to(device),
-        rules,
-    )
-
-
 def to_host(layouts: DeviceCases, rules: WorldRules, *, width: int) -> Cases:
     """Copies problem instances from a device to the host, on maps of `width` rows and columns.
 
@@ -222,19 +181,17 @@ def to_host(layouts: DeviceCases, rules: WorldRules, *, width: int) -> Cases:
     margin, wide = rules.radius, width + 2 * rules.radius
     inside = slice(margin, margin + width)
     maps = layouts.wall.view(-1, wide, wide)[:, inside, inside].to(torch.uint8).cpu().numpy()
-    cells = torch.stack([layouts.place, layouts.goal])
+    places = _places(torch.stack([layouts.place, layouts.goal]), margin, wide)
+    return Cases(maps, *places.to(torch.int16).cpu().numpy())
+
+
+def _places(cells: Tensor, margin: int, wide: int) -> Tensor:
+    """Returns rows and columns [..., 2] of cells of a map with a margin; -1: an absent agent."""
     places = torch.stack([cells // wide - margin, cells % wide - margin], -1)
-    places = places.masked_fill((cells == 0)[..., None], -1).to(torch.int16)
-    return Cases(maps, *places.cpu().numpy())
+    return places.masked_fill((cells == 0)[..., None], -1)
 
 
-def _cells(places: np.ndarray, margin: int, wide: int) -> Tensor:
-    place = torch.from_numpy(places.astype(np.int64))
-    cells = (place[..., 0] + margin) * wide + place[..., 1] + margin
-    return cells.masked_fill(place[..., 0] < 0, 0)
-
-
-def _with_fields(
+def with_fields(
     wall: Tensor, outside: Tensor, start: Tensor, goal: Tensor, size: Tensor, rules: WorldRules
 ) -> DeviceCases:
     """Builds problem instances on a device: computes the observation bits of all cells.
@@ -243,7 +200,7 @@ def _with_fields(
     outside of the map.
     """
     away = distances(wall, goal)  # [C, N, rows, columns]
-    shows = wall if rules.outside is Outside.BLOCKED else wall & ~outside
+    shows = wall if rules.outside == Outside.BLOCKED else wall & ~outside
     field = (shows.to(torch.uint8) * BLOCKED)[:, None].expand(away.shape).clone()
     for direction, (down, right) in enumerate(MOVES[1:].tolist()):
         there = away.roll((-down, -right), (2, 3))
@@ -263,18 +220,13 @@ def distances(wall: Tensor, goal: Tensor) -> Tensor:
     away = torch.full((*shape, cells), FAR, dtype=torch.int16, device=wall.device)
     away.scatter_(2, goal[..., None], 0)
     away[..., 0] = FAR
-    away = away.view(*shape, *wall.shape[1:])
     blocked = wall[:, None]
-    while True:
-        before = away
-        for _ in range(LOOK_PERIOD):
-            nearest = torch.minimum(
-                torch.minimum(away.roll(1, 2), away.roll(-1, 2)),
-                torch.minimum(away.roll(1, 3), away.roll(-1, 3)),
-            )
-            away = torch.minimum(away, (nearest + 1).masked_fill(blocked, FAR))
-        if torch.equal(before, away):  # a sync point
-            return away
+
+    def relax(away: Tensor) -> Tensor:
+        nearest = _best_beside(away, torch.minimum)
+        return torch.minimum(away, (nearest + 1).masked_fill(blocked, FAR))
+
+    return _settled(away.view(*shape, *wall.shape[1:]), relax)
 
 
 def components(wall: Tensor) -> Tensor:
@@ -284,21 +236,31 @@ def components(wall: Tensor) -> Tensor:
     """
     free = ~wall
     rows, columns = wall.shape[1:]
-    label = torch.arange(rows * columns, device=wall.device).view(1, rows, columns) * free
+
+    def relax(label: Tensor) -> Tensor:
+        flat = (torch.maximum(label, _best_beside(label, torch.maximum)) * free).flatten(1)
+        return flat.gather(1, flat).view_as(label)  # pointer jumping: the labelled cell's label
+
+    own = torch.arange(rows * columns, device=wall.device).view(1, rows, columns) * free
+    return _settled(own, relax).flatten(1)
+
+
+def _best_beside(values: Tensor, best: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Returns the best value of the four cells next to each cell of maps [..., rows, columns]."""
+    return best(
+        best(values.roll(1, -2), values.roll(-1, -2)),
+        best(values.roll(1, -1), values.roll(-1, -1)),
+    )
+
+
+def _settled(values: Tensor, relax: Callable[[Tensor], Tensor]) -> Tensor:
+    """Repeats `relax` until the values do not change any more."""
     while True:
-        before = label
+        before = values
         for _ in range(LOOK_PERIOD):
-            most = torch.maximum(
-                torch.maximum(label.roll(1, 1), label.roll(-1, 1)),
-                torch.maximum(label.roll(1, 2), label.roll(-1, 2)),
-            )
-            label = torch.maximum(label, most) * free
-            flat = label.flatten(1)
-            label = flat.gather(1, flat).view_as(
-                label
-            )  # pointer jumping: the label of the labelled cell
-        if torch.equal(before, label):  # a sync point
-            return label.flatten(1)
+            values = relax(values)
+        if torch.equal(before, values):  # a sync point
+            return values
 
 
 def draw_device_cases(
@@ -328,7 +290,7 @@ def draw_device_cases(
     wall = outside | (luck < share[:, None, None])
     start, goal, fits = _pairs(components(wall), agents, rng)
     kept = fits.nonzero().squeeze(1)  # a sync point
-    return _with_fields(wall[kept], outside[kept], start[kept], goal[kept], sizes[kept], rules)
+    return with_fields(wall[kept], outside[kept], start[kept], goal[kept], sizes[kept], rules)
 
 
 def _triangular(chance: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from numba import njit
 
 from rookery.pathfinding.world.cases import Maps, Places
+from rookery.pathfinding.world.flood_fill import UNSEEN, WALL, frame, spread
 from rookery.pathfinding.world.rules import BLOCKED, NEARER
-
-_WALL, _UNSEEN = -2, -1
 
 
 def distances(maps: Maps, goals: Places) -> npt.NDArray[np.int32]:
@@ -22,9 +21,22 @@ def distances(maps: Maps, goals: Places) -> npt.NDArray[np.int32]:
     C is the number of problem instances, N of agents, H and W of rows and columns of a map. The
     value is -1 where a cell is blocked or the goal unreachable, and everywhere for absent agents.
     """
-    found = np.full((*goals.shape[:2], *maps.shape[1:]), _UNSEEN, dtype=np.int32)
+    found = np.full((*goals.shape[:2], *maps.shape[1:]), UNSEEN, dtype=np.int32)
     _distances(maps, goals, found)
     return found
+
+
+@njit(cache=True, nogil=True)
+def _distances(maps, goals, found):  # type: ignore[no-untyped-def]
+    rows, columns = maps.shape[1:]
+    bare, field, queue = _scratch(rows, columns)
+    for k in range(goals.shape[0]):
+        frame(maps[k], bare)
+        for i in range(goals.shape[1]):
+            if goals[k, i, 0] >= 0:
+                _measure(bare, columns + 2, goals[k, i], field, queue)
+                inside = field.reshape(rows + 2, columns + 2)[1:-1, 1:-1]
+                found[k, i] = np.maximum(inside, UNSEEN)
 
 
 @njit(cache=True, nogil=True)
@@ -36,70 +48,32 @@ def draw(which, maps, goals, radius, outside, planes):  # type: ignore[no-untype
     written. `outside` is the bit code of cells outside of the map.
     """
     rows, columns = maps.shape[1:]
-    fresh = np.empty((rows + 2) * (columns + 2), dtype=np.int32)
-    field, queue = np.empty_like(fresh), np.empty_like(fresh)
+    bare, field, queue = _scratch(rows, columns)
     for world in which:
-        _wall(maps[world], fresh)
+        frame(maps[world], bare)
         planes[world] = outside
         for i in range(goals.shape[1]):
             if goals[world, i, 0] >= 0:
-                field[:] = fresh
-                _spread(field, columns + 2, goals[world, i, 0], goals[world, i, 1], queue)
+                _measure(bare, columns + 2, goals[world, i], field, queue)
                 _code(field, rows, columns, radius, planes[world, i])
 
 
 @njit(cache=True, nogil=True)
-def _distances(maps, goals, found):  # type: ignore[no-untyped-def]
-    rows, columns = maps.shape[1:]
-    field = np.empty((rows + 2) * (columns + 2), dtype=np.int32)
-    queue = np.empty_like(field)
-    for k in range(goals.shape[0]):
-        for i in range(goals.shape[1]):
-            if goals[k, i, 0] < 0:
-                continue
-            _wall(maps[k], field)
-            _spread(field, columns + 2, goals[k, i, 0], goals[k, i, 1], queue)
-            for row in range(rows):
-                for column in range(columns):
-                    at = (row + 1) * (columns + 2) + column + 1
-                    found[k, i, row, column] = max(field[at], _UNSEEN)
+def _scratch(rows, columns):  # type: ignore[no-untyped-def]
+    bare = np.empty((rows + 2) * (columns + 2), dtype=np.int32)
+    return bare, np.empty_like(bare), np.empty_like(bare)
 
 
 @njit(cache=True, nogil=True)
-def _wall(blocked, field):  # type: ignore[no-untyped-def]
-    """Writes a flattened map with a border of obstacles to `field`, for breadth-first search.
+def _measure(bare, width, goal, field, queue):  # type: ignore[no-untyped-def]
+    """Writes the distances to one goal to `field`; none if the goal is on a blocked cell.
 
-    With the border the search needs no checks for the edge of the map.
+    `bare` is the map with its border, in rows of `width` cells.
     """
-    rows, columns = blocked.shape
-    field[:] = _WALL
-    for row in range(rows):
-        at = (row + 1) * (columns + 2) + 1
-        for column in range(columns):
-            if blocked[row, column] == 0:
-                field[at + column] = _UNSEEN
-
-
-@njit(cache=True, nogil=True)
-def _spread(field, width, row, column, queue):  # type: ignore[no-untyped-def]
-    """Writes to `field` the distances of all reachable cells to one goal cell, breadth first.
-
-    Writes nothing if the goal cell is blocked.
-    """
-    start = (row + 1) * width + column + 1
-    if field[start] == _WALL:
-        return
-    field[start], queue[0] = 0, start
-    head, tail = 0, 1
-    while head < tail:
-        at = queue[head]
-        head += 1
-        further = field[at] + 1
-        for step in (-width, width, -1, 1):
-            if field[at + step] == _UNSEEN:
-                field[at + step] = further
-                queue[tail] = at + step
-                tail += 1
+    field[:] = bare
+    start = (goal[0] + 1) * width + goal[1] + 1
+    if field[start] == UNSEEN:
+        spread(field, width, start, 0, 1, queue, 0)
 
 
 @njit(cache=True, nogil=True)
@@ -113,13 +87,8 @@ def _code(field, rows, columns, radius, plane):  # type: ignore[no-untyped-def]
     for row in range(rows):
         for column in range(columns):
             at = (row + 1) * width + column + 1
-            here, code = field[at], np.uint8(0)
-            if here == _WALL:
-                code = np.uint8(BLOCKED)
-            elif here > 0:
-                nearer = here - 1
-                code |= np.uint8(field[at - width] == nearer) * np.uint8(NEARER)
-                code |= np.uint8(field[at + width] == nearer) * np.uint8(NEARER << 1)
-                code |= np.uint8(field[at - 1] == nearer) * np.uint8(NEARER << 2)
-                code |= np.uint8(field[at + 1] == nearer) * np.uint8(NEARER << 3)
+            code = BLOCKED if field[at] == WALL else 0
+            if field[at] > 0:
+                for direction, move in enumerate((-width, width, -1, 1)):
+                    code |= (field[at + move] == field[at] - 1) * (NEARER << direction)
             plane[row + radius, column + radius] = code

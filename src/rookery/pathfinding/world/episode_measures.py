@@ -1,8 +1,8 @@
-"""Success, length and sum of costs of one path-finding episode, updated at every step.
+"""Success, length and sum of costs of path-finding episodes in parallel worlds.
 
-measures = EpisodeMeasures(starts, goals)          # row and column of N agents, [N, 2] each
-measures.count(stepped.home[0])             # after every step: which agents are on their goals
-info = measures.ended()
+measures = EpisodeMeasures(cases.starts, cases.goals)     # row and column of N agents in E worlds
+measures.count(stepped.home)                # after every step: which agents are on their goals
+info = measures.ended()                     # of the first world
 
 The sum of costs is the number of steps until each agent stays on its goal, summed over the agents.
 """
@@ -12,40 +12,52 @@ from typing import Any
 import numpy as np
 
 from rookery.pathfinding.world.cases import Places
-from rookery.types import Bools, Rows
+from rookery.types import Array, Bools, Rows
 
 
 class EpisodeMeasures:
-    """Success, length and sum of costs of an episode of N agents; absent agents do not count."""
+    """Measures of one episode in each of E worlds of N agents; absent agents do not count."""
 
     def __init__(self, starts: Places, goals: Places):
-        self._present: Bools = starts[:, 0] >= 0
-        self._home: Bools = ~self._present | (starts == goals).all(-1)
-        self.settled: Rows = (~self._home).astype(np.int64)  # first step since which it is on goal
-        self.steps = 0
+        self.present: Bools = starts[..., 0] >= 0  # [E, N]
+        self.home: Bools = ~self.present | (starts == goals).all(-1)  # [E, N]
+        self.settled: Rows = (~self.home).astype(np.int64)  # first step since which it is on goal
+        self.steps: Rows = np.zeros(len(starts), dtype=np.int64)  # [E]
 
-    @classmethod
-    def empty(cls, agents: int) -> "EpisodeMeasures":
-        """Returns measures of absent agents only, a placeholder until the first episode starts."""
-        nowhere = np.full((agents, 2), -1, dtype=np.int16)
-        return cls(nowhere, nowhere)
+    def count(self, home: Bools, which: Array | slice = slice(None)) -> None:
+        """Updates the measures after a step of the worlds `which`.
 
-    def count(self, home: Bools) -> None:
-        """Updates the measures after a step; `home` [N] is True for agents on goals or absent."""
-        self.steps += 1
-        self._home = home.copy()
-        self.settled[~home] = self.steps + 1
+        `home` has a row for each of these worlds: True for agents on their goals or absent.
+        """
+        self.steps[which] += 1
+        self.home[which] = home
+        later = self.steps[which][:, None] + 1
+        self.settled[which] = np.where(home, self.settled[which], later)
+
+    @property
+    def success(self) -> Bools:
+        """Mask [E]: whether all agents of a world are on their goals."""
+        return np.asarray(self.home.all(1))
+
+    @property
+    def arrived(self) -> Rows:
+        """Number of agents on their goals, [E]."""
+        return np.asarray((self.home & self.present).sum(1))
+
+    @property
+    def cost(self) -> Rows:
+        """Sum of costs, [E]."""
+        return np.asarray(np.minimum(self.settled, self.steps[:, None]).sum(1))
 
     def ended(self) -> dict[str, Any]:
-        """Returns the measures of the ended episode, for the `info` dict of its last step.
+        """Returns the measures of the first world, for the `info` dict of its last step.
 
         They are `is_success` (1 if all agents are on their goals), `individual_success` (share of
         agents on their goals), `length` and `sum_of_costs`.
         """
-        home = self._home & self._present
         return {
-            "is_success": int(self._home.all()),
-            "individual_success": float(home.sum() / self._present.sum()),
-            "length": self.steps,
-            "sum_of_costs": int(np.minimum(self.settled, self.steps).sum()),
+            "is_success": int(self.success[0]),
+            "individual_success": float(self.arrived[0] / self.present[0].sum()),
+            "length": int(self.steps[0]),
+            "sum_of_costs": int(self.cost[0]),
         }

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from rookery.errors import ConfigError
-from rookery.pathfinding.world.cases import Cases, Maps, check
+from rookery.pathfinding.world.cases import LARGEST, Cases, Maps, check, find_fault
 
 Pair: TypeAlias = Sequence[int]  # row and column
 
@@ -84,7 +84,12 @@ def read_scenario(path: str | PathLike[str], blocked: Maps, *, agents: int) -> C
         )
     rows = [_row(line) for line in lines[1 : agents + 1]]
     _check_rows(rows, blocked)
-    return _case(blocked, [row.start for row in rows], [row.goal for row in rows])
+    cases = _case(blocked, [row.start for row in rows], [row.goal for row in rows])
+    _, agent, fault = find_fault(cases)
+    if fault:
+        where, text = rows[agent].line
+        raise ConfigError(f"{where}: {' '.join(text.split())!r} {fault}")
+    return cases
 
 
 def parse(
@@ -111,14 +116,16 @@ def parse(
     if (agents_xy is None) != (targets_xy is None):
         raise ConfigError("only one of agents_xy and targets_xy is given; give both, or neither")
     if agents_xy is None or targets_xy is None:
-        return _case(blocked, *_matched(starts, goals, text))
-    if starts or goals:
+        agents_xy, targets_xy = _matched(starts, goals, text)
+    elif starts or goals:
         raise ConfigError(
             "agents are given both by letters in the map and by agents_xy; leave one of them out"
         )
     _check_pairs("agents_xy", agents_xy, blocked)
     _check_pairs("targets_xy", targets_xy, blocked)
-    return _case(blocked, agents_xy, targets_xy)
+    cases = _case(blocked, agents_xy, targets_xy)
+    check(cases)
+    return cases
 
 
 def as_movingai(blocked: Maps) -> str:
@@ -203,13 +210,7 @@ def _whole(line: TextLine, word: str, what: str) -> int:
 
 
 def _check_rows(rows: list[ScenarioRow], blocked: Maps) -> None:
-    """Raises ConfigError if lines of a scenario file do not fit the map `blocked`.
-
-    They do not fit if they name another map or map size, if a start or goal is blocked or outside
-    of the map, or if two agents share a start or a goal.
-    """
-    starts: dict[tuple[int, int], ScenarioRow] = {}
-    goals: dict[tuple[int, int], ScenarioRow] = {}
+    """Raises ConfigError if lines of a scenario file name another map, or another map size."""
     for row in rows:
         if row.size != blocked.shape:
             raise ConfigError(
@@ -221,28 +222,6 @@ def _check_rows(rows: list[ScenarioRow], blocked: Maps) -> None:
                 f"{row.line.where} is for the map {row.map}, rows before it are for "
                 f"{rows[0].map}; give a scenario of one map, or ask for fewer agents"
             )
-        _check_cell(row, "start", row.start, blocked, starts)
-        _check_cell(row, "goal", row.goal, blocked, goals)
-
-
-def _check_cell(
-    row: ScenarioRow,
-    what: str,
-    cell: tuple[int, int],
-    blocked: Maps,
-    taken: dict[tuple[int, int], ScenarioRow],
-) -> None:
-    where = f"{row.line.where}: the {what} at x {cell[1]}, y {cell[0]}"
-    if cell[0] >= row.size[0] or cell[1] >= row.size[1]:
-        raise ConfigError(f"{where} is outside of the map; x counts columns and y rows, from 0")
-    if blocked[cell]:
-        raise ConfigError(f"{where} is blocked; see whether the map is the scenario's {row.map}")
-    if cell in taken:
-        raise ConfigError(
-            f"{where} is that of {taken[cell].line.where} too; agents need cells of their own: "
-            "take a scenario for many agents"
-        )
-    taken[cell] = row
 
 
 def _lettered(lines: list[TextLine]) -> tuple[dict[str, Pair], dict[str, Pair]]:
@@ -288,13 +267,11 @@ def _check_pairs(name: str, pairs: Sequence[Pair], blocked: Maps) -> None:
 
 
 def _case(blocked: Maps, starts: Iterable[Pair], goals: Iterable[Pair]) -> Cases:
-    """Builds and checks one problem instance of a map with starts and goals."""
+    """Builds one problem instance of a map with starts and goals; does not check it."""
     places = [np.array([list(places)], dtype=np.int64) for places in (starts, goals)]
     if not all(found.ndim == 3 for found in places):
         raise ConfigError(
             "the map has no agents; write letters into it, or give agents_xy and targets_xy as "
             "pairs of row and column"
         )
-    cases = Cases(blocked[None], *(found.astype(np.int16) for found in places))
-    check(cases)
-    return cases
+    return Cases(blocked[None], *(found.clip(-1, LARGEST).astype(np.int16) for found in places))

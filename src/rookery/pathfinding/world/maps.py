@@ -7,6 +7,8 @@ generator, so it depends on its seed alone.
 import numpy as np
 from numba import njit
 
+from rookery.pathfinding.world.flood_fill import UNSEEN, frame, spread
+
 # Faults of a problem instance.
 FINE, CELL, EMPTY, HALF, OUTSIDE, WALL, SHARED, APART = range(8)
 
@@ -24,9 +26,9 @@ def draw(seeds, density, tries, maps, starts, goals):  # type: ignore[no-untyped
     largest number of agents that one of its maps has room for. `density` is the share of obstacles;
     if it is negative, each map draws its own.
     """
-    _, rows, columns = maps.shape
-    agents, state = starts.shape[1], np.zeros(1, dtype=np.uint64)
-    label, cells, first, left = _scratch(rows * columns)
+    agents, width = starts.shape[1], maps.shape[2] + 2
+    state = np.zeros(1, dtype=np.uint64)
+    label, cells, first, left = _scratch(maps.shape[1], maps.shape[2])
     for k in range(seeds.size):
         state[0], room, most, groups = np.uint64(seeds[k]), 0, 0, 0
         for _ in range(tries):
@@ -39,7 +41,7 @@ def draw(seeds, density, tries, maps, starts, goals):  # type: ignore[no-untyped
         if room < agents:
             return most
         for i in range(agents):
-            _place(state, cells, first, left[:groups], columns, starts[k, i], goals[k, i])
+            _place(state, cells, first, left[:groups], width, starts[k, i], goals[k, i])
     return agents
 
 
@@ -52,7 +54,7 @@ def fault(maps, starts, goals, reachable):  # type: ignore[no-untyped-def]
     `reachable` an unreachable goal is a fault too.
     """
     _, rows, columns = maps.shape
-    label, cells, first, left = _scratch(rows * columns)
+    label, cells, first, left = _scratch(rows, columns)
     taken = np.zeros((rows, columns), dtype=np.uint8)
     for k in range(maps.shape[0]):
         if maps[k].max() > 1:
@@ -65,8 +67,9 @@ def fault(maps, starts, goals, reachable):  # type: ignore[no-untyped-def]
         for i in range(starts.shape[1]):
             found = _fault(maps[k], starts[k, i], goals[k, i], taken)
             if found == FINE and reachable and starts[k, i, 0] >= 0:
-                here = label[starts[k, i, 0] * columns + starts[k, i, 1]]
-                found = FINE if label[goals[k, i, 0] * columns + goals[k, i, 1]] == here else APART
+                group = label.reshape(rows + 2, columns + 2)[1:-1, 1:-1]
+                here = group[starts[k, i, 0], starts[k, i, 1]]
+                found = FINE if group[goals[k, i, 0], goals[k, i, 1]] == here else APART
             if found != FINE:
                 return k, i, found
     return -1, -1, FINE
@@ -91,20 +94,27 @@ def _fault(blocked, start, goal, taken):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _scratch(size):  # type: ignore[no-untyped-def]
-    """Allocates the output arrays of a connected component search for a map of `size` cells."""
+def _scratch(rows, columns):  # type: ignore[no-untyped-def]
+    """Allocates the output arrays of a connected component search, for maps with their border."""
+    size = (rows + 2) * (columns + 2)
     label, cells = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
     return label, cells, np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
 
 
 @njit(cache=True, nogil=True)
-def _random(state):  # type: ignore[no-untyped-def]
-    """Returns a uniform random number in [0, 1), by SplitMix64 (Steele et al. 2014)."""
+def next_bits(state):  # type: ignore[no-untyped-def]
+    """Returns 64 random bits, by SplitMix64 (Steele et al. 2014); `state` [1] is its state."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _random(state):  # type: ignore[no-untyped-def]
+    """Returns a uniform random number in [0, 1)."""
+    return np.float64(next_bits(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @njit(cache=True, nogil=True)
@@ -128,53 +138,22 @@ def _block(state, density, blocked):  # type: ignore[no-untyped-def]
 def _group(blocked, label, cells, first, left):  # type: ignore[no-untyped-def]
     """Finds the connected components ("groups") of free cells; returns their number.
 
-    Cells are numbered row by row. Group g has `left[g]` cells, stored in `cells` from index
-    `first[g]` on. `label` holds the group of each cell, -1 for blocked cells.
+    Cells are numbered as in `flood_fill`. Group g has `left[g]` cells, stored in `cells` from index
+    `first[g]` on. `label` holds the group of each free cell.
     """
-    rows, columns = blocked.shape
-    for row in range(rows):
-        for column in range(columns):
-            label[row * columns + column] = -1 if blocked[row, column] else -2
+    frame(blocked, label)
     groups, tail = 0, 0
-    for seed in range(label.size):
-        if label[seed] != -2:
-            continue
-        first[groups] = head = tail
-        label[seed], cells[tail] = groups, seed
-        tail += 1
-        while head < tail:
-            tail = _neighbours(cells[head], rows, columns, groups, label, cells, tail)
-            head += 1
-        left[groups] = tail - first[groups]
-        groups += 1
+    for start in range(label.size):
+        if label[start] == UNSEEN:
+            first[groups] = tail
+            tail = spread(label, blocked.shape[1] + 2, start, groups, 0, cells, tail)
+            left[groups] = tail - first[groups]
+            groups += 1
     return groups
 
 
 @njit(cache=True, nogil=True)
-def _neighbours(at, rows, columns, group, label, cells, tail):  # type: ignore[no-untyped-def]
-    """Adds the unvisited free neighbours of cell `at` to its connected component, number `group`.
-
-    This is one step of a breadth-first search whose queue is `cells`, with the end `tail`. Returns
-    the new end of the queue.
-    """
-    row, column = at // columns, at % columns
-    if row > 0 and label[at - columns] == -2:
-        label[at - columns], cells[tail] = group, at - columns
-        tail += 1
-    if row < rows - 1 and label[at + columns] == -2:
-        label[at + columns], cells[tail] = group, at + columns
-        tail += 1
-    if column > 0 and label[at - 1] == -2:
-        label[at - 1], cells[tail] = group, at - 1
-        tail += 1
-    if column < columns - 1 and label[at + 1] == -2:
-        label[at + 1], cells[tail] = group, at + 1
-        tail += 1
-    return tail
-
-
-@njit(cache=True, nogil=True)
-def _place(state, cells, first, left, columns, start, goal):  # type: ignore[no-untyped-def]
+def _place(state, cells, first, left, width, start, goal):  # type: ignore[no-untyped-def]
     """Draws start and goal of one agent from one connected component, and marks them as used.
 
     A component is drawn with probability proportional to its number of unused cells.
@@ -189,5 +168,5 @@ def _place(state, cells, first, left, columns, start, goal):  # type: ignore[no-
     for place in (start, goal):
         at = first[group] + np.int64(_random(state) * left[group])
         last = first[group] + left[group] - 1
-        place[0], place[1] = cells[at] // columns, cells[at] % columns
+        place[0], place[1] = cells[at] // width - 1, cells[at] % width - 1
         cells[at], left[group] = cells[last], left[group] - 1

@@ -7,20 +7,17 @@ while env.agents:
     observations, rewards, terminations, truncations, infos = env.step(actions)
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 from gymnasium import spaces
 
 from rookery.errors import ConfigError, ProtocolError
-from rookery.pathfinding.world.cases import Cases, Maps, check_possible, generate
-from rookery.pathfinding.world.episode_measures import EpisodeMeasures
-from rookery.pathfinding.world.rule_options import make_rules
-from rookery.pathfinding.world.rules import CHANNELS, MOVES, Collision, Outside
+from rookery.pathfinding.world.cases import Maps
+from rookery.pathfinding.world.rules import CHANNELS, MOVES, RuleOptions
+from rookery.pathfinding.world.team_env import Observed, Team
 from rookery.pathfinding.world.views import Codes, planes
-from rookery.pathfinding.world.world_image import picture
-from rookery.pathfinding.world.worlds import StepResult, Worlds
 
 try:
     from pettingzoo import ParallelEnv
@@ -31,6 +28,8 @@ except ImportError as error:
     ) from error
 
 Infos: TypeAlias = dict[str, dict[str, Any]]
+
+MEASURES = ("is_success", "individual_success", "length", "sum_of_costs")
 
 
 class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no types
@@ -61,28 +60,26 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
         agents: int = 8,
         size: int = 20,
         density: float | None = None,
-        radius: int = 4,
-        steps: int = 256,
-        collision: str = Collision.REFERENCE,
-        outside: str = Outside.BLOCKED,
         rewards: Mapping[str, float] | None = None,
         render_mode: str | None = None,
+        **rules: Unpack[RuleOptions],
     ) -> None:
-        self.rules = make_rules(
-            radius=radius, steps=steps, collision=collision, outside=outside, rewards=rewards
+        self.render_mode = render_mode
+        self.team = Team(
+            agents=agents,
+            size=size,
+            density=density,
+            rewards=rewards,
+            render_mode=render_mode,
+            **rules,
         )
-        self.size, self.density, self.render_mode = size, density, render_mode
-        check_possible(1, agents, size, density)
         self.possible_agents = [f"agent_{i}" for i in range(agents)]
         self.agents: list[str] = []
-        seen = (CHANNELS, self.rules.sight, self.rules.sight)
+        seen = (CHANNELS, *[self.team.rules.sight] * 2)
         self.observation_spaces = {
             agent: spaces.Box(0, 1, seen, np.uint8) for agent in self.possible_agents
         }
         self.action_spaces = {agent: spaces.Discrete(len(MOVES)) for agent in self.possible_agents}
-        self._rng = np.random.default_rng()
-        self._worlds: Worlds | None = None
-        self._measures = EpisodeMeasures.empty(agents)
 
     def observation_space(self, agent: str) -> spaces.Space[Codes]:
         return self.observation_spaces[agent]
@@ -97,13 +94,9 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
 
         Without `seed` the environment's random generator continues.
         """
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        cases = self._checked((options or {}).get("cases") or self._random_case())
-        self._worlds = Worlds(cases, self.rules)
-        self._measures = EpisodeMeasures(cases.starts[0], cases.goals[0])
+        obs, _ = self.team.reset(seed=seed, options=options)
         self.agents = self.possible_agents[:]
-        return self._observed(self._worlds), {agent: {} for agent in self.agents}
+        return self._observed(obs), {agent: {} for agent in self.agents}
 
     def step(
         self, actions: Mapping[str, int]
@@ -113,48 +106,29 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
         An info has `collided` (the move failed) and `home` (the agent is on its goal). Raises
         ProtocolError if no episode is running.
         """
-        if self._worlds is None or not self.agents:
+        if not self.agents:
             raise ProtocolError("step was called without a running episode; call reset first")
-        stepped = self._worlds.step([self._chosen(actions)])
-        self._measures.count(stepped.home[0])
-        terminated = bool(stepped.finished[0])
-        truncated = not terminated and bool(self._worlds.steps[0] >= self.rules.steps)
-        ended = self._measures.ended() if terminated or truncated else {}
-        answer = (
-            self._observed(self._worlds),
-            self._each(stepped.reward[0], float),
-            dict.fromkeys(self.agents, terminated),
-            dict.fromkeys(self.agents, truncated),
-            self._infos(stepped, ended),
+        agents, chosen = self.agents, self._chosen(actions)
+        obs, _, terminated, truncated, ended = self.team.step(chosen)
+        stepped = self.team.stepped
+        assert stepped is not None, "the team has just stepped"
+        measures = {name: ended[name] for name in MEASURES} if ended else {}
+        outcomes = zip(agents, stepped.collided[0].tolist(), stepped.home[0].tolist(), strict=True)
+        self.agents = [] if ended else agents
+        return (
+            self._observed(obs),
+            dict(zip(agents, obs["reward"].tolist(), strict=True)),
+            dict.fromkeys(agents, terminated),
+            dict.fromkeys(agents, truncated),
+            {agent: {"collided": hit, "home": home, **measures} for agent, hit, home in outcomes},
         )
-        self.agents = [] if terminated or truncated else self.agents
-        return answer
 
     def render(self) -> Maps | None:
         """Returns an RGB image of the map, agents and goals.
 
         Returns None without `render_mode="rgb_array"` and before the first `reset`.
         """
-        if self.render_mode is None or self._worlds is None:
-            return None
-        return picture(self._worlds.maps[0], self._worlds.place[0], self._worlds.goals[0])
-
-    def _random_case(self) -> Cases:
-        count = len(self.possible_agents)
-        return generate(1, agents=count, size=self.size, density=self.density, rng=self._rng)
-
-    def _checked(self, cases: Cases) -> Cases:
-        """Returns `cases`; ConfigError unless it is one problem instance with the right team size.
-
-        Absent agents (positions of -1) are not allowed.
-        """
-        given, needed = cases.starts.shape[:2], (1, len(self.possible_agents))
-        if given != needed or cases.starts.min() < 0:
-            raise ConfigError(
-                f"an episode takes one problem instance of {needed[1]} present agents, got "
-                f"{given[0]} of {given[1]}; select one, or make the environment for other agents"
-            )
-        return cases
+        return self.team.render()
 
     def _chosen(self, actions: Mapping[str, int]) -> list[int]:
         if missing := [agent for agent in self.agents if agent not in actions]:
@@ -164,15 +138,8 @@ class Parallel(ParallelEnv[str, Codes, int]):  # type: ignore[misc]  # it has no
             )
         return [int(actions[agent]) for agent in self.agents]
 
-    def _observed(self, worlds: Worlds) -> dict[str, Codes]:
-        return dict(zip(self.possible_agents, planes(worlds.views())[0], strict=True))
-
-    def _each(self, values: Any, kind: Callable[[Any], Any]) -> dict[str, Any]:
-        return {agent: kind(value) for agent, value in zip(self.agents, values, strict=True)}
-
-    def _infos(self, stepped: StepResult, ended: Mapping[str, Any]) -> Infos:
-        pairs = zip(stepped.collided[0].tolist(), stepped.home[0].tolist(), strict=True)
-        return self._each(pairs, lambda pair: {"collided": pair[0], "home": pair[1], **ended})
+    def _observed(self, obs: Observed) -> dict[str, Codes]:
+        return dict(zip(self.possible_agents, planes(obs["view"]), strict=True))
 
 
 parallel_env = Parallel  # PettingZoo's name for the constructor

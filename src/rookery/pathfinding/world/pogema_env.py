@@ -9,7 +9,7 @@ POGEMA's; observations and actions are those of this library's environment `team
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,22 +17,22 @@ from gymnasium import spaces
 
 from rookery import plugins
 from rookery.errors import ConfigError
-from rookery.pathfinding.world import distance_fields
+from rookery.pathfinding.world.cases import Cases
 from rookery.pathfinding.world.curriculum import CurriculumTask
 from rookery.pathfinding.world.episode_measures import EpisodeMeasures
-from rookery.pathfinding.world.rule_options import make_rules
-from rookery.pathfinding.world.rules import AGENT, Collision, Outside
-from rookery.pathfinding.world.team_env import action_space, observation_space
-from rookery.pathfinding.world.views import look
-from rookery.pathfinding.world.worlds import BEYOND
+from rookery.pathfinding.world.rules import Collision, Outside, WorldRules
+from rookery.pathfinding.world.team_env import Observed, action_space, observation_space
+from rookery.pathfinding.world.worlds import Worlds
 from rookery.types import Array
 
-Observed: TypeAlias = dict[str, Array]
-
-# Settings of POGEMA's benchmark; OURS are set by arguments with other names.
+# Settings of POGEMA's benchmark.
 PLAYED = {"on_target": "nothing", "collision_system": "soft", "observation_type": "MAPF"}
-OURS = {"obs_radius": "radius", "max_episode_steps": "steps"}
-REFUSED = ("integration", "auto_reset")
+_FIXED = f"it is fixed here as in POGEMA's benchmark ({PLAYED}); leave it out"
+REFUSED = {  # settings of GridConfig, and what to do instead
+    "obs_radius": "give it as radius",
+    "max_episode_steps": "give it as steps",
+    **dict.fromkeys((*PLAYED, "integration", "auto_reset"), _FIXED),
+}
 
 
 class Pogema(gym.Env[Observed, Array]):
@@ -54,12 +54,10 @@ class Pogema(gym.Env[Observed, Array]):
         steps: int = 128,
         outside: str = Outside.BLOCKED,
     ) -> None:
-        self.rules = make_rules(
-            radius=radius, steps=steps, collision=Collision.SOFT, outside=outside, rewards=None
-        )
+        self.rules = WorldRules(radius=radius, steps=steps, outside=outside)
         self._pogema, self._config = _installed(), _checked_config(config or {})
         self._begin(seed=0)
-        most = CurriculumTask(self._place.shape[1], max(self._blocked.shape))
+        most = self._task
         earned = spaces.Box(0, 1, (most.agents,), np.float32)  # POGEMA's; the rest is as in Team
         self.observation_space: spaces.Space[Any] = spaces.Dict(
             {**observation_space(most, self.rules).spaces, "reward": earned}
@@ -77,8 +75,8 @@ class Pogema(gym.Env[Observed, Array]):
         chosen = [int(one) for one in action]  # a copy: POGEMA writes into it
         _, reward, terminated, truncated, infos = self._env.step(chosen)
         self._reward = np.asarray(reward, dtype=np.float32)
-        self._place = self._positions(self._env.get_agents_xy)
-        self._measures.count(np.all(self._place == self._goals, axis=-1)[0])
+        self._worlds.move_to(self._positions(self._env.get_agents_xy))
+        self._measures.count(np.all(self._worlds.place == self._worlds.goals, axis=-1))
         over, late = all(terminated), all(truncated)
         info = self._ended(infos) if over or late else {}
         return self._observed(), float(self._reward.mean()), over, late and not over, info
@@ -91,22 +89,15 @@ class Pogema(gym.Env[Observed, Array]):
         self._env = self._made({"seed": seed, **self._config})
         self._env.reset()
         # without POGEMA's border, which is as wide as the view radius
-        self._blocked = np.asarray(self._env.get_obstacles(ignore_borders=True), dtype=np.uint8)
-        self._place = self._positions(self._env.get_agents_xy)
-        self._goals = self._positions(self._env.get_targets_xy)
-        self._measures = EpisodeMeasures(self._place[0], self._goals[0])
-        self._reward = np.zeros(self._place.shape[1], dtype=np.float32)
-        around = [length + 2 * self.rules.radius for length in self._blocked.shape]
-        self._seen = np.zeros((1, self._place.shape[1], *around), dtype=np.uint8)
-        beyond = np.uint8(BEYOND[self.rules.outside])
-        distance_fields.draw(
-            np.zeros(1, dtype=np.int64),
-            self._blocked[None],
-            self._goals,
-            self.rules.radius,
-            beyond,
-            self._seen,
-        )
+        blocked = np.asarray(self._env.get_obstacles(ignore_borders=True), dtype=np.uint8)
+        starts, goals = map(self._positions, (self._env.get_agents_xy, self._env.get_targets_xy))
+        self._worlds = Worlds(Cases(blocked[None], starts, goals), self.rules)
+        self._measures = EpisodeMeasures(starts, goals)
+        self._reward = np.zeros(self._worlds.agents, dtype=np.float32)
+
+    @property
+    def _task(self) -> CurriculumTask:
+        return CurriculumTask(self._worlds.agents, max(self._worlds.maps.shape[1:]))
 
     def _made(self, settings: Mapping[str, Any]) -> Any:
         ours = {"obs_radius": self.rules.radius, "max_episode_steps": self.rules.steps}
@@ -126,20 +117,12 @@ class Pogema(gym.Env[Observed, Array]):
         return np.asarray(ask(ignore_borders=True), dtype=np.int16)[None]
 
     def _observed(self) -> Observed:
-        rows, columns = self._place[0].T + self.rules.radius
-        present = np.zeros((1, *self._seen.shape[2:]), dtype=np.uint8)
-        present[0, rows, columns] = AGENT
-        views = np.empty((*self._place.shape[:2], *[self.rules.sight] * 2), dtype=np.uint8)
-        look(self._seen, present, self._place, views)
-        return {"view": views[0], "place": self._place[0].copy(), "reward": self._reward.copy()}
+        view, place = self._worlds.views()[0], self._worlds.place[0]
+        return {"view": view.copy(), "place": place.copy(), "reward": self._reward.copy()}
 
     def _ended(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            **self._measures.ended(),
-            "agents": self._place.shape[1],
-            "size": max(self._blocked.shape),
-            "metrics": dict(infos[0].get("metrics", {})),
-        }
+        metrics = dict(infos[0].get("metrics", {}))
+        return {**self._measures.ended(), **self._task._asdict(), "metrics": metrics}
 
 
 def _installed() -> Any:
@@ -154,16 +137,8 @@ def _installed() -> Any:
 
 
 def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings of POGEMA's GridConfig as a dict; raises ConfigError for forbidden ones.
-
-    Forbidden are settings that the class `Pogema` fixes or takes as arguments of its own.
-    """
+    """Returns settings of POGEMA's GridConfig as a dict; ConfigError for those of `REFUSED`."""
     for name in config:
-        if name in OURS:
-            raise ConfigError(f"{name} was given in config; give it as {OURS[name]}")
-        if name in PLAYED or name in REFUSED:
-            raise ConfigError(
-                f"{name} was given in config, but is fixed here as in POGEMA's benchmark "
-                f"({', '.join(f'{key} {word}' for key, word in PLAYED.items())}); leave it out"
-            )
+        if name in REFUSED:
+            raise ConfigError(f"{name} was given in config; {REFUSED[name]}")
     return dict(config)

@@ -4,8 +4,10 @@ The defaults are those of the system DHC (Ma, Luo, Ma 2021, "Distributed heurist
 finding with communication"), except for cells outside of the map, which DHC shows as free.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -22,7 +24,10 @@ CHANNELS = 6
 
 
 class Collision(StrEnum):
-    """Rule that resolves conflicting moves of agents."""
+    """Name of the rule that resolves conflicting moves; both let the same agents move.
+
+    The reason is in `collisions`.
+    """
 
     REFERENCE = "reference"  # swaps fail; of agents with one target cell the lowest number moves
     SOFT = "soft"  # POGEMA's rule of that name
@@ -52,8 +57,8 @@ class WorldRules:
 
     radius: int = 4  # an agent sees 2 * radius + 1 rows and columns, itself in the middle
     steps: int = 256  # step limit of an episode
-    collision: Collision = Collision.REFERENCE
-    outside: Outside = Outside.BLOCKED
+    collision: str = Collision.REFERENCE
+    outside: str = Outside.BLOCKED
     rewards: Rewards = field(default_factory=Rewards)
 
     def __post_init__(self) -> None:
@@ -62,8 +67,38 @@ class WorldRules:
                 raise ConfigError(
                     f"pathfinding needs {name} of at least 1, got {getattr(self, name)}; raise it"
                 )
+        for name, words in (("collision", Collision), ("outside", Outside)):
+            if (given := getattr(self, name)) not in list(words):
+                raise ConfigError(
+                    f"{name} is one of {', '.join(words)}, got {given!r}; choose one of them"
+                )
 
     @property
     def sight(self) -> int:
         """Number of rows and columns of an agent's square view: 2 * radius + 1."""
         return 2 * self.radius + 1
+
+
+class RuleOptions(TypedDict, total=False):
+    """Keyword arguments of environments that set the rules; `WorldRules` has the defaults."""
+
+    radius: int
+    steps: int
+    collision: str
+    outside: str
+
+
+def make_rules(
+    rewards: Mapping[str, float] | None = None, **options: Unpack[RuleOptions]
+) -> WorldRules:
+    """Builds the rules of a grid world; `rewards` has only those other than the defaults, by name.
+
+    Raises ConfigError for unknown names of rewards.
+    """
+    known, given = Rewards.__dataclass_fields__, rewards or {}
+    if strange := [name for name in given if name not in known]:
+        raise ConfigError(
+            f"rewards are {', '.join(known)}, got {', '.join(strange)}; name those that change"
+        )
+    changed = {name: float(value) for name, value in given.items()}
+    return WorldRules(rewards=Rewards(**changed), **options)

@@ -4,7 +4,8 @@ rookery train --env rookery.pathfinding.world.team_env:Team --set algo.name=team
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from dataclasses import astuple
+from typing import Any, TypeAlias, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -12,13 +13,12 @@ from gymnasium import spaces
 
 from rookery.envs.spaces import Codes
 from rookery.errors import CheckpointError, ConfigError
-from rookery.pathfinding.world.cases import Cases, check_possible, generate, pad
+from rookery.pathfinding.world.cases import Cases, Maps, check_possible, generate, pad
 from rookery.pathfinding.world.curriculum import Curriculum, CurriculumTask, curriculum_spec
 from rookery.pathfinding.world.episode_measures import EpisodeMeasures
-from rookery.pathfinding.world.rule_options import make_rules
-from rookery.pathfinding.world.rules import CHANNELS, MOVES, Collision, Outside, WorldRules
+from rookery.pathfinding.world.rules import CHANNELS, MOVES, RuleOptions, WorldRules, make_rules
 from rookery.pathfinding.world.world_image import picture
-from rookery.pathfinding.world.worlds import Worlds
+from rookery.pathfinding.world.worlds import StepResult, Worlds
 from rookery.types import Array, Floats
 
 Observed: TypeAlias = dict[str, Array]
@@ -37,10 +37,12 @@ class Team(gym.Env[Observed, Array]):
     its goal, summed), `agents` and `size` (of the map), and with a curriculum its progress.
 
     Every episode has a new random problem instance (map, starts, goals), drawn as by
-    `cases.generate`. With a `curriculum` (settings of `curriculum.CurriculumSpec`; {} for its
-    defaults) each episode has a random unlocked team size and map size. N and the map size are then
-    the largest ones of the curriculum: smaller maps are in the upper left corner, padded with
-    obstacles; absent agents have position -1, an empty view and reward 0.
+    `cases.generate`. To play a given one, pass options={"cases": cases} to `reset`: a `Cases` of
+    one instance with as many agents. With a `curriculum` (settings of
+    `curriculum.CurriculumSpec`; {} for its defaults) each episode has a random unlocked team size
+    and map size. N and the map size are then the largest ones of the curriculum: smaller maps are
+    in the upper left corner, padded with obstacles; absent agents have position -1, an empty view
+    and reward 0.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -52,16 +54,11 @@ class Team(gym.Env[Observed, Array]):
         size: int | None = None,
         density: float | None = None,
         curriculum: Mapping[str, Any] | None = None,
-        radius: int = 4,
-        steps: int = 256,
-        collision: str = Collision.REFERENCE,
-        outside: str = Outside.BLOCKED,
         rewards: Mapping[str, float] | None = None,
         render_mode: str | None = None,
+        **rules: Unpack[RuleOptions],
     ) -> None:
-        self.rules = make_rules(
-            radius=radius, steps=steps, collision=collision, outside=outside, rewards=rewards
-        )
+        self.rules = make_rules(rewards, **rules)
         self.curriculum = _curriculum(curriculum, density)
         self.largest = _largest(self.curriculum, agents, size)
         self.density = self.curriculum.spec.density if self.curriculum else density
@@ -69,25 +66,31 @@ class Team(gym.Env[Observed, Array]):
         self.task, self.render_mode = self.largest, render_mode
         self.observation_space: spaces.Space[Any] = observation_space(self.largest, self.rules)
         self.action_space = action_space(self.largest)
+        self.stepped: StepResult | None = None  # of the last step
         self._worlds: Worlds | None = None
-        self._measures = EpisodeMeasures.empty(self.largest.agents)
+        self._measures: EpisodeMeasures  # of the present episode
         self._reward: Floats = np.zeros(self.largest.agents, dtype=np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observed, dict[str, Any]]:
         super().reset(seed=seed)
-        task = self.curriculum.choose(self.np_random) if self.curriculum else self.largest
-        agents, size = task
-        cases = generate(1, agents=agents, size=size, density=self.density, rng=self.np_random)
-        self.task = task
+        cases = (options or {}).get("cases")
+        if cases is None:
+            task = self.curriculum.choose(self.np_random) if self.curriculum else self.largest
+            agents, size = task
+            cases = generate(1, agents=agents, size=size, density=self.density, rng=self.np_random)
+            cases, self.task = pad(cases, *self.largest), task
+        else:
+            self._refuse_other_teams(cases)
+            self._worlds = None  # its maps may be of another size
         self._reward[:] = 0
-        return self._observed(self._load(pad(cases, *self.largest))), {}
+        return self._observed(self._load(cases)), {}
 
     def step(self, action: Any) -> tuple[Observed, float, bool, bool, dict[str, Any]]:
         assert self._worlds is not None, "gymnasium's order: reset comes first"
-        stepped = self._worlds.step(np.asarray(action)[None])
-        self._measures.count(stepped.home[0])
+        self.stepped = stepped = self._worlds.step(np.asarray(action)[None])
+        self._measures.count(stepped.home)
         self._reward[:] = stepped.reward[0]
         reward = float(self._reward.sum(dtype=np.float64)) / self.task.agents
         terminated = bool(stepped.finished[0])
@@ -95,7 +98,7 @@ class Team(gym.Env[Observed, Array]):
         info = self._ended() if terminated or truncated else {}
         return self._observed(self._worlds), reward, terminated, truncated, info
 
-    def render(self) -> Any:
+    def render(self) -> Maps | None:
         """Returns an RGB image of the map, agents and goals.
 
         Returns None without `render_mode="rgb_array"` and before the first `reset`.
@@ -112,7 +115,7 @@ class Team(gym.Env[Observed, Array]):
             now = Cases(self._worlds.maps, self._worlds.place, self._worlds.goals)
             state["case"] = {name: part.tolist() for name, part in now._asdict().items()}
             state["steps"] = int(self._worlds.steps[0])
-            state["settled"] = self._measures.settled.tolist()
+            state["settled"] = self._measures.settled[0].tolist()
         return state
 
     def restore_state(self, state: dict[str, Any]) -> None:
@@ -124,8 +127,8 @@ class Team(gym.Env[Observed, Array]):
             maps, starts, goals = (state["case"][name] for name in Cases._fields)
             places = (np.array(part, dtype=np.int16) for part in (starts, goals))
             worlds = self._load(Cases(np.array(maps, dtype=np.uint8), *places))
-            worlds.steps[0] = self._measures.steps = state["steps"]
-            self._measures.settled[:] = state["settled"]
+            worlds.steps[0] = self._measures.steps[0] = state["steps"]
+            self._measures.settled[0] = state["settled"]
 
     def export_progress(self) -> dict[str, Any] | None:
         return None if self.curriculum is None else self.curriculum.state()
@@ -133,6 +136,15 @@ class Team(gym.Env[Observed, Array]):
     def restore_progress(self, state: dict[str, Any]) -> None:
         if self.curriculum is not None:
             self.curriculum.restore(state)
+
+    def _refuse_other_teams(self, cases: Cases) -> None:
+        """Raises ConfigError unless `cases` is one instance with all agents of this environment."""
+        given, needed = cases.starts.shape[:2], self.largest.agents
+        if given != (1, needed) or cases.starts.min() < 0:
+            raise ConfigError(
+                f"an episode takes one problem instance of {needed} present agents, got "
+                f"{given[0]} of {given[1]}; select one, or make the environment for other agents"
+            )
 
     def _refuse_other_shapes(self, state: dict[str, Any]) -> None:
         """Raises CheckpointError for a saved episode with another number of agents or map size."""
@@ -152,7 +164,7 @@ class Team(gym.Env[Observed, Array]):
             self._worlds = Worlds(cases, self.rules)
         else:
             self._worlds.load([0], cases)
-        self._measures = EpisodeMeasures(cases.starts[0], cases.goals[0])
+        self._measures = EpisodeMeasures(cases.starts, cases.goals)
         return self._worlds
 
     def _observed(self, worlds: Worlds) -> Observed:
@@ -164,28 +176,19 @@ class Team(gym.Env[Observed, Array]):
 
     def _ended(self) -> dict[str, Any]:
         """Returns the info dict of an ended episode, and records its success in the curriculum."""
-        ended = self._measures.ended()
+        ended = self._measures.ended() | self.task._asdict()
         if self.curriculum is not None:
             self.curriculum.record(self.task, success=bool(ended["is_success"]))
             self.curriculum.advance()
-        return {**ended, **self.task._asdict(), **self._progress()}
-
-    def _progress(self) -> dict[str, Any]:
-        """Returns the curriculum's largest unlocked team size and map size, for the `info` dict.
-
-        Returns {} without a curriculum.
-        """
-        if self.curriculum is None:
-            return {}
-        agents, sizes = zip(*self.curriculum.tasks, strict=True)
-        return {"curriculum": {"agents": max(agents), "size": max(sizes)}}
+            agents, sizes = zip(*self.curriculum.tasks, strict=True)
+            ended["curriculum"] = {"agents": max(agents), "size": max(sizes)}
+        return ended
 
 
 def observation_space(task: CurriculumTask, rules: WorldRules) -> spaces.Dict:
     """Returns the observation space of a team: views, positions and rewards of all agents."""
     agents, size = task
-    view, rewards = (agents, rules.sight, rules.sight), rules.rewards
-    earned = [0.0, *(getattr(rewards, name) for name in rewards.__dataclass_fields__)]
+    view, earned = (agents, rules.sight, rules.sight), [0.0, *astuple(rules.rewards)]
     return spaces.Dict(
         {
             "view": Codes(0, 2**CHANNELS - 1, view, np.uint8),

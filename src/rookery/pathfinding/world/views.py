@@ -12,29 +12,20 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from rookery.errors import ConfigError
 from rookery.pathfinding.world.rules import AGENT, CHANNELS
 
 Codes: TypeAlias = npt.NDArray[np.uint8]
 
 
-def planes(codes: Codes, out: Codes | None = None) -> Codes:
+def planes(codes: Codes) -> Codes:
     """Converts bit-coded observations [..., S, S] to channels of 0 and 1, uint8 [..., 6, S, S].
 
-    An agent observes S x S cells; channel k is bit k. Writes to `out` if given; ConfigError if that
-    has another shape or type.
+    An agent observes S x S cells; channel k is bit k.
     """
     *worlds, rows, columns = codes.shape
-    shape = (*worlds, CHANNELS, rows, columns)
-    out = np.empty(shape, dtype=np.uint8) if out is None else out
-    if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
-        raise ConfigError(
-            f"planes need an out of contiguous uint8 {list(shape)}, got {out.dtype} "
-            f"{list(out.shape)}; make it with np.empty"
-        )
-    count, cells = prod(worlds), rows * columns
-    _split(codes.reshape(count, cells), out.reshape(count, CHANNELS, cells))
-    return out
+    found = np.empty((prod(worlds), CHANNELS, rows * columns), dtype=np.uint8)
+    _split(codes.reshape(prod(worlds), rows * columns), found)
+    return found.reshape(*worlds, CHANNELS, rows, columns)
 
 
 @njit(cache=True, nogil=True)

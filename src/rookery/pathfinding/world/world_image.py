@@ -7,28 +7,28 @@ import numpy as np
 from rookery.pathfinding.world.cases import Maps, Places
 
 TILE = 8  # pixels of a cell
-_INSET = 1  # pixels between a cell's edge and its content
 _FREE, _BLOCKED = 244, 48
 _TURN = 0.618034  # of the colour wheel between two agents, so that neighbours differ
 
 
-def picture(blocked: Maps, place: Places, goals: Places) -> Maps:
-    """Returns an RGB image of one grid world, uint8 [H * TILE, W * TILE, 3].
+def picture(blocked: Maps, place: Places, goals: Places, tile: int = TILE) -> Maps:
+    """Returns an RGB image of one grid world, uint8 [H * tile, W * tile, 3].
 
-    `blocked` is the map of H rows and W columns; a cell is TILE pixels wide and high. `place` and
+    `blocked` is the map of H rows and W columns; a cell is `tile` pixels wide and high. `place` and
     `goals` [N, 2] are the rows and columns of N agents and their goals, -1 for absent agents.
     """
     grey = np.where(blocked, _BLOCKED, _FREE).astype(np.uint8)
-    tiles = grey.repeat(TILE, axis=0).repeat(TILE, axis=1)
+    tiles = grey.repeat(tile, axis=0).repeat(tile, axis=1)
     painted = np.stack([tiles] * 3, axis=-1)
+    edge = tile // 8  # between the sides of a cell and its content
     for number, goal in enumerate(goals):
         if goal[0] >= 0:
-            inside = _cell(painted, goal, 2 * _INSET + 1).copy()
-            _cell(painted, goal, _INSET)[:] = colour(number)
-            _cell(painted, goal, 2 * _INSET + 1)[:] = inside
+            inside = _cell(painted, goal, tile, 2 * edge + 1).copy()
+            _cell(painted, goal, tile, edge)[:] = colour(number)
+            _cell(painted, goal, tile, 2 * edge + 1)[:] = inside
     for number, cell in enumerate(place):
         if cell[0] >= 0:
-            _cell(painted, cell, 2 * _INSET)[:] = colour(number)
+            _cell(painted, cell, tile, 2 * edge)[:] = colour(number)
     return painted
 
 
@@ -38,7 +38,7 @@ def colour(number: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def _cell(painted: Maps, cell: Places, inset: int) -> Maps:
+def _cell(painted: Maps, cell: Places, tile: int, inset: int) -> Maps:
     """Returns the image pixels of a cell, without `inset` pixels at each side."""
-    row, column = (int(at) * TILE for at in cell)
-    return painted[row + inset : row + TILE - inset, column + inset : column + TILE - inset]
+    row, column = (int(at) * tile for at in cell)
+    return painted[row + inset : row + tile - inset, column + inset : column + tile - inset]

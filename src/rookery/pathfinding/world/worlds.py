@@ -11,6 +11,7 @@ starts a new problem instance (map, starts, goals) in a world. Returned arrays a
 next call of the same method overwrites; copy them to keep them.
 """
 
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +21,12 @@ from numba import njit
 from rookery.errors import ConfigError
 from rookery.pathfinding.world import distance_fields
 from rookery.pathfinding.world.cases import Cases, Maps, Places, check
-from rookery.pathfinding.world.collisions import RESOLVE
+from rookery.pathfinding.world.collisions import resolve
 from rookery.pathfinding.world.rules import AGENT, BLOCKED, MOVES, Outside, WorldRules
 from rookery.pathfinding.world.views import Codes, look
 from rookery.types import Bools, Floats
 
-BEYOND: dict[Outside, int] = {Outside.BLOCKED: BLOCKED, Outside.FREE: 0}
+BEYOND: dict[str, int] = {Outside.BLOCKED: BLOCKED, Outside.FREE: 0}
 
 
 class StepResult(NamedTuple):
@@ -60,7 +61,7 @@ class Worlds:
         self._views = np.zeros((count, agents, *[self.rules.sight] * 2), dtype=np.uint8)
         self._action = np.zeros((count, agents), dtype=np.int64)
         self._moved = np.zeros((count, agents), dtype=np.bool_)
-        self._rewards = _rewards(self.rules)
+        self._rewards = np.array(astuple(self.rules.rewards), dtype=np.float32)
         self._stepped = StepResult(
             reward=np.zeros((count, agents), dtype=np.float32),
             collided=np.zeros((count, agents), dtype=np.bool_),
@@ -119,20 +120,16 @@ class Worlds:
         ConfigError for other values. The next call overwrites the returned arrays.
         """
         self._take(np.asarray(action))
-        RESOLVE[self.rules.collision](
-            self.maps, self.occupant, self.place, self._action, self._moved
-        )
+        resolve(self.maps, self.occupant, self.place, self._action, self._moved)
         _move(self._action, self._moved, self.place, self.occupant, self._present)
         _earn(self._action, self._moved, self.place, self.goals, self._rewards, *self._stepped)
         self.steps += 1
         return self._stepped
 
-    def distances(self) -> npt.NDArray[np.int32]:
-        """Returns the shortest path length from every cell to every agent's goal; -1: unreachable.
-
-        The result is [E, N, H, W]: E worlds of N agents on maps of H rows and W columns.
-        """
-        return distance_fields.distances(self.maps, self.goals)
+    def move_to(self, place: Places) -> None:
+        """Puts the agents of all worlds on other cells, where another simulator moved them."""
+        self.place[...] = place
+        _occupy(np.arange(self.count), self.place, self.occupant, self._present)
 
     def _load(self, which: npt.NDArray[np.int64], cases: Cases) -> None:
         self.maps[which], self.goals[which] = cases.maps, cases.goals
@@ -158,14 +155,7 @@ def world_bytes(agents: int, rows: int, columns: int, rules: WorldRules) -> int:
     return agents * (around + rules.sight**2) + around + (3 + 12) * rows * columns
 
 
-def _rewards(rules: WorldRules) -> Floats:
-    """Returns the fields of `Rewards` as an array [5]: move, wait, home, collision, finish."""
-    earned = rules.rewards
-    table = (earned.move, earned.wait, earned.home, earned.collision, earned.finish)
-    return np.array(table, dtype=np.float32)
-
-
-_MOVED, _WAITED, _RESTED, _COLLIDED, _FINISHED = range(5)
+_MOVED, _WAITED, _RESTED, _COLLIDED, _FINISHED = range(5)  # the order of fields in `Rewards`
 
 
 @njit(cache=True, nogil=True)

@@ -1,40 +1,44 @@
-"""A comparison as one HTML page that needs nothing else: no script, no network."""
+"""The page of a comparison: curves and intervals of each task, then every number in tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rookery.report.charts import curve_plots
-from rookery.report.charts.curve_plots import Goal, Look
-from rookery.report.charts.svg import safe
-from rookery.report.charts.timeline_page import whole
+from rookery.report.charts.options import Goal, Interval, Look, intervals, lines, looks
+from rookery.report.charts.page import Chart, Heading, Page, PagePart, Points, Text
+from rookery.report.number_format import counted
 from rookery.report.statistics.bootstrap import Estimate
 from rookery.report.statistics.comparison import ALL, Cell, Comparison, Question
-from rookery.report.statistics.comparison_tables import Section, number, sections
+from rookery.report.statistics.comparison_tables import chance, number, ranged, steps, tables
 
-EVEN = Goal(0.5, "no difference")
+ROW, AXES = 30, 80  # pixels: a group, and what is above and below
 
 
-def sheet(found: Comparison, question: Question) -> str:
-    """Draws what was found: curves and intervals for each task, then every number in tables."""
-    title = f"{', '.join(found.groups)}: comparison"
-    styles = curve_plots.looks(found.groups)
-    parts = [f"<h1>{safe(title)}</h1>", f"<p>{safe(_facts(found, question))}</p>"]
-    parts.append(_notes(found.notes))
+def comparison_page(found: Comparison, question: Question) -> Page:
+    """Returns the HTML page of a comparison."""
+    styles = looks(found.groups)
+    parts: list[PagePart] = [Text(_facts(found, question))]
+    if found.notes:
+        parts += [Heading("Before you believe it"), Points(found.notes)]
     for table in found.tasks:
-        goal = None if table.threshold is None else _goal(table.threshold)
-        parts += _pictures(table.task, str(found.metric), table.cells, found, styles, goal)
+        aim = table.threshold
+        goal = None if aim is None else Goal(aim, f"threshold {number(aim)}")
+        parts += _charts(table.task, str(found.metric), table.cells, found, styles, goal)
     if found.overall:
         name, unit = f"{ALL}, normalised", "normalised score"
-        parts += _pictures(name, unit, found.overall.cells, found, styles, Goal(1.0, "target"))
+        parts += _charts(name, unit, found.overall.cells, found, styles, Goal(1.0, "target"))
     elif len(found.tasks) > 1 and found.improvement:
-        parts += ["<h2>Improvement, averaged over tasks</h2>", _chances(found.improvement, found)]
-    parts += ["<h2>All numbers</h2>", *map(_table, sections(found))]
-    return whole(title, parts)
+        parts += [
+            Heading("Improvement, averaged over tasks"),
+            _chances(found.improvement, found, styles),
+        ]
+    parts += [Heading("All numbers"), *tables(found)]
+    return Page(f"{', '.join(found.groups)}: comparison", parts)
 
 
 def _facts(found: Comparison, question: Question) -> str:
     runs = sum(cell.runs for table in found.tasks for cell in table.cells)
     return (
-        f"{runs} runs in {len(found.groups)} groups on {len(found.tasks)} tasks, scored by "
+        f"{counted(runs, 'run')} in {counted(len(found.groups), 'group')} on "
+        f"{counted(len(found.tasks), 'task')}, scored by "
         f"{found.metric}. Lines and dots are interquartile means (IQM) over runs; bands, bars and "
         f"brackets are 95 % percentile intervals of {question.reps:,} stratified bootstrap draws, "
         f"seed {question.seed}. P(X > {found.baseline}) is the chance that a run of the group "
@@ -42,50 +46,35 @@ def _facts(found: Comparison, question: Question) -> str:
     )
 
 
-def _goal(threshold: float) -> Goal:
-    return Goal(threshold, f"threshold {number(threshold)}")
-
-
-def _notes(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{safe(note)}</li>" for note in notes)
-    return f"<h2>Before you believe it</h2><ul>{items}</ul>" if notes else ""
-
-
-def _pictures(
+def _charts(
     name: str,
     unit: str,
     cells: Sequence[Cell],
     found: Comparison,
-    styles: dict[str, Look],
+    styles: Mapping[str, Look],
     goal: Goal | None,
-) -> list[str]:
-    lines = {cell.group: cell.curve for cell in cells}
-    finals = {cell.group: cell.final.iqm for cell in cells}
-    took = {cell.group: cell.reach.env_steps for cell in cells if cell.reach}
-    better = {cell.group: cell.improvement for cell in cells if cell.improvement}
-    pictures = [
-        f"<h2>{safe(name)}</h2>",
-        _figure(
+) -> list[PagePart]:
+    curves = {cell.group: cell.curve.points for cell in cells}
+    finals = {cell.group: Interval(ranged(cell.final.iqm), cell.final.iqm) for cell in cells}
+    height = AXES + ROW * len(cells)
+    parts: list[PagePart] = [
+        Heading(name),
+        Chart(
             "Score over env steps",
-            curve_plots.curves(
-                lines, styles, title=f"{name}: {unit} over env steps", up=f"{unit}, IQM", goal=goal
-            ),
+            lines(curves, styles, across="env steps", up=f"{unit}, IQM", goal=goal),
         ),
-        _figure(
-            "Final score, IQM",
-            curve_plots.intervals(
-                finals, styles, title=f"{name}: final {unit}", across=unit, goal=goal
-            ),
-        ),
+        Chart("Final score, IQM", intervals(finals, styles, across=unit, goal=goal), height),
     ]
+    took = {
+        cell.group: Interval(steps(cell.reach), cell.reach.env_steps, any(cell.reach.at_least))
+        for cell in cells
+        if cell.reach
+    }
     if took:
-        title = f"{name}: env steps to the threshold"
-        late = [cell.group for cell in cells if cell.reach and any(cell.reach.at_least)]
-        drawn = curve_plots.intervals(
-            took, styles, title=title, across="env steps, median", beyond=late
-        )
-        pictures.append(_figure(_caption(cells), drawn))
-    return [*pictures, _chances(better, found)] if better else pictures
+        drawn = intervals(took, styles, across="env steps, median")
+        parts.append(Chart(_caption(cells), drawn, AXES + ROW * len(took)))
+    better = {cell.group: cell.improvement for cell in cells if cell.improvement}
+    return [*parts, _chances(better, found, styles)] if better else parts
 
 
 def _caption(cells: Sequence[Cell]) -> str:
@@ -98,28 +87,16 @@ def _caption(cells: Sequence[Cell]) -> str:
     )
 
 
-def _chances(better: dict[str, Estimate], found: Comparison) -> str:
-    label = f"P(X > {found.baseline})"
-    styles = curve_plots.looks(found.groups)
-    return _figure(
-        f"Probability of improvement over {found.baseline}",
-        curve_plots.intervals(
-            better, styles, title=label, across=label, goal=EVEN, within=(0.0, 1.0)
-        ),
+def _chances(
+    better: Mapping[str, Estimate], found: Comparison, styles: Mapping[str, Look]
+) -> Chart:
+    drawn = intervals(
+        {group: Interval(chance(estimate), estimate) for group, estimate in better.items()},
+        styles,
+        across=f"P(X > {found.baseline})",
+        goal=Goal(0.5, "no difference"),
+        within=(0.0, 1.0),
     )
-
-
-def _figure(caption: str, drawn: str) -> str:
-    return f"<figure><figcaption>{safe(caption)}</figcaption>{drawn}</figure>"
-
-
-def _table(section: Section) -> str:
-    head, *rows = section.rows
-    top = "".join(f'<th scope="col">{safe(cell)}</th>' for cell in head)
-    body = "".join(
-        f'<tr><th scope="row">{safe(row[0])}</th>'
-        + "".join(f"<td>{safe(cell)}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows
+    return Chart(
+        f"Probability of improvement over {found.baseline}", drawn, AXES + ROW * len(better)
     )
-    return f"<h3>{safe(section.title)}</h3><table><tr>{top}</tr>{body}</table>"

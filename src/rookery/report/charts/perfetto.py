@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rookery.event import Activity, Traced
-from rookery.report.charts.timeline_lanes import UNITS, History, Lane
+from rookery.event import Traced
+from rookery.report.charts.timeline_lanes import LOOKS, History, Lane
 
 THREAD = 1
 
@@ -26,35 +26,30 @@ def lines(history: History, began: float, ended: float) -> Iterator[str]:
 
 
 def events(history: History, began: float, ended: float) -> Iterator[dict[str, Any]]:
-    """Yields what touches the window between two moments."""
+    """Yields the trace events that overlap the time between two moments."""
     for pid, lane in enumerate(history.lanes, start=1):
         yield from _names(pid, lane)
         for span in lane.spans:
             if span.began < ended and span.ended > began:
-                took = max(0.0, span.ended - span.began)
-                yield _event("X", str(span.activity), pid, span.began) | {
-                    "cat": "rookery",
-                    "dur": _micros(took),
-                }
+                took = _micros(max(0.0, span.ended - span.began))
+                event = _event("X", str(span.activity), pid, span.began)
+                yield event | {"cat": "rookery", "dur": took}
         for mark in lane.marks:
             if mark.began < ended and mark.ended > began:
                 yield from _counters(pid, mark)
 
 
 def _names(pid: int, lane: Lane) -> Iterator[dict[str, Any]]:
-    for what, args in (
-        ("process_name", {"name": lane.process}),
-        ("process_sort_index", {"sort_index": pid}),
-        ("thread_name", {"name": lane.process}),
-    ):
-        yield _event("M", what, pid, 0.0) | {"args": args}
+    yield _event("M", "process_name", pid, 0.0) | {"args": {"name": lane.process}}
+    yield _event("M", "process_sort_index", pid, 0.0) | {"args": {"sort_index": pid}}
+    yield _event("M", "thread_name", pid, 0.0) | {"args": {"name": lane.process}}
 
 
 def _counters(pid: int, mark: Traced) -> Iterator[dict[str, Any]]:
     took = mark.ended - mark.began
     for name, amount in mark.amounts.items():
-        unit = UNITS.get(Activity(name)) if took > 0 and name in set(Activity) else None
-        if unit is not None:
+        unit = LOOKS[name].unit if name in LOOKS else ""
+        if unit and took > 0:
             counter = _event("C", f"{name}: {unit}/s", pid, mark.began)
             yield counter | {"args": {unit: round(amount / took, 3)}}
 

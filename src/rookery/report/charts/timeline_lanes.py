@@ -22,31 +22,40 @@ from rookery.report.trackers.timeline_file import added
 
 WINDOW_S = 3.0  # what fits on a screen and still shows single spans
 
-UNITS = {
-    Activity.PLAY: "rows",
-    Activity.WRITE: "rows",
-    Activity.DRAIN: "rows",
-    Activity.LEARN: "batches",
-    Activity.PUBLISH: "versions",
-    Activity.EVALUATE: "evaluations",
-    Activity.SAVE: "checkpoints",
-}  # what amounts count; waiting handles nothing
+
+class ActivityLook(NamedTuple):
+    """How an activity is shown."""
+
+    colour: str
+    unit: str = ""  # of what its amounts count; waiting handles nothing
+
+
+LOOKS: dict[str, ActivityLook] = {
+    Activity.PLAY: ActivityLook("#009e73", "rows"),
+    Activity.WRITE: ActivityLook("#56b4e9", "rows"),
+    Activity.DRAIN: ActivityLook("#0072b2", "rows"),
+    Activity.LEARN: ActivityLook("#e69f00", "batches"),
+    Activity.PUBLISH: ActivityLook("#d55e00", "versions"),
+    Activity.EVALUATE: ActivityLook("#cc79a7", "evaluations"),
+    Activity.SAVE: ActivityLook("#777777", "checkpoints"),
+    Activity.WAIT: ActivityLook("#dcdcdc"),
+}  # all but the greys from Okabe and Ito: told apart by most colour-blind eyes
 
 
 class Lane(NamedTuple):
-    """What one process did, mark by mark."""
+    """Activities of one process: its `Traced` events (marks) in order."""
 
     process: str
     marks: list[Traced]
 
     @property
     def spans(self) -> Iterator[Span]:
-        """All that were kept, in order."""
+        """All recorded spans, in order."""
         return (span for mark in self.marks for span in mark.spans)
 
     @property
     def seconds(self) -> float:
-        """How long it was looked at."""
+        """Seconds that were traced."""
         return sum(mark.ended - mark.began for mark in self.marks)
 
     @property
@@ -60,7 +69,7 @@ class Lane(NamedTuple):
 
     @property
     def rates(self) -> dict[str, float]:
-        """Activity → what it handled in a second, see UNITS."""
+        """Activity → amount per second, in the units of LOOKS."""
         return self._per_second("amounts")
 
     def _per_second(self, what: str) -> dict[str, float]:
@@ -69,12 +78,12 @@ class Lane(NamedTuple):
         return {name: value / seconds for name, value in sums.items()} if seconds > 0 else {}
 
     def does(self, *activities: Activity) -> bool:
-        """Did it spend any time on one of these?"""
+        """Returns whether the process spent time on one of these activities."""
         return any(str(activity) in mark.totals for mark in self.marks for activity in activities)
 
 
 class History(NamedTuple):
-    """A whole run."""
+    """Timeline of a whole run: the lanes of its processes."""
 
     lanes: list[Lane]  # actors, learner, evaluator
     sessions: list[float]  # when each began
@@ -87,17 +96,16 @@ class History(NamedTuple):
 
 
 def load(run_dir: Path) -> History:
-    """Reads a run's timeline; no lanes where nothing was traced."""
+    """Reads the timeline of a run folder; without traces it has no lanes."""
     lanes: dict[str, Lane] = {}
     sessions, end = [], 0.0
     for marks in _sessions(run_dir):
         first = _first(marks)
-        shift = end - first
+        moved = [_moved(mark, first, end) for mark in marks]
         sessions.append(end)
-        for mark in marks:
-            lane = lanes.setdefault(mark.process, Lane(mark.process, []))
-            lane.marks.append(_shifted(_since(mark, first), shift))
-        end = max(mark.ended for mark in marks) + shift
+        for mark in moved:
+            lanes.setdefault(mark.process, Lane(mark.process, [])).marks.append(mark)
+        end = max(mark.ended for mark in moved)
     return History(sorted(lanes.values(), key=_place), sessions, end)
 
 
@@ -112,40 +120,34 @@ def _sessions(run_dir: Path) -> list[list[Traced]]:
 
 
 def _first(marks: list[Traced]) -> float:
-    """Returns when somebody first did something else than wait."""
-    busy = [moment for moment in map(_busy_since, marks) if moment is not None]
-    return min(busy, default=min(mark.began for mark in marks))
+    """Returns when the first activity other than waiting began."""
+    busy = [
+        span.began for mark in marks for span in mark.spans if span.activity is not Activity.WAIT
+    ]
+    unknown = [mark.began for mark in marks if mark.dropped and not mark.spans]
+    return min(busy + unknown, default=min(mark.began for mark in marks))
 
 
-def _busy_since(mark: Traced) -> float | None:
-    if mark.dropped and not mark.spans:
-        return mark.began  # it may have done anything
-    return next((span.began for span in mark.spans if span.activity is not Activity.WAIT), None)
+def _moved(mark: Traced, first: float, start: float) -> Traced:
+    """Puts a mark on the run's clock, on which its session begins at `start`.
 
-
-def _since(mark: Traced, first: float) -> Traced:
-    """Leaves out what a process waited before the session's first span."""
-    if mark.began >= first:
-        return mark
-    kept = tuple(span._replace(began=max(span.began, first)) for span in mark.spans)
-    waited = sum(
-        new.began - old.began if new.ended > first else old.ended - old.began
-        for new, old in zip(kept, mark.spans, strict=True)
-    )
-    wait = str(Activity.WAIT)
-    totals = mark.totals | {wait: max(0.0, mark.totals.get(wait, 0.0) - waited)}
+    Leaves out what the process waited before the session's first span.
+    """
+    shift = start - first
+    early = sum(min(ended, first) - began for _, began, ended in mark.spans if began < first)
+    waited = mark.totals.get(str(Activity.WAIT), 0.0)
+    totals = mark.totals | {str(Activity.WAIT): max(0.0, waited - early)}
     return replace(
         mark,
-        began=first,
-        ended=max(first, mark.ended),
-        spans=tuple(span for span in kept if span.ended > first),
+        began=max(mark.began, first) + shift,
+        ended=max(mark.ended, first) + shift,
+        spans=tuple(
+            Span(activity, max(began, first) + shift, ended + shift)
+            for activity, began, ended in mark.spans
+            if ended > first
+        ),
         totals={name: seconds for name, seconds in totals.items() if seconds},
     )
-
-
-def _shifted(mark: Traced, shift: float) -> Traced:
-    spans = tuple(Span(kind, began + shift, ended + shift) for kind, began, ended in mark.spans)
-    return replace(mark, began=mark.began + shift, ended=mark.ended + shift, spans=spans)
 
 
 def _place(lane: Lane) -> tuple[int, list[str | int]]:
@@ -157,34 +159,23 @@ def _place(lane: Lane) -> tuple[int, list[str | int]]:
 
 
 def busiest(history: History, began: float, ended: float, length: float) -> tuple[float, float]:
-    """Chooses what to look at between two moments.
+    """Returns the most interesting window of a length between two moments.
 
     The window with most processes at work; of those the one with most activities, then spans.
     """
     if ended - began <= length:
         return began, ended
     step = length / 3
-    cells = _cells(history, began, ended, step)
-    best = max(cells, key=lambda start: (*_worth(cells, start), -start), default=0)
-    first = min(began + best * step, ended - length)
-    return first, first + length
-
-
-def _cells(
-    history: History, began: float, ended: float, step: float
-) -> dict[int, Counter[tuple[str, Activity]]]:
-    """Counts spans by the third of a window they begin in."""
-    cells: dict[int, Counter[tuple[str, Activity]]] = {}
+    thirds: dict[int, Counter[tuple[str, Activity]]] = {}  # of windows: the spans that begin there
     for lane in history.lanes:
         for span in lane.spans:
             if began <= span.began < ended:
-                cell = cells.setdefault(int((span.began - began) / step), Counter())
-                cell[lane.process, span.activity] += 1
-    return cells
+                third = thirds.setdefault(int((span.began - began) / step), Counter())
+                third[lane.process, span.activity] += 1
 
+    def worth(start: int) -> tuple[int, int, int, int]:
+        seen = sum((thirds.get(start + i, Counter()) for i in range(3)), Counter())
+        return len({process for process, _ in seen}), len(seen), seen.total(), -start
 
-def _worth(cells: dict[int, Counter[tuple[str, Activity]]], start: int) -> tuple[int, int, int]:
-    seen: Counter[tuple[str, Activity]] = Counter()
-    for i in range(start, start + 3):
-        seen.update(cells.get(i, {}))
-    return len({process for process, _ in seen}), len(seen), seen.total()
+    first = min(began + max(thirds, key=worth, default=0) * step, ended - length)
+    return first, first + length

@@ -1,3 +1,3 @@
-"""What a terminal shows of a run: `live_panel` on a terminal, `plain_lines` in a pipe
-(`open_console` chooses), `run_view` (the figures of both), `runs_table` (several runs).
+"""What a terminal shows of a run: `plain_lines` (chooses, and writes lines into a pipe),
+`live_panel`, `run_view` (the figures of both), `runs_table` (several runs).
 """

@@ -21,9 +21,24 @@ WIDEST = 120  # columns; wider only moves the numbers apart
 NARROW = 78  # columns; below, the figures stand in two pairs of columns instead of four
 BAD = (Reason.FAILED, Reason.INTERRUPTED, Reason.TERMINATED)
 
+FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("return", "rollout/ep_rew_mean", score),
+    ("env steps/s", "time/fps", short),
+    ("replay fill", "replay/fill", "{:.0%}".format),
+    ("CPU", "system/cpu_percent", "{:.0f}%".format),
+    ("epsilon", "rollout/exploration_rate", "{:.3f}".format),
+    ("learner steps/s", "time/learner_steps_per_s", short),
+    ("samples/insert", "replay/samples_per_insert", "{:.1f}".format),
+    ("memory", "system/memory_mb", lambda x: f"{short(x * 1e6)}B"),
+    ("episodes", "episodes", lambda x: count(int(x))),
+    ("policy lag", "actors/policy_lag", "{:.0f}".format),
+    ("checkpoint age", "checkpoint_age_s", age),
+    ("faults", "faults", str),
+)  # title, name in `View.figures`, how it is shown; read downwards: play, speed, replay, machine
+
 
 class Live:
-    """Draws the panel four times a second, from a thread of its own, so that clocks go on."""
+    """Sink that draws the panel four times a second, in its own thread."""
 
     def __init__(self, view: View, console: Console, refresh_s: float = REFRESH_S):
         self._view, self._console, self._refresh_s = view, console, refresh_s
@@ -44,12 +59,15 @@ class Live:
             raise self._failure
         self._view.observe(event)
         if isinstance(event, Warned):
-            self._say(Text(f"warning ({event.kind}): {event.message}", style="yellow"))
+            said = f"warning ({event.kind}): {event.message}"
+            self._console.print(Text(said, style="yellow"))
         elif isinstance(event, Stopped):
-            self._finish(event)
+            self.close()
+            style = "bold red" if event.reason in BAD else "bold green"
+            self._console.print(Text(stopped(event), style=style))
 
     def close(self) -> None:
-        """Leaves the last picture standing and gives the cursor back."""
+        """Leaves the last panel on the screen and shows the cursor again."""
         self._ended.set()
         self._thread.join(timeout=5)
         self._display.stop()
@@ -65,26 +83,19 @@ class Live:
                 self._failure = failure
                 return
 
-    def _say(self, text: Text) -> None:
-        self._console.print(text)
-
-    def _finish(self, event: Stopped) -> None:
-        self.close()
-        self._say(Text(stopped(event), style="bold red" if event.reason in BAD else "bold green"))
-
 
 def open_live(view: View, stream: TextIO) -> Live:
-    """Takes over a terminal. Colours follow NO_COLOR and TERM."""
+    """Opens the live panel on a terminal; colours follow NO_COLOR and TERM."""
     return Live(view, Console(file=stream, force_terminal=True, highlight=False))
 
 
 def panel(view: View, width: int) -> Panel:
-    """Draws a run in nine rows; in twelve where there are few columns."""
+    """Returns the panel of a run: nine rows, or twelve on a narrow terminal."""
     narrow = width < NARROW
     rows = Group(
         _bar(view, narrow),
         "",
-        _judgement(view, width),
+        _scores(view, width),
         Text(view.limit, style="dim", no_wrap=True, overflow="ellipsis"),
         _figures(view, 2 if narrow else 4),
     )
@@ -113,7 +124,7 @@ def _title(view: View, width: int) -> Text:
 
 
 def _crop(text: str, width: int) -> Text:
-    """Keeps the end of a path, which is the part that tells runs apart."""
+    """Cuts a path at its start, since its end tells runs apart."""
     return Text(text if len(text) <= width else "…" + text[-width + 1 :], style="not dim")
 
 
@@ -138,7 +149,7 @@ def _clocks(view: View) -> str:
     return f"{clock(view.wall_s)}  ETA {bound}{left}"
 
 
-def _judgement(view: View, width: int) -> Text:
+def _scores(view: View, width: int) -> Text:
     target, last = view.config.eval.target, view.scores[-1] if view.scores else None
     reached = target is not None and last is not None and last >= target
     text = Text.assemble(
@@ -153,46 +164,19 @@ def _judgement(view: View, width: int) -> Text:
 
 
 def _figures(view: View, pairs: int) -> Table:
-    """Names and values in `pairs` columns each; the gaps between them take what room is left."""
+    """Returns names and values of metrics, `pairs` of them in a row."""
     grid = Table.grid(padding=(0, 1), expand=True)
     for pair in range(pairs):
         if pair:
             grid.add_column(ratio=1)
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(justify="right", no_wrap=True, min_width=5)
-    for row in _cells(view):
-        for at in range(0, len(row), pairs):
-            first, *rest = row[at : at + pairs]
-            grid.add_row(*first, *(text for cell in rest for text in ("", *cell)))
+    known = view.figures
+    cells = [(title, _or_dash(known.get(name), show)) for title, name, show in FIGURES]
+    for at in range(0, len(cells), pairs):
+        first, *rest = cells[at : at + pairs]
+        grid.add_row(*first, *(text for cell in rest for text in ("", *cell)))
     return grid
-
-
-def _cells(view: View) -> list[list[tuple[str, str]]]:
-    """Read downwards: play, speed, replay, machine."""
-
-    def metric(name: str, show: Callable[[float], str]) -> str:
-        return _or_dash(view.metrics.get(name), show)
-
-    return [
-        [
-            ("return", metric("rollout/ep_rew_mean", score)),
-            ("env steps/s", metric("time/fps", short)),
-            ("replay fill", metric("replay/fill", "{:.0%}".format)),
-            ("CPU", metric("system/cpu_percent", "{:.0f}%".format)),
-        ],
-        [
-            ("epsilon", metric("rollout/exploration_rate", "{:.3f}".format)),
-            ("learner steps/s", metric("time/learner_steps_per_s", short)),
-            ("samples/insert", metric("replay/samples_per_insert", "{:.1f}".format)),
-            ("memory", metric("system/memory_mb", lambda x: f"{short(x * 1e6)}B")),
-        ],
-        [
-            ("episodes", count(view.counters.episodes)),
-            ("policy lag", metric("actors/policy_lag", "{:.0f}".format)),
-            ("checkpoint age", _or_dash(view.checkpoint_age_s, age)),
-            ("faults", str(view.faults)),
-        ],
-    ]
 
 
 def _or_dash(value: float | None, show: Callable[[float], str]) -> str:

@@ -1,11 +1,17 @@
-"""The console where there is no terminal: plain lines, ASCII, one every few seconds."""
+"""The console of a run: a live panel on a terminal, elsewhere plain lines of ASCII."""
 
-from collections.abc import Callable
-from typing import TextIO
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
 
+from rookery.config import Config
 from rookery.event import Evaluated, Event, Logged, Started, Stopped, Warned
 from rookery.report.console.run_view import View
 from rookery.report.number_format import clock, score, short
+
+if TYPE_CHECKING:
+    from rookery.report.console.live_panel import Live
 
 SHOWN: dict[str, Callable[[float], str]] = {
     "rollout/exploration_rate": lambda x: f"eps {x:.2f}",
@@ -16,7 +22,7 @@ SHOWN: dict[str, Callable[[float], str]] = {
 
 
 class Plain:
-    """Writes a line when one is due, and one for each thing that should not be missed."""
+    """Sink that prints a status line every few seconds, and warnings and best scores at once."""
 
     def __init__(self, view: View, stream: TextIO, now: Callable[[], float]):
         self._view, self._stream, self._now = view, stream, now
@@ -24,8 +30,9 @@ class Plain:
 
     def write(self, event: Event) -> None:
         self._view.observe(event)
-        if isinstance(event, Logged):
-            self._status_when_due()
+        if isinstance(event, Logged) and self._now() >= self._due:
+            self._due = self._now() + self._view.config.report.plain_period_s
+            self._print(status(self._view))
         elif isinstance(event, Started):
             self._print(_started(event))
         elif isinstance(event, Warned):
@@ -38,29 +45,32 @@ class Plain:
     def close(self) -> None:
         self._stream.flush()
 
-    def _status_when_due(self) -> None:
-        now = self._now()
-        if now >= self._due:
-            self._due = now + self._view.config.report.plain_period_s
-            self._print(status(self._view))
-
     def _print(self, *texts: str) -> None:
-        for text in texts:
-            line = " ".join(text.split("\n"))
-            self._stream.write(line.encode("ascii", "backslashreplace").decode() + "\n")
-        self._stream.flush()
+        write_lines(self._stream, [" ".join(text.split("\n")) for text in texts])
+
+
+def write_lines(stream: TextIO, lines: Sequence[str]) -> None:
+    """Writes lines in ASCII, which every stream can encode."""
+    for line in lines:
+        stream.write(line.encode("ascii", "backslashreplace").decode() + "\n")
+    stream.flush()
 
 
 def status(view: View) -> str:
-    """Says in one line how a run is doing; what is not known yet is left out."""
+    """Returns the status of a run in one line; unknown values are left out."""
     parts = [f"env_steps {view.counters.env_steps}/{view.config.run.env_steps}"]
-    parts += _judged(view)
+    if "rollout/ep_rew_mean" in view.metrics:
+        parts.append(f"return {score(view.metrics['rollout/ep_rew_mean'])}")
+    if view.best is not None:
+        target = view.config.eval.target
+        goal = "" if target is None else f", target {target:g}"
+        parts.append(f"score {score(view.scores[-1])} (best {score(view.best)}{goal})")
     parts += [show(view.metrics[name]) for name, show in SHOWN.items() if name in view.metrics]
     return "  ".join([*parts, f"({view.limit})"] if view.limit else parts)
 
 
 def stopped(event: Stopped) -> str:
-    """Says why and with what a run ended."""
+    """Returns a line about the end of a run: its reason, duration and best score."""
     parts = [
         f"stopped ({event.reason}) after {event.counters.env_steps} env steps, "
         f"{event.counters.learner_steps} learner steps, {event.counters.episodes} episodes "
@@ -71,20 +81,33 @@ def stopped(event: Stopped) -> str:
     return "; ".join([*parts, "solved"] if event.solved else parts)
 
 
-def _judged(view: View) -> list[str]:
-    parts = []
-    if "rollout/ep_rew_mean" in view.metrics:
-        parts.append(f"return {score(view.metrics['rollout/ep_rew_mean'])}")
-    if view.best is not None:
-        target = view.config.eval.target
-        goal = "" if target is None else f", target {target:g}"
-        parts.append(f"score {score(view.scores[-1])} (best {score(view.best)}{goal})")
-    return parts
-
-
 def _started(event: Started) -> str:
     about = "  ".join(
         f"{name} {value}" for name, value in event.about.items() if name != "estimate"
     )  # the launcher has said it before anything was taken
     how = f"resumed at env_steps {event.counters.env_steps}" if event.resumed else "started"
     return f"{how}  {about}  in {event.run_dir}"
+
+
+def is_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether a stream is a terminal with UTF-8, on which the panel can be drawn."""
+    capable = environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+    utf8 = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    return stream.isatty() and capable and utf8 and not environ.get("CI")
+
+
+def open_console(
+    config: Config,
+    stream: TextIO,
+    *,
+    terminal: bool,
+    scores: Sequence[float] = (),
+    now: Callable[[], float] = time.monotonic,
+) -> "Live | Plain":
+    """Opens the console sink; `scores` are those of evaluations in earlier sessions."""
+    view = View(config, now, scores)
+    if not terminal:
+        return Plain(view, stream, now)
+    from rookery.report.console.live_panel import open_live
+
+    return open_live(view, stream)

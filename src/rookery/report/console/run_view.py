@@ -1,4 +1,4 @@
-"""What the console knows of a run: events in, the newest facts out."""
+"""State of a run as the console shows it, updated by the run's events."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ RECENT = 30  # log marks the speed of progress is taken from
 
 
 class View:
-    """The newest facts. Read by a thread that draws while events arrive: each is set whole."""
+    """Newest values of a run; a thread may read them while events are observed."""
 
     def __init__(self, config: Config, now: Callable[[], float], scores: Sequence[float] = ()):
         self.config, self._now = config, now
@@ -23,23 +23,29 @@ class View:
         self._saved_at: float | None = None
         self._wall_s, self._seen_at = 0.0, now()
         self._marks: deque[tuple[float, float]] = deque(maxlen=RECENT)  # wall_s, progress
-        self._take: dict[type, Callable[[Any], None]] = {
-            Started: self._started,
-            Logged: self._logged,
-            Evaluated: self._evaluated,
-            Saved: self._saved,
-            Warned: self._warned,
-            Stopped: self._stopped,
-        }
 
     def observe(self, event: Event) -> None:
-        take = self._take.get(type(event))
-        if take is not None:
-            take(event)
+        if isinstance(event, Started):
+            self.counters, self.about = event.counters, dict(event.about)
+            self.run_dir, self.resumed = event.run_dir, event.resumed
+        elif isinstance(event, Logged):
+            self.counters, self.metrics = event.counters, event.metrics
+            self.limit = event.limit or self.limit
+            self._wall_s, self._seen_at = event.wall_s, self._now()
+            self._marks.append((event.wall_s, self._share(event.counters, event.wall_s)))
+        elif isinstance(event, Evaluated):
+            self.scores.append(event.score)
+            self.best = max(self.scores)
+        elif isinstance(event, Saved):
+            self._saved_at = self._now()
+        elif isinstance(event, Warned):
+            self.faults += 1
+        elif isinstance(event, Stopped):
+            self.counters, self._wall_s, self.stopped = event.counters, event.wall_s, event
 
     @property
     def wall_s(self) -> float:
-        """Seconds the run has taken; goes on between events and stands still after the last."""
+        """Seconds since the run began; they continue between events and stop with the last."""
         return self._wall_s + (0.0 if self.stopped else self._now() - self._seen_at)
 
     @property
@@ -47,13 +53,19 @@ class View:
         return None if self._saved_at is None else self._now() - self._saved_at
 
     @property
+    def figures(self) -> dict[str, float | None]:
+        """The newest metrics, and what the console itself counts."""
+        counted = {"episodes": self.counters.episodes, "faults": self.faults}
+        return {**self.metrics, **counted, "checkpoint_age_s": self.checkpoint_age_s}
+
+    @property
     def progress(self) -> float:
-        """The share done, 0 to 1, by whichever limit of the run comes first."""
+        """The share of the run that is done, 0 to 1, by the limit that is reached first."""
         return self._share(self.counters, self.wall_s)
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left at the speed of the latest marks; a target may end a run before."""
+        """Estimated seconds to the end, at the latest speed; a target may end the run earlier."""
         if len(self._marks) < 2:
             return None
         (then, before), (last, done) = self._marks[0], self._marks[-1]
@@ -70,31 +82,3 @@ class View:
         if run.minutes is not None:
             shares.append(wall_s / (60 * run.minutes))
         return min(1.0, max(shares))
-
-    def _started(self, event: Started) -> None:
-        self.counters, self.about = event.counters, dict(event.about)
-        self.run_dir, self.resumed = event.run_dir, event.resumed
-
-    def _logged(self, event: Logged) -> None:
-        self.counters, self.metrics = event.counters, event.metrics
-        self.limit = event.limit or self.limit
-        self._set_clock(event.wall_s)
-        self._marks.append((event.wall_s, self._share(event.counters, event.wall_s)))
-
-    def _evaluated(self, event: Evaluated) -> None:
-        self.scores.append(event.score)
-        self.best = max(self.scores)
-
-    def _saved(self, event: Saved) -> None:
-        self._saved_at = self._now()
-
-    def _warned(self, event: Warned) -> None:
-        self.faults += 1
-
-    def _stopped(self, event: Stopped) -> None:
-        self.counters = event.counters
-        self._set_clock(event.wall_s)
-        self.stopped = event
-
-    def _set_clock(self, wall_s: float) -> None:
-        self._wall_s, self._seen_at = wall_s, self._now()

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rookery.report.console.plain_lines import write_lines
 from rookery.report.number_format import count, score
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ TITLES = ("run", "seed", "env steps", "score", "best", "foreign rows", "state")
 
 
 class State(StrEnum):
-    """Where a run is in its life."""
+    """State of a run."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -41,7 +41,7 @@ STYLES: dict[State, str] = {
 
 @dataclass
 class Standing:
-    """How far one run is, from its own record."""
+    """Progress of one run, from its metrics.jsonl."""
 
     name: str
     seed: int
@@ -54,7 +54,7 @@ class Standing:
     state: State = State.STARTING
 
     def observe(self, entry: dict[str, Any]) -> None:
-        """Takes in one entry of metrics.jsonl."""
+        """Updates the progress with one entry of metrics.jsonl."""
         self.env_steps = max(self.env_steps, entry["env_steps"])
         if self.state is State.STARTING:
             self.state = State.RUNNING
@@ -65,20 +65,25 @@ class Standing:
             self.foreign = entry["metrics"].get(FOREIGN, self.foreign)
 
     def cells(self) -> tuple[str, ...]:
-        """Returns one text for each of TITLES."""
+        """Returns the cells of the run's row, one for each of TITLES."""
         return (
             self.name,
             str(self.seed),
             f"{count(self.env_steps)} / {count(self.goal)}",
             "-" if self.score is None else score(self.score),
             "-" if self.best is None else score(self.best),
-            _foreign(self),
+            self._foreign(),
             self.state,
         )
 
+    def _foreign(self) -> str:
+        if not self.shares:
+            return "alone"
+        return "-" if self.foreign is None else f"{self.foreign:.1%}"
+
 
 def line(standing: Standing, width: int = 0) -> str:
-    """Says one run in one line of plain text; `width` is that of the widest name."""
+    """Returns the progress of one run as a line of text; `width` is that of the widest name."""
     name, _, steps, now, best, foreign, state = standing.cells()
     return (
         f"{name:{width}}  env_steps {steps.replace(' ', '')}  score {now} (best {best})  "
@@ -87,7 +92,7 @@ def line(standing: Standing, width: int = 0) -> str:
 
 
 def table(standings: Sequence[Standing]) -> "Table":
-    """Draws all runs for a terminal."""
+    """Returns a table of all runs for a terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -102,7 +107,7 @@ def table(standings: Sequence[Standing]) -> "Table":
 
 
 class Board:
-    """Shows the standings: a table that stays in place, or lines every few seconds."""
+    """Shows the progress of several runs: a live table on a terminal, lines elsewhere."""
 
     def __init__(
         self,
@@ -115,63 +120,33 @@ class Board:
         self._standings, self._stream, self._now = standings, stream, now
         self._width = max((len(one.name) for one in standings), default=0)
         self._due = now() + PLAIN_S
-        self._live = _open(stream) if terminal and stream is not None else None
+        self._live: Live | None = None
+        if terminal and stream is not None:
+            from rich import console, live
 
-    def __enter__(self) -> "Board":
-        if self._live is not None:
+            screen = console.Console(file=stream, force_terminal=True, highlight=False)
+            self._live = live.Live(console=screen, auto_refresh=False)
             self._live.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leaves the last standings where they can be read."""
+    def show(self, *, last: bool = False) -> None:
+        """Updates the table, or prints lines if some seconds have passed or with `last`."""
         if self._live is not None:
             self._live.update(table(self._standings), refresh=True)
-            self._live.stop()
-        else:
-            self._print()
-
-    def show(self) -> None:
-        """Shows how things are, where it is time to."""
-        if self._live is not None:
-            self._live.update(table(self._standings), refresh=True)
-        elif self._now() >= self._due:
+        elif last or self._now() >= self._due:
             self._due = self._now() + PLAIN_S
-            self._print()
+            self.say(*(line(one, self._width) for one in self._standings))
 
     def say(self, *lines: str) -> None:
-        """Puts lines above the table, where they stay."""
+        """Prints lines above the table."""
         if self._live is not None:
             from rich.text import Text
 
             self._live.console.print(*map(Text, lines), sep="\n")
-        else:
-            self._write(lines)
+        elif self._stream is not None:
+            write_lines(self._stream, lines)
 
-    def _print(self) -> None:
-        self._write([line(one, self._width) for one in self._standings])
-
-    def _write(self, lines: Sequence[str]) -> None:
-        if self._stream is None:
-            return
-        for text in lines:
-            self._stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
-        self._stream.flush()
-
-
-def _open(stream: TextIO) -> "Live":
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(file=stream, force_terminal=True, highlight=False)
-    return Live(console=console, auto_refresh=False)
-
-
-def _foreign(standing: Standing) -> str:
-    if not standing.shares:
-        return "alone"
-    return "-" if standing.foreign is None else f"{standing.foreign:.1%}"
+    def close(self) -> None:
+        """Shows the final progress of all runs, and ends the live table."""
+        self.show(last=True)
+        if self._live is not None:
+            self._live.stop()

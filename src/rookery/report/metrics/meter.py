@@ -1,4 +1,4 @@
-"""Events in, one `Logged` at each log mark out. Lives in the training process.
+"""Metrics of a run, from its events: one `Logged` at each log point, in the training process.
 
     meter = Meter(config.report, time.monotonic)
     for event in run:
@@ -10,7 +10,7 @@ not played.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
 from statistics import fmean
 from typing import Any, cast
@@ -25,7 +25,7 @@ NEWEST = 128  # learner steps averaged at a log mark: the latest, at most this m
 
 
 class Meter:
-    """Keeps what the next `Logged` will say."""
+    """Collects the metrics of the next `Logged` event from the events of a run."""
 
     def __init__(self, config: ReportConfig, now: Callable[[], float]):
         self._now = now
@@ -35,11 +35,6 @@ class Meter:
         self._learned: deque[Mapping[str, Any]] = deque(maxlen=NEWEST)
         self._played: Collected | None = None
         self._mark, self._marked_at = Counters(), self._began
-        self._watch: dict[type, Callable[[Any], None]] = {
-            Learned: self._on_learned,
-            Collected: self._on_collected,
-            Started: self._on_started,
-        }
 
     @property
     def wall_s(self) -> float:
@@ -47,7 +42,7 @@ class Meter:
         return self._now() - self._began
 
     def processes(self, names: Mapping[str, int | None]) -> dict[str, float | None]:
-        """Returns what each of these processes took at the last sample, under metric names."""
+        """Returns CPU percent and memory of these processes at the last sample, by metric name."""
         taken = {name: self._usage.processes.get(pid or -1) for name, pid in names.items()}
         known = {name: one for name, one in taken.items() if one is not None}
         return {f"system/cpu_percent/{name}": one.cpu_percent for name, one in known.items()} | {
@@ -55,32 +50,26 @@ class Meter:
         }
 
     def observe(self, event: Event) -> None:
-        watch = self._watch.get(type(event))
-        if watch is not None:
-            watch(event)
+        if isinstance(event, Learned):
+            self._learned.append(event.result.metrics)
+        elif isinstance(event, Collected):
+            self._episodes.extend(event.ended)
+            self._played = event
+        elif isinstance(event, Started):
+            self._mark, self._marked_at = event.counters, self._now()
 
-    def logged(
-        self,
-        counters: Counters,
-        *,
-        replay_fill: float,
-        samples_per_insert: float,
-        version: int,
-        extra: Mapping[str, float | None],
-    ) -> Logged:
-        """Closes the interval since the last mark. Converts tensors, so it waits for the device.
+    def logged(self, counters: Counters, version: int, extra: Mapping[str, float | None]) -> Logged:
+        """Returns the metrics since the last call. Converts tensors, so it waits for the device.
 
-        `version` is the newest published one; `extra` holds metrics under their whole names and
-        wins over ours.
+        `version` is the newest published one; `extra` holds metrics under their whole names, such
+        as replay/fill, and wins over ours.
         """
         taken = self._usage.sample()
         metrics = {
             **self._rollout(version),
             **self._time(counters),
-            **{f"train/{name}": value for name, value in _means(self._learned).items()},
+            **{f"train/{name}": _mean(x.values()) for name, x in _columns(self._learned).items()},
             "train/n_updates": counters.learner_steps,
-            "replay/fill": replay_fill,
-            "replay/samples_per_insert": samples_per_insert,
             "system/cpu_percent": taken.cpu_percent,
             "system/memory_mb": taken.memory_mb,
             **extra,
@@ -90,17 +79,20 @@ class Meter:
         return Logged(counters, self.wall_s, finite(metrics))
 
     def state(self) -> dict[str, Any]:
-        """Returns, JSON-ready, what a resumed run needs to log as if it had never stopped."""
-        played = self._played
+        """Returns the state for a checkpoint, as JSON values: a resumed run logs the same."""
+        played, columns = self._played, _columns(self._learned)
         return {
             "wall_s": self.wall_s,
             "episodes": [[e.score, e.length, dict(e.info)] for e in self._episodes],
-            "learned": _rows(self._learned),
+            "learned": [
+                {name: column[i] for name, column in columns.items() if i in column}
+                for i in range(len(self._learned))
+            ],
             "played": None if played is None else [played.epsilon, played.version],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` looked."""
+        """Restores a state that `state` returned."""
         self._began = self._now() - state["wall_s"]
         self._episodes.clear()
         self._episodes.extend(Episode(*row) for row in state["episodes"])
@@ -109,16 +101,6 @@ class Meter:
         if state["played"] is not None:
             epsilon, version = state["played"]
             self._played = Collected(Counters(), (), epsilon, version)
-
-    def _on_learned(self, event: Learned) -> None:
-        self._learned.append(event.result.metrics)
-
-    def _on_collected(self, event: Collected) -> None:
-        self._episodes.extend(event.ended)
-        self._played = event
-
-    def _on_started(self, event: Started) -> None:
-        self._mark, self._marked_at = event.counters, self._now()
 
     def _rollout(self, version: int) -> dict[str, float | None]:
         found = dict.fromkeys(key for episode in self._episodes for key in episode.info)
@@ -147,34 +129,22 @@ class Meter:
         }
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _mean(values: Collection[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def _means(learned: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Averages each metric over the steps that have it and where it is finite."""
-    columns = {
-        name: _floats([row[name] for row in learned if name in row]) for name in _names(learned)
-    }
-    return {name: _mean([x for x in column if isfinite(x)]) for name, column in columns.items()}
-
-
-def _rows(learned: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Turns kept tensors into numbers, leaving out what is not finite."""
-    rows: list[dict[str, float]] = [{} for _ in learned]
-    for name in _names(learned):
-        at = [i for i, row in enumerate(learned) if name in row]
-        for i, value in zip(at, _floats([learned[i][name] for i in at]), strict=True):
-            rows[i] |= finite({name: value})
-    return rows
-
-
-def _names(learned: Sequence[Mapping[str, Any]]) -> dict[str, None]:
-    return dict.fromkeys(name for row in learned for name in row)  # a set that keeps its order
+def _columns(learned: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Returns the finite values of each metric, by the index of the learner step."""
+    found: dict[str, dict[int, float]] = {}
+    for name in dict.fromkeys(name for row in learned for name in row):  # in their order
+        places = [i for i, row in enumerate(learned) if name in row]
+        values = _floats([learned[i][name] for i in places])
+        found[name] = {i: x for i, x in zip(places, values, strict=True) if isfinite(x)}
+    return found
 
 
 def _floats(values: list[Any]) -> list[float]:
-    """Converts scalars; tensors in one piece, so that a GPU is waited for once."""
+    """Converts scalars to floats; tensors all at once, so that a GPU is waited for only once."""
     import torch  # not at the top: this module is imported where no tensor ever comes
 
     if not all(isinstance(value, torch.Tensor) for value in values):

@@ -34,14 +34,14 @@ KNOWN = (
 
 
 def named(key: str) -> str:
-    """Returns the name of what an episode's info has at a key."""
+    """Returns the metric name for a key of an episode's info."""
     if key.startswith("curriculum/"):
         return key
     return "rollout/success_rate" if key == "is_success" else f"rollout/{key}"
 
 
 def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Drops what is unknown: a missing value is absent, never NaN."""
+    """Drops metrics that are None, NaN or infinite: a missing value is absent, never NaN."""
     return {
         name: float(value)
         for name, value in metrics.items()
@@ -50,7 +50,7 @@ def finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def evaluation(event: Evaluated) -> dict[str, float]:
-    """Returns an evaluation under its metric names."""
+    """Returns the results of an evaluation by metric name."""
     return finite(
         {
             "eval/mean_reward": event.score,

@@ -1,4 +1,4 @@
-"""How long it takes from publishing weights to the first row played with them."""
+"""Time from the publication of weights to the first row that was played with them."""
 
 import time
 from collections import OrderedDict, deque
@@ -10,7 +10,7 @@ KEPT = 1_000  # versions not yet played with, and measured times
 
 
 class Freshness:
-    """Knows when each version was published; told what arrives, it measures."""
+    """Measures for each version of the weights when its first row arrives in replay."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
         self._now = now
@@ -24,7 +24,7 @@ class Freshness:
             self._published.popitem(last=False)
 
     def seen(self, version: int) -> None:
-        """A row of this version, and none of a newer one, has arrived in replay."""
+        """Notes that the newest env steps in replay were played with this weight version."""
         if version <= self.version:
             return
         self.version = version
@@ -34,7 +34,7 @@ class Freshness:
             self._published.popitem(last=False)
 
     def metrics(self) -> dict[str, float]:
-        """Milliseconds, over the last thousand versions that were played with."""
+        """Returns median and 99th percentile in milliseconds, over the last thousand versions."""
         if not self._took:
             return {}
         p50, p99 = np.percentile(self._took, (50, 99)) * 1000

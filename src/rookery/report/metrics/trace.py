@@ -1,4 +1,4 @@
-"""What a process does with its time, noted by the process itself.
+"""Activities of a process over time, recorded by the process itself.
 
 trace = Trace("actor-0")
 began = time.monotonic()
@@ -17,7 +17,7 @@ JOIN_S = 100e-6  # a gap too short to be seen
 
 
 class Trace:
-    """Collects spans between two marks. For one thread; spans are noted in the order they end."""
+    """Collects spans between two calls of `take`, for one thread; spans are noted as they end."""
 
     def __init__(
         self, process: str, room: int = 2_000, *, now: Callable[[], float] = time.monotonic
@@ -33,7 +33,7 @@ class Trace:
         self._dropped = 0
 
     def note(self, activity: Activity, began: float, ended: float, amount: float = 0.0) -> None:
-        """Adds a span, or lengthens the one before where it is the same activity going on.
+        """Adds a span, or extends the previous span if the same activity continues.
 
         `amount` counts what was handled: rows played, written or drained, batches learned,
         versions published. Sums stay exact when there is no room for more spans.
@@ -53,11 +53,11 @@ class Trace:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last mark."""
+        """Seconds since the last call of `take`."""
         return self._now() - self._began
 
     def take(self, counters: Counters) -> Traced:
-        """Returns what was noted since the last mark, and begins anew."""
+        """Returns the spans and sums since the last call as a `Traced` event, and starts again."""
         began, self._began = self._began, self._now()
         event = Traced(
             counters=counters,

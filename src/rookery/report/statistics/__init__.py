@@ -1,3 +1,3 @@
 """Statistics over runs: `run_records` (reads them), `learning_curve`, `bootstrap` (intervals),
-`comparison`, `comparison_tables`, `steps_to_threshold`, `caveats` (what a comparison does not say).
+`comparison`, `comparison_tables`, `caveats` (what a comparison does not say).
 """

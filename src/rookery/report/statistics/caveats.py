@@ -1,163 +1,102 @@
-"""What a reader should know before believing a comparison, in sentences."""
+"""Caveats of a comparison: sentences about what may mislead its reader."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 from rookery.event import Reason
-from rookery.report.number_format import count, score
+from rookery.report.number_format import count, counted, score
 from rookery.report.statistics.run_records import RunRecord
 
 FEW = 5  # runs; intervals from fewer are too narrow
-CUT_SHORT = (Reason.INTERRUPTED, Reason.TERMINATED, Reason.FAILED)
-K = TypeVar("K")
+CUT_SHORT = (None, Reason.INTERRUPTED, Reason.TERMINATED, Reason.FAILED)  # None: no end known
 MOST = 3  # folders that are named in one sentence
+K = TypeVar("K", bound=Hashable)
+
+Runs: TypeAlias = Sequence[RunRecord]
 
 
-def caveats(runs: Sequence[RunRecord]) -> list[str]:
+def caveats(runs: Runs) -> list[str]:
     """Returns one sentence for each thing that may mislead."""
-    return [sentence for caveat in CAVEATS for sentence in caveat(runs)]
-
-
-def _without_scores(runs: Sequence[RunRecord]) -> Iterator[str]:
-    empty = [run for run in runs if not len(run.scores)]
-    if empty:
-        yield f"{_runs(len(empty))} without any score: left out ({_folders(empty)})"
-
-
-def _unfinished(runs: Sequence[RunRecord]) -> Iterator[str]:
-    for group, inside in _groups(_scored(runs)):
-        going = [run for run in inside if run.reason is None or run.reason in CUT_SHORT]
-        if going:
-            steps = ", ".join(
-                f"{count(run.last_step)} of {count(run.budget)}" for run in going[:MOST]
-            )
-            more = ", ..." if len(going) > MOST else ""
-            yield (
-                f"{group}: {_runs(len(going))} not over, cut short or failed, counted as far as "
-                f"they came (env steps {steps}{more})"
-            )
-
-
-def _carried(runs: Sequence[RunRecord]) -> Iterator[str]:
-    for group, inside in _groups(_scored(runs)):
-        solved = sum(run.solved for run in inside)
-        if solved:
-            yield (
-                f"{group}: {solved} of {_runs(len(inside))} stopped because solved: the score that "
-                "reached the target is their final one, and is carried forward in the curves"
-            )
-
-
-def _few(runs: Sequence[RunRecord]) -> Iterator[str]:
-    small = [
-        f"{len(inside)} of {group} on {task}"
-        for (group, task), inside in _cells(_scored(runs))
-        if len(inside) < FEW
-    ]
-    if small:
-        yield (
-            f"few runs ({', '.join(small)}): bootstrap intervals from fewer than {FEW} are too "
-            "narrow, and one run has none"
+    scored = [run for run in runs if len(run.scores)]
+    cells = by(scored, lambda run: f"{run.group} on {run.task}")
+    found = list(_left_out(runs))
+    for group, members in by(scored, lambda run: run.group):
+        found += _of_group(group, members)
+    if few := ", ".join(f"{len(cell)} of {name}" for name, cell in cells if len(cell) < FEW):
+        found.append(
+            f"few runs ({few}): bootstrap intervals from fewer than {FEW} are too narrow, and one "
+            "run has none"
         )
-
-
-def _targets(runs: Sequence[RunRecord]) -> Iterator[str]:
-    for task, inside in _tasks(_scored(runs)):
-        targets = sorted({run.target for run in inside if run.target is not None})
-        if len(targets) > 1:
-            yield (
-                f"{task}: runs have different targets ({', '.join(map(score, targets))}); each is "
-                "measured by its own unless --threshold is given"
-            )
-
-
-def _environments(runs: Sequence[RunRecord]) -> Iterator[str]:
-    for task, inside in _tasks(_scored(runs)):
-        if len({run.env for run in inside}) > 1:
-            yield (
-                f"{task}: runs differ in env.kwargs, env.wrappers or env.max_episode_steps, "
-                "so their scores may not mean the same"
-            )
-
-
-def _budgets(runs: Sequence[RunRecord]) -> Iterator[str]:
-    for task, inside in _tasks(_scored(runs)):
-        budgets = sorted({run.budget for run in inside})
-        if len(budgets) > 1:
-            yield (
-                f"{task}: runs had different budgets ({' to '.join(map(count, _ends(budgets)))} "
-                "env steps), so final scores are not of equal training"
-            )
-
-
-def _same_seed(runs: Sequence[RunRecord]) -> Iterator[str]:
-    for (group, task), inside in _cells(_scored(runs)):
-        seeds = [run.seed for run in inside]
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+    for task, members in by(scored, lambda run: run.task):
+        found += _of_task(task, members)
+    for name, cell in cells:
+        twice = sorted(seed for seed, same in by(cell, lambda run: run.seed) if len(same) > 1)
         if twice:
-            yield (
-                f"{group} on {task}: more than one run with seed {', '.join(map(str, twice))}; "
-                "they may not be independent"
+            found.append(
+                f"{name}: more than one run with seed {', '.join(map(str, twice))}; they may not "
+                "be independent"
             )
+    return found
 
 
-def _damaged(runs: Sequence[RunRecord]) -> Iterator[str]:
-    broken = [run for run in runs if run.damaged]
-    if broken:
-        total = sum(run.damaged for run in broken)
-        yield f"unreadable lines of records, left out: {total} ({_folders(broken)})"
-    missing = [run for run in runs if run.missing]
-    if missing:
-        total = sum(run.missing for run in missing)
-        yield f"scores that are no finite number, left out: {total} ({_folders(missing)})"
-
-
-CAVEATS: tuple[Callable[[Sequence[RunRecord]], Iterator[str]], ...] = (
-    _without_scores,
-    _damaged,
-    _unfinished,
-    _carried,
-    _few,
-    _targets,
-    _environments,
-    _budgets,
-    _same_seed,
-)
-
-
-def _scored(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    return [run for run in runs if len(run.scores)]
-
-
-def _groups(runs: Sequence[RunRecord]) -> Iterable[tuple[str, list[RunRecord]]]:
-    return _by(runs, lambda run: run.group)
-
-
-def _tasks(runs: Sequence[RunRecord]) -> Iterable[tuple[str, list[RunRecord]]]:
-    return _by(runs, lambda run: run.task)
-
-
-def _cells(runs: Sequence[RunRecord]) -> Iterable[tuple[tuple[str, str], list[RunRecord]]]:
-    return _by(runs, lambda run: (run.group, run.task))
-
-
-def _by(
-    runs: Sequence[RunRecord], key: Callable[[RunRecord], K]
-) -> Iterable[tuple[K, list[RunRecord]]]:
+def by(runs: Runs, key: Callable[[RunRecord], K]) -> list[tuple[K, list[RunRecord]]]:
+    """Returns the runs with the same key together, in the order of the first of them."""
     found: dict[K, list[RunRecord]] = {}
     for run in runs:
         found.setdefault(key(run), []).append(run)
-    return found.items()
+    return list(found.items())
 
 
-def _ends(values: Sequence[int]) -> tuple[int, int]:
-    return values[0], values[-1]
+def _left_out(runs: Runs) -> Iterator[str]:
+    """Says which runs, lines and scores are not in the comparison."""
+    if empty := [run for run in runs if not len(run.scores)]:
+        yield f"{counted(len(empty), 'run')} without any score: left out ({_folders(empty)})"
+    if broken := [run for run in runs if run.damaged]:
+        total = sum(run.damaged for run in broken)
+        yield f"unreadable lines of records, left out: {total} ({_folders(broken)})"
+    if broken := [run for run in runs if run.missing]:
+        total = sum(run.missing for run in broken)
+        yield f"scores that are no finite number, left out: {total} ({_folders(broken)})"
 
 
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
+def _of_group(group: str, runs: Runs) -> Iterator[str]:
+    if going := [run for run in runs if run.reason in CUT_SHORT]:
+        steps = [f"{count(run.last_step)} of {count(run.budget)}" for run in going]
+        yield (
+            f"{group}: {counted(len(going), 'run')} not over, cut short or failed, counted as far "
+            f"as they came (env steps {_some(steps)})"
+        )
+    if solved := sum(run.solved for run in runs):
+        yield (
+            f"{group}: {solved} of {counted(len(runs), 'run')} stopped because solved: the score "
+            "that reached the target is their final one, and is carried forward in the curves"
+        )
 
 
-def _folders(runs: Sequence[RunRecord]) -> str:
-    names = [str(run.folder) for run in runs[:MOST]]
-    return ", ".join([*names, f"and {len(runs) - MOST} more"] if len(runs) > MOST else names)
+def _of_task(task: str, runs: Runs) -> Iterator[str]:
+    targets = sorted({run.target for run in runs if run.target is not None})
+    if len(targets) > 1:
+        yield (
+            f"{task}: runs have different targets ({', '.join(map(score, targets))}); each is "
+            "measured by its own unless --threshold is given"
+        )
+    if len({run.env for run in runs}) > 1:
+        yield (
+            f"{task}: runs differ in env.kwargs, env.wrappers or env.max_episode_steps, so their "
+            "scores may not mean the same"
+        )
+    budgets = sorted({run.budget for run in runs})
+    if len(budgets) > 1:
+        yield (
+            f"{task}: runs had different budgets ({count(budgets[0])} to {count(budgets[-1])} env "
+            "steps), so final scores are not of equal training"
+        )
+
+
+def _folders(runs: Runs) -> str:
+    return _some([str(run.folder) for run in runs])
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = [f"and {len(texts) - MOST} more"] if len(texts) > MOST else []
+    return ", ".join([*texts[:MOST], *more])

@@ -1,4 +1,4 @@
-"""Groups of runs side by side: final scores, spread, steps to a threshold, P(X > Y), curves.
+"""Compares groups of runs: final scores, spread, steps to a threshold, P(X > Y), curves.
 
     loaded = runs.load([Path("runs")], Metric.EVALUATION)
     found = compare(loaded.runs, Question(baseline="local"))
@@ -13,38 +13,40 @@ groups share has one target; otherwise each task stands alone. P(X > Y) compares
 task and needs no scale. Steps to a threshold are never added up over tasks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rookery.config.parse import nearest
+from rookery.config.checks import nearest
 from rookery.errors import ConfigError
-from rookery.report.number_format import score
+from rookery.report.number_format import counted, score
 from rookery.report.statistics import bootstrap
-from rookery.report.statistics.bootstrap import Draws, Estimate, Strata, averaged, estimate, pooled
-from rookery.report.statistics.caveats import caveats
-from rookery.report.statistics.learning_curve import Curve, curve, marks
+from rookery.report.statistics.bootstrap import Estimate, averaged, pooled
+from rookery.report.statistics.caveats import by, caveats
+from rookery.report.statistics.learning_curve import Curve, StepsToThreshold, curve, marks, reach
 from rookery.report.statistics.run_records import Metric, RunRecord
-from rookery.report.statistics.steps_to_threshold import StepsToThreshold, reach
 from rookery.types import Floats
 
 ALL = "all tasks"
+BASELINE = "baseline"  # a group of this name is the one that the others are compared with
+SCORE = [pooled(each) for each in (bootstrap.iqms, bootstrap.medians, bootstrap.means)]
+SPREAD = [averaged(each) for each in (bootstrap.deviations, bootstrap.ranges)]
 
 
 class Question(NamedTuple):
-    """What is to be found out."""
+    """Options of a comparison: metric, thresholds, bootstrap, groups."""
 
     metric: Metric = Metric.EVALUATION
     thresholds: Mapping[str, float] = {}  # task → score; "" where there is one task
     reps: int = 2_000  # bootstrap draws
     seed: int = 0
     tags: Sequence[str] = ()  # groups to keep, in this order; none: all
-    baseline: str | None = None  # none: the first group
+    baseline: str | None = None  # none: the group called baseline, otherwise the first
 
 
 class Score(NamedTuple):
-    """What a group's runs came to."""
+    """Aggregated scores of a group's runs."""
 
     iqm: Estimate
     median: Estimate
@@ -52,14 +54,14 @@ class Score(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How far a group's final scores lie apart."""
+    """Dispersion of a group's final scores over its runs."""
 
     std: Estimate
     iqr: Estimate
 
 
 class Cell(NamedTuple):
-    """One group on one task, or over all of them."""
+    """Results of one group on one task, or over all tasks."""
 
     group: str
     runs: int
@@ -71,8 +73,8 @@ class Cell(NamedTuple):
     curve: Curve
 
 
-class Table(NamedTuple):
-    """All groups on one task."""
+class TaskTable(NamedTuple):
+    """Results of all groups on one task."""
 
     task: str
     threshold: float | None  # none: there is none, or runs have their own
@@ -80,44 +82,48 @@ class Table(NamedTuple):
 
 
 class ScoreScale(NamedTuple):
-    """What becomes 0 and 1."""
+    """Scores of a task that become 0 and 1 when they are normalised."""
 
     lowest: float
     target: float
 
 
 class Overall(NamedTuple):
-    """All groups over the tasks they share, in normalised scores."""
+    """Results of all groups over the tasks they share, in normalised scores."""
 
     scales: dict[str, ScoreScale]
     cells: list[Cell]
 
 
 class Comparison(NamedTuple):
-    """The answer."""
+    """Results of a comparison of groups of runs."""
 
     metric: Metric
     baseline: str
     groups: list[str]
-    tasks: list[Table]
+    tasks: list[TaskTable]
     overall: Overall | None
     improvement: dict[str, Estimate]  # P(X > Y) over the tasks shared with the baseline
     notes: list[str]
 
 
 def compare(runs: Sequence[RunRecord], question: Question) -> Comparison:
-    """Compares the groups; refuses where there is nothing to compare."""
+    """Compares groups of runs; raises `ConfigError` if no run has a score."""
     chosen = _chosen(runs, question.tags)
     scored = [run for run in chosen if len(run.scores)]
-    _refuse_nothing(scored, chosen, question.metric)
+    if not scored:
+        other = next(name for name in Metric if name is not question.metric)
+        raise ConfigError(
+            f"there is no {question.metric} yet in {counted(len(chosen), 'run')}; wait for the "
+            f"first, add runs, or try --metric {other}"
+        )
     study = Study(scored, question)
-    tasks = [study.table(task) for task in study.tasks]
     overall, refusal = _overall(study)
     return Comparison(
         metric=question.metric,
         baseline=study.baseline,
         groups=study.groups,
-        tasks=tasks,
+        tasks=[study.table(task) for task in study.tasks],
         overall=overall,
         improvement=study.improvements(),
         notes=[*caveats(chosen), *refusal],
@@ -125,43 +131,42 @@ def compare(runs: Sequence[RunRecord], question: Question) -> Comparison:
 
 
 class Study:
-    """The runs of a question, by group and task."""
+    """The runs that are compared, by group and task."""
 
     def __init__(self, runs: Sequence[RunRecord], question: Question):
-        self.question, self.runs = question, runs
-        self.groups = list(dict.fromkeys(run.group for run in runs))
-        self.tasks = list(dict.fromkeys(run.task for run in runs))
+        self.question = question
+        self.groups = [group for group, _ in by(runs, lambda run: run.group)]
+        self.tasks = [task for task, _ in by(runs, lambda run: run.task)]
         self.baseline = _baseline(self.groups, question.baseline)
         self._thresholds = _thresholds(self.tasks, question.thresholds)
+        self._runs = dict(by(runs, lambda run: (run.group, run.task)))
 
     def of(self, group: str, task: str) -> list[RunRecord]:
-        return [run for run in self.runs if run.group == group and run.task == task]
+        return self._runs.get((group, task), [])
 
     @property
     def shared(self) -> list[str]:
         """The tasks that every group has runs of."""
         return [t for t in self.tasks if all(self.of(group, t) for group in self.groups)]
 
-    def table(self, task: str) -> Table:
-        at = marks([run for run in self.runs if run.task == task])
-        here = [group for group in self.groups if self.of(group, task)]
-        cells = [self._cell(group, {task: self.of(group, task)}, at) for group in here]
+    def table(self, task: str) -> TaskTable:
+        cells = self._cells({g: {task: self.of(g, task)} for g in self.groups if self.of(g, task)})
         known = {cell.reach.threshold if cell.reach else None for cell in cells}
-        return Table(task, known.pop() if len(known) == 1 else None, cells)
+        return TaskTable(task, known.pop() if len(known) == 1 else None, cells)
 
-    def overall(self, scales: Mapping[str, ScoreScale]) -> Overall:
-        strata = {
+    def overall(self) -> Overall:
+        """Compares normalised scores over shared tasks; raises `ConfigError` without a scale."""
+        scales = {task: self._scale(task) for task in self.shared}
+        scaled = {
             group: {task: _scaled(self.of(group, task), scales[task]) for task in scales}
             for group in self.groups
         }
-        at = marks([run for tasks in strata.values() for runs in tasks.values() for run in runs])
-        return Overall(dict(scales), [self._cell(g, tasks, at) for g, tasks in strata.items()])
+        return Overall(scales, self._cells(scaled))
 
-    def scale(self, task: str) -> ScoreScale:
-        """Finds what is 0 and what is 1 on a task, or refuses."""
-        runs = [run for run in self.runs if run.task == task]
-        given = self._thresholds.get(task)
-        targets = {run.target for run in runs} if given is None else {given}
+    def _scale(self, task: str) -> ScoreScale:
+        """Returns the scores of a task that are normalised to 0 and 1, or raises `ConfigError`."""
+        runs = [run for group in self.groups for run in self.of(group, task)]
+        targets = {self._thresholds.get(task, run.target) for run in runs}
         lowest, target = float(min(run.scores.min() for run in runs)), targets.pop()
         if target is None or targets:
             raise ConfigError(
@@ -176,73 +181,63 @@ class Study:
         return ScoreScale(lowest, target)
 
     def improvements(self) -> dict[str, Estimate]:
-        """Returns P(X > Y) of each group over the baseline, averaged over the tasks of both."""
-        found = {}
-        for group in self.groups:
-            both = [t for t in self.tasks if self.of(group, t) and self.of(self.baseline, t)]
-            if group != self.baseline and both:
-                found[group] = self._improvement(group, both)
-        return found
+        """Returns P(X > Y) of every other group over the baseline."""
+        every = {group: self._improvement(group, self.tasks) for group in self.groups}
+        return {group: found for group, found in every.items() if found}
 
-    def _improvement(self, group: str, tasks: Sequence[str]) -> Estimate:
-        ours = [_finals(self.of(group, task)) for task in tasks]
-        theirs = [_finals(self.of(self.baseline, task)) for task in tasks]
+    def _improvement(self, group: str, tasks: Iterable[str]) -> Estimate | None:
+        """Returns P(X > Y) of a group over the baseline, averaged over the tasks of both."""
+        both = [t for t in tasks if self.of(group, t) and self.of(self.baseline, t)]
+        if group == self.baseline or not both:
+            return None
+        ours, theirs = (
+            [_finals(self.of(one, task)) for task in both] for one in (group, self.baseline)
+        )
         return bootstrap.improvement(ours, theirs, self.question.reps, self._rng())
 
-    def _cell(self, group: str, strata: Mapping[str, Sequence[RunRecord]], at: Floats) -> Cell:
+    def _cells(self, groups: Mapping[str, Mapping[str, list[RunRecord]]]) -> list[Cell]:
+        """Returns the results of groups, given as runs by task; their curves have common marks."""
+        at = marks([run for tasks in groups.values() for runs in tasks.values() for run in runs])
+        return [self._cell(group, tasks, at) for group, tasks in groups.items()]
+
+    def _cell(self, group: str, strata: Mapping[str, list[RunRecord]], at: Floats) -> Cell:
         finals = [_finals(runs) for runs in strata.values()]
+        bests = [np.array([run.best for run in runs]) for runs in strata.values()]
         draws = bootstrap.redraw(finals, self.question.reps, self._rng())
-        compared = group != self.baseline and all(self.of(self.baseline, task) for task in strata)
+        final, best = (
+            Score(*(bootstrap.estimate(scores, draws, each) for each in SCORE))
+            for scores in (finals, bests)
+        )
+        spread = None
+        if min(map(len, finals)) > 1:
+            spread = Spread(*(bootstrap.estimate(finals, draws, each) for each in SPREAD))
+        task, *others = strata
         return Cell(
             group=group,
             runs=sum(map(len, finals)),
-            final=_score(finals, draws),
-            best=_score([_bests(runs) for runs in strata.values()], draws),
-            spread=_spread(finals, draws),
-            reach=self._reach(strata, draws),
-            improvement=self._improvement(group, list(strata)) if compared else None,
+            final=final,
+            best=best,
+            spread=spread,
+            reach=None if others else reach(strata[task], self._thresholds.get(task), draws),
+            improvement=self._improvement(group, strata),
             curve=curve(list(strata.values()), at, draws),
         )
-
-    def _reach(
-        self, strata: Mapping[str, Sequence[RunRecord]], draws: Draws
-    ) -> StepsToThreshold | None:
-        if len(strata) > 1:
-            return None
-        [(task, runs)] = strata.items()
-        return reach(runs, self._thresholds.get(task), draws)
 
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng(self.question.seed)
 
 
 def as_dict(found: Any) -> Any:
-    """Turns the answer into dicts and lists, names as above."""
+    """Converts a `Comparison` to dicts and lists for JSON."""
     if hasattr(found, "_asdict"):
-        return {name: as_dict(value) for name, value in found._asdict().items()}
+        return as_dict(found._asdict())
     if isinstance(found, Mapping):
         return {str(key): as_dict(value) for key, value in found.items()}
     return [as_dict(item) for item in found] if isinstance(found, list) else found
 
 
-def _score(strata: Strata, draws: Draws) -> Score:
-    each = (bootstrap.iqms, bootstrap.medians, bootstrap.means)
-    return Score(*(estimate(strata, draws, pooled(statistic)) for statistic in each))
-
-
-def _spread(strata: Strata, draws: Draws) -> Spread | None:
-    if min(map(len, strata)) < 2:
-        return None
-    each = (bootstrap.deviations, bootstrap.ranges)
-    return Spread(*(estimate(strata, draws, averaged(statistic)) for statistic in each))
-
-
 def _finals(runs: Sequence[RunRecord]) -> Floats:
     return np.array([run.final for run in runs])
-
-
-def _bests(runs: Sequence[RunRecord]) -> Floats:
-    return np.array([run.best for run in runs])
 
 
 def _scaled(runs: Sequence[RunRecord], scale: ScoreScale) -> list[RunRecord]:
@@ -251,41 +246,37 @@ def _scaled(runs: Sequence[RunRecord], scale: ScoreScale) -> list[RunRecord]:
 
 
 def _overall(study: Study) -> tuple[Overall | None, list[str]]:
-    """Returns figures over all tasks, or why there are none."""
+    """Returns results over all tasks if there are any, and sentences about what is missing."""
     if len(study.tasks) < 2:
         return None, []
     if len(study.shared) < 2:
         return None, [f"no figures over {ALL}: the groups share fewer than two tasks"]
     try:
-        scales = {task: study.scale(task) for task in study.shared}
+        overall = study.overall()
     except ConfigError as error:
         return None, [f"no scores over {ALL}: {error}"]
-    return study.overall(scales), _weights(study)
-
-
-def _weights(study: Study) -> list[str]:
     left = [task for task in study.tasks if task not in study.shared]
     uneven = [g for g in study.groups if len({len(study.of(g, t)) for t in study.shared}) > 1]
-    return [
+    return overall, [
         *(f"{task}: not in the figures over {ALL}: a group has no run of it" for task in left),
         *(f"{group}: tasks with more runs weigh more in the scores over {ALL}" for group in uneven),
     ]
 
 
 def _chosen(runs: Sequence[RunRecord], tags: Sequence[str]) -> list[RunRecord]:
-    if not tags:
-        return list(runs)
-    groups = list(dict.fromkeys(run.group for run in runs))
+    groups = dict(by(runs, lambda run: run.group))
     for tag in tags:
         if tag not in groups:
-            raise _no_group("--tag", tag, groups)
-    return [run for tag in dict.fromkeys(tags) for run in runs if run.group == tag]
+            raise _no_group("--tag", tag, list(groups))
+    return [run for tag in dict.fromkeys(tags) for run in groups[tag]] if tags else list(runs)
 
 
 def _baseline(groups: list[str], given: str | None) -> str:
     if given is not None and given not in groups:
         raise _no_group("--baseline", given, groups)
-    return groups[0] if given is None else given
+    if given is not None:
+        return given
+    return BASELINE if BASELINE in groups else groups[0]
 
 
 def _no_group(flag: str, given: str, groups: list[str]) -> ConfigError:
@@ -295,7 +286,7 @@ def _no_group(flag: str, given: str, groups: list[str]) -> ConfigError:
 
 
 def _thresholds(tasks: list[str], given: Mapping[str, float]) -> dict[str, float]:
-    """Resolves "" to the only task."""
+    """Returns thresholds by task; a threshold without a task is that of the only task."""
     for task in given:
         if task and task not in tasks:
             near = nearest(task, tasks) or tasks[0]
@@ -309,14 +300,3 @@ def _thresholds(tasks: list[str], given: Mapping[str, float]) -> dict[str, float
             f"write one for each: --threshold {tasks[0]}=SCORE"
         )
     return {task or tasks[0]: value for task, value in given.items()}
-
-
-def _refuse_nothing(
-    scored: Sequence[RunRecord], chosen: Sequence[RunRecord], metric: Metric
-) -> None:
-    if not scored:
-        other = next(name for name in Metric if name is not metric)
-        raise ConfigError(
-            f"none of {len(chosen)} runs has any {metric} yet; wait for the first, "
-            f"add runs, or try --metric {other}"
-        )

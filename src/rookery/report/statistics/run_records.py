@@ -1,4 +1,4 @@
-"""Runs to be compared, as their folders tell: who they are, and their scores over env steps.
+"""Reads run folders: settings, logged entries, and scores over env steps.
 
     runs, unread = load([Path("runs")], Metric.EVALUATION)
     runs[0].group, runs[0].task, runs[0].steps, runs[0].scores
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,13 +23,41 @@ from rookery.report.trackers import jsonl, whole_lines
 from rookery.types import Floats
 
 EXACT = 2**53  # env steps beyond are no number of ours
+Entry: TypeAlias = dict[str, Any]  # of metrics.jsonl
+R = TypeVar("R")  # what is read of a run
 
 
 class Metric(StrEnum):
-    """Which score is compared."""
+    """Metrics by which runs can be compared."""
 
     EVALUATION = "eval/mean_reward"
     ROLLOUT = "rollout/ep_rew_mean"
+
+
+class RunFolder(NamedTuple):
+    """A run folder, as far as it can be read; the run may still be going on."""
+
+    folder: Path
+    config: Config
+    entries: list[Entry]
+    damaged: int  # lines of metrics.jsonl that are no entries
+
+    @property
+    def name(self) -> str:
+        return str(self.folder) if self.folder.name else self.folder.resolve().name
+
+    @property
+    def last(self) -> Entry:
+        """The newest entry, or an empty one; it is no `stopped` if the run was resumed later."""
+        return self.entries[-1] if self.entries else {}
+
+    @property
+    def stopped(self) -> bool:
+        return self.last.get("event") == "stopped"
+
+    @property
+    def warnings(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.get("event") == "warned"]
 
 
 class RunRecord(NamedTuple):
@@ -60,31 +88,36 @@ class RunRecord(NamedTuple):
 
     @property
     def solved(self) -> bool:
-        """Stopped because it had reached its target: it would have gone on otherwise."""
+        """Whether the run stopped early because it had reached its target."""
         return self.reason == Reason.TARGET
 
 
-class Loaded(NamedTuple):
-    """What was found."""
+class Loaded(NamedTuple, Generic[R]):
+    """Runs that were read, and messages about those that could not be read."""
 
-    runs: list[RunRecord]
+    runs: list[R]
     unread: list[str]  # what could not be read, and why
 
 
-def load(given: Sequence[Path], metric: Metric) -> Loaded:
+def load(given: Sequence[Path], metric: Metric) -> Loaded[RunRecord]:
+    """Reads the scores of the runs in the given folders."""
+    return load_each(given, lambda folder: read(folder, metric))
+
+
+def load_each(given: Sequence[Path], read: Callable[[Path], R]) -> Loaded[R]:
     """Reads the runs in the given folders, each once, in the order given.
 
     A folder is that of a run, or has runs inside, one or two levels down. A run that was named and
     cannot be read is refused; one that was come across is left out.
     """
-    runs: dict[Path, RunRecord] = {}
+    runs: dict[Path, R] = {}
     unread: list[str] = []
     for path in given:
         for folder in find(path):
             if folder.resolve() in runs:
                 continue
             try:
-                runs[folder.resolve()] = read(folder, metric)
+                runs[folder.resolve()] = read(folder)
             except ConfigError as error:
                 if folder == path:
                     raise
@@ -93,7 +126,7 @@ def load(given: Sequence[Path], metric: Metric) -> Loaded:
 
 
 def find(path: Path) -> list[Path]:
-    """Returns the run folders that are meant by one."""
+    """Returns the folder if it is a run folder, otherwise those one or two levels below."""
     if not path.is_dir():
         raise ConfigError(
             f"there is no folder {str(path)!r}; give folders that `rookery train` named, "
@@ -111,99 +144,72 @@ def find(path: Path) -> list[Path]:
 
 
 def read(folder: Path, metric: Metric) -> RunRecord:
-    """Reads a run; one without a single score has empty `scores`."""
-    config = load_run(folder)
-    texts = _texts(folder)
-    entries = [entry for entry in map(jsonl.parse, texts) if entry is not None and _sound(entry)]
-    points, missing = _points(entries, metric)
-    steps = np.array(sorted(points), dtype=np.float64)
+    """Reads the scores of a run; one without a single score has empty `scores`."""
+    run = read_folder(folder)
+    config, env = run.config, run.config.env
+    points, missing = series(run.entries, metric)
+    reason = run.last.get("reason") if run.stopped else None
     return RunRecord(
         folder=folder,
         group=_printable(config.report.tag or config.name),
-        task=_printable(config.env.id),
+        task=_printable(env.id),
         seed=config.run.seed,
         target=config.eval.target,
         budget=config.run.env_steps,
-        period=PERIODS[metric](config),
-        env=_environment(config),
-        steps=steps,
-        scores=np.array([points[int(step)] for step in steps], dtype=np.float64),
-        last_step=max((entry["env_steps"] for entry in entries), default=0),
-        reason=_reason(entries),
-        damaged=len(texts) - len(entries),
+        period=config.eval.period if metric is Metric.EVALUATION else config.report.log_period,
+        env=repr((sorted(env.kwargs.items()), env.wrappers, env.max_episode_steps)),
+        steps=np.array(list(points), dtype=np.float64),
+        scores=np.array(list(points.values()), dtype=np.float64),
+        last_step=max((entry["env_steps"] for entry in run.entries), default=0),
+        reason=reason if isinstance(reason, str) else None,
+        damaged=run.damaged,
         missing=missing,
     )
 
 
-def _texts(folder: Path) -> list[str]:
+def read_folder(folder: Path) -> RunFolder:
+    """Reads settings and metrics.jsonl of a run, or raises `ConfigError`."""
+    config = load_run(folder)
     try:
-        return whole_lines.read(folder / jsonl.NAME)
+        texts = whole_lines.read(folder / jsonl.NAME)
     except OSError as error:
         raise ConfigError(
             f"{str(folder / jsonl.NAME)!r} cannot be read: {error.strerror}; "
             "make it readable, or leave that run out"
         ) from error
+    parsed = [entry for entry in map(jsonl.parse, texts) if entry is not None]
+    entries = [entry for entry in parsed if 0 <= entry["env_steps"] < EXACT]
+    return RunFolder(folder, config, entries, len(texts) - len(entries))
 
 
-def _sound(entry: dict[str, Any]) -> bool:
-    return 0 <= int(entry["env_steps"]) < EXACT
+def series(entries: Iterable[Entry], name: str) -> tuple[dict[int, float], int]:
+    """Returns a metric by env steps, in order, and how many of its values are no finite number.
 
-
-def _points(entries: Iterable[Any], metric: Metric) -> tuple[dict[int, float], int]:
-    """Returns env steps → score, and how many scores are no number. The later of two counts."""
+    Of two values at the same env steps the later counts.
+    """
     points: dict[int, float] = {}
     missing = 0
     for entry in entries:
-        for value in SCORES[metric](entry):
-            score = _finite(value)
-            if score is None:
-                missing += 1
-            else:
-                points[entry["env_steps"]] = score
-    return points, missing
+        values = entry.get("metrics")
+        if name == Metric.EVALUATION and entry.get("event") == "evaluated":
+            values = {name: entry.get("score")}
+        if not isinstance(values, dict) or name not in values:
+            continue
+        number = finite(values[name])
+        if number is None:
+            missing += 1
+        else:
+            points[entry["env_steps"]] = number
+    return dict(sorted(points.items())), missing
 
 
-def _finite(value: Any) -> float | None:
-    """NaN was written as null; a word or a number without end is not ours."""
+def finite(value: object) -> float | None:
+    """Returns a value of metrics.jsonl as a float, None unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e300 and not math.isnan(value) else None
 
 
-def _evaluation(entry: dict[str, Any]) -> list[Any]:
-    return [entry.get("score")] if entry.get("event") == "evaluated" else []
-
-
-def _rollout(entry: dict[str, Any]) -> list[Any]:
-    metrics = entry.get("metrics")
-    if not isinstance(metrics, dict) or Metric.ROLLOUT not in metrics:
-        return []
-    return [metrics[Metric.ROLLOUT]]
-
-
-SCORES: dict[Metric, Callable[[dict[str, Any]], list[Any]]] = {
-    Metric.EVALUATION: _evaluation,
-    Metric.ROLLOUT: _rollout,
-}  # entry → its score, none where it has none to give
-
-PERIODS: dict[Metric, Callable[[Config], int]] = {
-    Metric.EVALUATION: lambda config: config.eval.period,
-    Metric.ROLLOUT: lambda config: config.report.log_period,
-}
-
-
-def _reason(entries: Sequence[Any]) -> str | None:
-    """A run that was resumed has entries after its `stopped`."""
-    last = entries[-1] if entries else {}
-    reason = last.get("reason") if last.get("event") == "stopped" else None
-    return reason if isinstance(reason, str) else None
-
-
 def _printable(name: str) -> str:
-    """Folders may come from elsewhere: what steers a terminal is not let through."""
+    """Replaces control characters, which could steer a terminal: folders may be of others."""
     return "".join(sign if sign.isprintable() else "?" for sign in name)
-
-
-def _environment(config: Config) -> str:
-    env = config.env
-    return repr((sorted(env.kwargs.items()), env.wrappers, env.max_episode_steps))

@@ -1,3 +1,3 @@
 """Where events are written: `sinks` (all of them), `jsonl`, `csv`, `tensorboard`, `wandb`,
-`timeline_file`; `whole_lines`, `follow` and `rewind` (a resumed run cuts its files back).
+`timeline_file`; `whole_lines` and `rewind` (a resumed run cuts its files back).
 """

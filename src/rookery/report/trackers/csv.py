@@ -15,22 +15,22 @@ COUNTED = ("env_steps", "learner_steps", "episodes", "wall_s")
 
 
 class Csv:
-    """Writes the table. The newest evaluation is repeated in every row until the next."""
+    """Writes progress.csv; the newest evaluation is repeated in every row until the next."""
 
     def __init__(self, run_dir: Path):
         self._lines = whole_lines.Lines(run_dir / NAME)
         rows = [parse(line) for line in whole_lines.read(run_dir / NAME)]
         self._names = rows[0] if rows else [*COUNTED, *KNOWN]
-        self._judged: Mapping[str, float | str] = {}
+        self._evaluation: Mapping[str, float | str] = {}
         if not rows:
             self._lines.append(_line(self._names))
         elif len(rows) > 1:
             last = dict(zip(self._names, rows[-1], strict=False))
-            self._judged = {key: last[key] for key in last if key.startswith("eval/")}
+            self._evaluation = {key: last[key] for key in last if key.startswith("eval/")}
 
     def write(self, event: Event) -> None:
         if isinstance(event, Evaluated):
-            self._judged = evaluation(event)
+            self._evaluation = evaluation(event)
         elif isinstance(event, Logged):
             self._add({**asdict(event.counters), "wall_s": event.wall_s, **event.metrics})
 
@@ -39,7 +39,7 @@ class Csv:
 
     def _add(self, row: Mapping[str, float]) -> None:
         self._widen(sorted(row.keys() - set(self._names)))
-        whole: Mapping[str, float | str] = {**self._judged, **row}
+        whole: Mapping[str, float | str] = {**self._evaluation, **row}
         self._lines.append(_line([_cell(whole.get(name, "")) for name in self._names]))
 
     def _widen(self, fresh: list[str]) -> None:

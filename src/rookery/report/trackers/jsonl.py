@@ -1,10 +1,10 @@
-"""metrics.jsonl: one JSON object for each event worth keeping.
+"""metrics.jsonl: one JSON object for each logged event (`KEPT`).
 
     {"event": "logged", "env_steps": 1000, "learner_steps": 0, "episodes": 45, "wall_s": 0.4,
      "metrics": {"rollout/ep_rew_mean": 22.1, ...}}
 
-Lines are in the order of arrival: an evaluation is heard of after its mark, so env_steps may
-go back.
+Lines are in the order of arrival: an evaluation arrives after it was due, so env_steps may
+decrease.
 """
 
 import json
@@ -21,7 +21,7 @@ KEPT = (Logged, Evaluated, Saved, Warned, Stopped)
 
 
 class Jsonl:
-    """Writes a run's record."""
+    """Writes metrics.jsonl."""
 
     def __init__(self, run_dir: Path):
         self._lines = whole_lines.Lines(run_dir / NAME)
@@ -48,13 +48,13 @@ def record(event: Event) -> dict[str, Any]:
 
 
 def read(run_dir: Path) -> list[dict[str, Any]]:
-    """Returns a run's record so far; what cannot be read is left out."""
+    """Returns the entries of a run's metrics.jsonl; what cannot be read is left out."""
     found = [parse(text) for text in whole_lines.read(run_dir / NAME)]
     return [entry for entry in found if entry is not None]
 
 
 def parse(text: str) -> dict[str, Any] | None:
-    """Reads one line; none where it is no entry of ours."""
+    """Returns the entry of one line, or None if the line is not valid."""
     try:
         entry = json.loads(text)
     except ValueError:
@@ -63,8 +63,27 @@ def parse(text: str) -> dict[str, Any] | None:
     return entry if whole else None
 
 
+class Follower:
+    """Reads the new entries of a metrics.jsonl that is still being written."""
+
+    def __init__(self, run_dir: Path):
+        self._path, self._at = run_dir / NAME, 0
+
+    def fresh(self) -> list[dict[str, Any]]:
+        """Returns the entries since the last call; an unfinished line is left for the next call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._at += len(whole) + len(newline)
+        found = [parse(line) for line in whole.decode("utf-8", "replace").split("\n")]
+        return [entry for entry in found if entry is not None]
+
+
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
+    """Replaces NaN and infinity by None, since JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -73,5 +92,5 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Takes numpy scalars, which reach us from environments, apart from the rest."""
+    """Converts numpy scalars, which environments may return, and anything else to text."""
     return _finite(value.item()) if hasattr(value, "item") else str(value)

@@ -1,4 +1,4 @@
-"""Where events go: every sink, in one fan-out that no failure gets through.
+"""Sends events to every sink (log file, tracker, console); a sink that fails stops no run.
 
 check(config)                                          # before anything starts: ConfigError
 sinks = make_sinks(run_dir, config, resumed_at=None, stream=sys.stdout, terminal=True)
@@ -7,17 +7,15 @@ for event in events:
 sinks.close()
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from rookery.config import Config
-from rookery.config.schema import ReportConfig
 from rookery.event import Counters, Event, Warned
-from rookery.report import gif
-from rookery.report.console.open_console import open_console
+from rookery.report import video
+from rookery.report.console.plain_lines import open_console
 from rookery.report.trackers import jsonl, wandb
 from rookery.report.trackers.csv import Csv
 from rookery.report.trackers.jsonl import Jsonl
@@ -34,119 +32,66 @@ FATE = {
 
 
 class Sink(Protocol):
-    """Takes events until it is closed. May raise: `Sinks` catches."""
+    """Interface of a sink, such as a log file; `Sinks` catches what it raises."""
 
     def write(self, event: Event) -> None: ...
 
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class SinkSetup:
-    """What sinks are made from."""
-
-    run_dir: Path
-    config: Config
-    resumed_at: int | None  # env steps
-    stream: TextIO | None
-    terminal: bool
-    past: list[dict[str, Any]]  # metrics.jsonl of earlier sessions
-
-
-@dataclass
-class _Slot:
-    """A sink and its standing."""
-
-    sink: Sink
-    failures: int = 0  # in a row
-    reported: bool = False
-
-    @property
-    def on(self) -> bool:
-        return self.failures < PATIENCE
-
-
 class Sinks:
-    """Hands each event to every sink. A sink that fails is reported once, to all the others."""
+    """Sends each event to all sinks. A sink that fails is reported once, to the other sinks."""
 
     def __init__(self, sinks: Mapping[str, Sink], failed: Mapping[str, Exception] | None = None):
-        self._slots = {name: _Slot(sink) for name, sink in sinks.items()}
+        self._sinks = sinks
         self._failed = dict(failed or {})  # could not be opened; reported with the first event
+        self._failures = dict.fromkeys(sinks, 0)  # in a row
+        self._reported: set[str] = set()
         self._counters = Counters()
 
     def write(self, event: Event) -> list[Warned]:
-        """Returns what went wrong; the sinks that work have been told already."""
+        """Returns warnings about sinks that failed, which the other sinks have logged already."""
         self._counters = event.counters
         warned = [self._warning(name, "open", reason) for name, reason in self._failed.items()]
         self._failed.clear()
-        return warned + self._spread([event, *warned])
-
-    def close(self) -> list[Warned]:
-        """Closes every sink; of two that fail, the second is closed all the same."""
-        warned = []
-        for name, slot in self._slots.items():
-            try:
-                slot.sink.close()
-            except Exception as reason:  # a third party's code: see `_try`
-                warned.append(self._warning(name, "close", reason))
-        return warned
-
-    def _spread(self, events: list[Event]) -> list[Warned]:
-        warned: list[Warned] = []
-        waiting: deque[tuple[Event, str]] = deque((event, "") for event in events)
-        while waiting:  # ends: each sink adds one warning at most
-            event, author = waiting.popleft()
-            for name, slot in self._slots.items():
-                reason = self._try(slot, event) if slot.on and name != author else None
-                if reason is not None and not slot.reported:
-                    slot.reported = True
+        waiting: list[tuple[Event, str]] = [(each, "") for each in (event, *warned)]
+        for each, failing in waiting:  # grows by one warning of each sink at most
+            for name, sink in self._sinks.items():
+                if name == failing or self._failures[name] >= PATIENCE:
+                    continue
+                reason = _failure(sink.write, each)
+                self._failures[name] = self._failures[name] + 1 if reason else 0
+                if reason and name not in self._reported:
+                    self._reported.add(name)
                     warned.append(self._warning(name, "write", reason))
                     waiting.append((warned[-1], name))
         return warned
 
-    def _try(self, slot: _Slot, event: Event) -> Exception | None:
-        try:
-            slot.sink.write(event)
-        except Exception as reason:  # disks, terminals and trackers fail; a run must not
-            slot.failures += 1
-            return reason
-        slot.failures = 0
-        return None
+    def close(self) -> list[Warned]:
+        """Closes all sinks, even after one failed; returns warnings about those that failed."""
+        failed = {name: _failure(sink.close) for name, sink in self._sinks.items()}
+        return [self._warning(name, "close", reason) for name, reason in failed.items() if reason]
 
     def _warning(self, name: str, verb: str, reason: Exception) -> Warned:
         what = f"{name} failed to {verb}: {type(reason).__name__}: {reason}"
         return Warned(self._counters, "sink", f"{what}; {FATE[verb]}")
 
 
-def _tensorboard(setting: SinkSetup) -> Sink:
-    walls = [entry["wall_s"] for entry in setting.past if entry.get("wall_s") is not None]
-    return TensorBoard(
-        setting.run_dir, resumed_at=setting.resumed_at, resumed_s=max(walls, default=0.0)
-    )
-
-
-def _console(setting: SinkSetup) -> Sink:
-    assert setting.stream is not None, "chosen only where there is a stream"
-    scores = [entry["score"] for entry in setting.past if entry.get("score") is not None]
-    return open_console(setting.config, setting.stream, terminal=setting.terminal, scores=scores)
-
-
-SINKS: dict[str, Callable[[SinkSetup], Sink]] = {
-    "console": _console,  # first: the others take a second to open
-    "jsonl": lambda setting: Jsonl(setting.run_dir),
-    "csv": lambda setting: Csv(setting.run_dir),
-    "timeline": lambda setting: Timeline(setting.run_dir),
-    "tensorboard": _tensorboard,
-    "wandb": lambda setting: Wandb(setting.run_dir, setting.config),
-}
+def _failure(call: Callable[..., object], *arguments: Event) -> Exception | None:
+    """Returns the error of a call, or None: a failing disk or tracker must not stop a run."""
+    try:
+        call(*arguments)
+    except Exception as reason:
+        return reason
+    return None
 
 
 def check(config: Config) -> None:
-    """Refuses what cannot be reported here, before anything is started; imports nothing."""
+    """Raises `ConfigError` if a package for the configured sinks or recordings is missing."""
     if config.report.wandb:
         wandb.require()
     if config.eval.record:
-        gif.require()
+        video.require("gif")
 
 
 def make_sinks(
@@ -157,35 +102,41 @@ def make_sinks(
     stream: TextIO | None,
     terminal: bool,
 ) -> Sinks:
-    """Opens what the config asks for; the console where there is a stream.
+    """Opens the sinks that the settings ask for, and the console if there is a stream.
 
     `resumed_at` is the mark `cut` was called with; None for a new run, and None when only the
-    process of the sinks was started again: everything then goes on behind what is there.
+    process of the sinks was started again: everything is then appended to what is there.
     """
     check(config)
-    setting = SinkSetup(run_dir, config, resumed_at, stream, terminal, _past(run_dir))
+    scores, last_s = _past(run_dir)
+    tensorboard = partial(TensorBoard, run_dir, resumed_at=resumed_at, resumed_s=last_s)
+    console = partial(open_console, config, terminal=terminal, scores=scores)
+    wanted: dict[str, Callable[[], Sink] | None] = {
+        "console": partial(console, stream) if stream else None,  # first: it opens at once
+        "jsonl": partial(Jsonl, run_dir),
+        "csv": partial(Csv, run_dir),
+        "timeline": partial(Timeline, run_dir) if config.report.timeline else None,
+        "tensorboard": tensorboard if config.report.tensorboard else None,
+        "wandb": partial(Wandb, run_dir, config) if config.report.wandb else None,
+    }
     opened: dict[str, Sink] = {}
     failed: dict[str, Exception] = {}
-    for name in _wanted(config.report, stream):
+    for name, make in wanted.items():
         try:
-            opened[name] = SINKS[name](setting)
-        except Exception as reason:  # disks, terminals and trackers fail; a run must not
+            opened |= {name: make()} if make else {}
+        except Exception as reason:  # as in `_failure`
             failed[name] = reason
     return Sinks(opened, failed)
 
 
-def _past(run_dir: Path) -> list[dict[str, Any]]:
+def _past(run_dir: Path) -> tuple[list[float], float]:
+    """Returns the scores of earlier sessions, and the wall seconds at which the last one ended."""
     try:
-        return jsonl.read(run_dir)
+        entries = jsonl.read(run_dir)
     except OSError:  # the sink that cannot open the same file says so
-        return []
-
-
-def _wanted(config: ReportConfig, stream: TextIO | None) -> list[str]:
-    on = {
-        "console": stream is not None,
-        "timeline": config.timeline,
-        "tensorboard": config.tensorboard,
-        "wandb": config.wandb,
-    }
-    return [name for name in SINKS if on.get(name, True)]
+        entries = []
+    scores, walls = (
+        [entry[name] for entry in entries if isinstance(entry.get(name), int | float)]
+        for name in ("score", "wall_s")
+    )
+    return scores, max(walls, default=0.0)

@@ -14,7 +14,7 @@ every process, and marks in between are added up into one. Totals and amounts st
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
@@ -27,7 +27,6 @@ from rookery.report.trackers.whole_lines import Lines
 NAME = "timeline.jsonl"
 LIMIT = 10_000_000  # bytes
 WINDOW_S = 4.0
-ACTIVITIES = {str(activity): activity for activity in Activity}
 MOST = 1 << 20  # windows; six weeks
 
 
@@ -61,7 +60,7 @@ class Timeline:
             self._thin(self._lines)
 
     def _thin(self, lines: Lines) -> None:
-        """One mark at a time: a long run's history need not fit into memory."""
+        """Rewrites the file with fewer spans, mark by mark: it need not fit into memory."""
         while lines.size > self._limit // 2 and self._stride < MOST:
             self._stride *= 2
             lines.replace(map(line, thin(read(self._path), self._stride)))
@@ -76,26 +75,16 @@ def line(event: Started | Traced) -> str:
 
 def _traced(event: Traced) -> dict[str, Any]:
     began = round(event.began, 6)
-    return {
-        "process": event.process,
-        "began": began,
-        "ended": round(event.ended, 6),
-        "spans": [
-            [span.activity, round((span.began - began) * 1e6), _micros(span)]
-            for span in event.spans
-        ],
-        "totals": event.totals,
-        "amounts": event.amounts,
-        "dropped": event.dropped,
-    }
-
-
-def _micros(span: Span) -> int:
-    return round((span.ended - span.began) * 1e6)
+    spans = [
+        [activity, round((start - began) * 1e6), round((end - start) * 1e6)]
+        for activity, start, end in event.spans
+    ]
+    fields = {name: value for name, value in vars(event).items() if name != "counters"}
+    return fields | {"began": began, "ended": round(event.ended, 6), "spans": spans}
 
 
 def read(path: Path) -> Iterator[Started | Traced]:
-    """Yields what is in the file, nothing where there is none; what cannot be read is left out."""
+    """Yields the events of the file, none if it is missing; unreadable lines are left out."""
     if not path.exists():
         return
     latest: dict[str, float] = {}  # process → end of its newest mark
@@ -110,19 +99,15 @@ def read(path: Path) -> Iterator[Started | Traced]:
 
 
 def parse(text: str) -> Started | Traced | None:
-    """Reads one line; none where it is no entry of ours."""
-    entry = jsonl.parse(text)
-    if entry is None or entry.get("event") not in READERS:
-        return None
+    """Returns the event of one line, or None if the line is not valid."""
+    entry = jsonl.parse(text) or {}
     try:
         counters = Counters(*(int(entry[name]) for name in asdict(Counters())))
-        return READERS[entry["event"]](entry, counters)
+        if entry["event"] == "started":
+            return Started("", counters, bool(entry["resumed"]), {})
+        return _parse_traced(entry, counters) if entry["event"] == "traced" else None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
-
-
-def _parse_started(entry: dict[str, Any], counters: Counters) -> Started:
-    return Started("", counters, bool(entry["resumed"]), {})
 
 
 def _parse_traced(entry: dict[str, Any], counters: Counters) -> Traced:
@@ -133,19 +118,13 @@ def _parse_traced(entry: dict[str, Any], counters: Counters) -> Traced:
         began=began,
         ended=_finite(entry["ended"]),
         spans=tuple(
-            Span(ACTIVITIES[name], began + int(at) * 1e-6, began + (int(at) + int(took)) * 1e-6)
+            Span(Activity(name), began + int(at) * 1e-6, began + (int(at) + int(took)) * 1e-6)
             for name, at, took in entry["spans"]
         ),
         totals={str(name): _finite(value) for name, value in entry["totals"].items()},
         amounts={str(name): _finite(value) for name, value in entry["amounts"].items()},
         dropped=int(entry["dropped"]),
     )
-
-
-READERS: dict[str, Callable[[dict[str, Any], Counters], Started | Traced]] = {
-    "started": _parse_started,
-    "traced": _parse_traced,
-}
 
 
 def _finite(value: Any) -> float:
@@ -155,7 +134,7 @@ def _finite(value: Any) -> float:
 
 
 def thin(events: Iterable[Started | Traced], stride: int) -> Iterator[Started | Traced]:
-    """Leaves spans in every `stride`-th window, and one mark of a process for `stride` windows."""
+    """Keeps the spans of every `stride`-th window, and joins the marks of `stride` windows."""
     growing: dict[str, Traced] = {}
     for event in events:
         if isinstance(event, Started):
@@ -164,10 +143,11 @@ def thin(events: Iterable[Started | Traced], stride: int) -> Iterator[Started | 
             yield event
             continue
         before, fresh = growing.get(event.process), thinned(event, stride)
-        joins = before is not None and _block(before, stride) == _block(fresh, stride)
-        if before is not None and not joins:
+        if before is not None and _block(before, stride) == _block(fresh, stride):
+            fresh = joined(before, fresh)
+        elif before is not None:
             yield before
-        growing[event.process] = joined(before, fresh) if before is not None and joins else fresh
+        growing[event.process] = fresh
     yield from growing.values()
 
 
@@ -177,8 +157,6 @@ def _block(event: Traced, stride: int) -> int:
 
 def thinned(event: Traced, stride: int) -> Traced:
     """Drops the spans that touch no window whose number is a multiple of `stride`."""
-    if stride == 1:
-        return event
     kept = tuple(span for span in event.spans if _touches(span, stride))
     return replace(event, spans=kept, dropped=event.dropped + len(event.spans) - len(kept))
 
@@ -189,7 +167,7 @@ def _touches(span: Span, stride: int) -> bool:
 
 
 def joined(one: Traced, two: Traced) -> Traced:
-    """Adds two marks of a process up, one after the other."""
+    """Returns one mark for two consecutive marks of a process."""
     return replace(
         two,
         began=one.began,

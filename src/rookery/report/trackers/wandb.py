@@ -18,7 +18,7 @@ BACKLOG = 10_000  # rows waiting for a slow tracker before it counts as failed
 
 
 def require() -> None:
-    """Refuses a run that wants a tracker which is not installed."""
+    """Raises `ConfigError` if wandb is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise ConfigError(
             "report.wandb is on but wandb is not installed; "
@@ -27,7 +27,7 @@ def require() -> None:
 
 
 class Wandb:
-    """Logs from a thread of its own: opening a run may take half a minute when it is online."""
+    """Logs events to W&B from its own thread, since opening a run online may take 30 seconds."""
 
     def __init__(self, run_dir: Path, config: Config):
         require()
@@ -100,6 +100,6 @@ def _row(event: Event) -> dict[str, float]:
 
 
 def _identity(run_dir: Path) -> str:
-    """The same for each session of a run folder, so that a resumed run goes on in one place."""
+    """Returns an id of the run folder, so that a resumed run continues the same W&B run."""
     place = str(run_dir.resolve())
     return "rookery-" + hashlib.sha256(place.encode()).hexdigest()[:16]

@@ -1,12 +1,14 @@
-"""A file of whole lines, whatever happens to its writer."""
+"""Text files without incomplete lines, even after a crash or on a full disk."""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from rookery.files import replacing
+
 
 class Lines:
-    """Appends lines; half a line never stays in front of the next one.
+    """Appends lines; an incomplete line is removed before the next one is written.
 
     Opening drops what a killed writer left unfinished; an append the disk had no room for is
     taken back and raises.
@@ -34,11 +36,11 @@ class Lines:
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
         return self._end
 
     def replace(self, lines: Iterable[str]) -> None:
-        """Puts these lines in place of all there are."""
+        """Replaces all lines of the file by these."""
         replace(self.path, lines)
         self._file.close()
         self._open()
@@ -56,12 +58,7 @@ def read(path: Path) -> list[str]:
 
 def replace(path: Path, lines: Iterable[str]) -> None:
     """Writes a file in one step: a reader, or a crash, sees the old one or the new one."""
-    fresh = path.with_name(f"{path.name}.tmp-{os.getpid()}")  # `rookery clean` knows the name
-    try:
-        with fresh.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)  # still there only where the disk was full
+    with replacing(path) as scratch, scratch.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,19 +1,18 @@
-"""The gate: who may speak, and how often.
+"""The gate: which requests are let in, by their heads alone.
 
-Every check needs the head of a request only. In this order:
+In this order:
 
     size        the declared length, against the limit (`message_handler.py`)
     auth        the key of the client that the request names, its certificate, or both
     rate        a token bucket for each client
 
-Nothing is remembered of a client before it has proved who it is, so strangers cannot fill the
+The server remembers nothing of a client that has not proved its name, so strangers cannot fill the
 memory. A gate belongs to one thread.
 """
 
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rookery.errors import RefusedError
@@ -34,30 +33,23 @@ class Head(NamedTuple):
     certified: str = ""  # the common name of the client's certificate; "": it has shown none
 
 
-class Bucket:
-    """Tokens that come back at a steady rate, up to as many as the bucket holds."""
+class ClientRecord:
+    """A client's messages, and its token bucket, which refills at a steady rate."""
 
-    def __init__(self, rate: float, burst: int, clock: Clock = time.monotonic):
-        self._rate, self._burst, self._clock = rate, burst, clock
-        self._tokens, self._seen = float(burst), clock()
+    def __init__(self, limits: Limits, clock: Clock):
+        self.messages = 0
+        self._limits, self._clock = limits, clock
+        self._tokens, self._seen = float(limits.burst), clock()
 
     def take(self) -> bool:
-        """Takes a token, if there is one."""
+        """Takes a token and returns True, if there is one."""
         now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
-        self._seen = now
+        refilled = self._tokens + (now - self._seen) * self._limits.rate
+        self._tokens, self._seen = min(self._limits.burst, refilled), now
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
-
-
-@dataclass
-class ClientStanding:
-    """What is remembered of a client."""
-
-    bucket: Bucket
-    messages: int = 0
 
 
 class Gate:
@@ -65,7 +57,7 @@ class Gate:
 
     def __init__(
         self,
-        keys: Keys | None,
+        keys: Keys | Mapping[str, str] | None,
         limits: Limits,
         clock: Clock = time.monotonic,
         *,
@@ -76,13 +68,13 @@ class Gate:
         With `keys` None there must be `certificates`.
         """
         self.keys, self.limits, self._certificates = keys, limits, certificates
-        self.standings: dict[str, ClientStanding] = {}
-        self._clock, self._nobody = clock, secrets.token_urlsafe(32)
+        self.clients: dict[str, ClientRecord] = {}
+        self._clock, self._unknown = clock, secrets.token_urlsafe(32)
 
     def authenticate(self, head: Head) -> Request:
-        """Returns what a client says, once it has proved who it is.
+        """Returns what a client says, once it has proved its name.
 
-        A stranger costs what a wrong key costs, and hears the same.
+        Refusing a stranger takes as long as refusing a wrong key, with the same answer.
         """
         if not self._proved(head):
             raise RefusedError(
@@ -90,38 +82,30 @@ class Gate:
                 "key or certificate",
                 code="auth",
             )
-        said = wire_format.request(head.token, head.client)
-        if not wire_format.belongs(said.worker or said.client, said.client):
+        request = wire_format.read_request(head.token, head.client)
+        if not wire_format.belongs(request.worker or request.client, request.client):
             raise RefusedError(
-                f"{said.client} speaks for {said.worker!r:.120}; a client speaks for itself and "
-                'for its parts, as in "client/part"',
+                f"{request.client} speaks for {request.worker!r:.120}; a client speaks for itself "
+                'and for its parts, as in "client/part"',
                 code="auth",
             )
-        return said
+        return request
 
     def _proved(self, head: Head) -> bool:
         if self._certificates and head.certified != head.client:
             return False
         if self.keys is None:
             return self._certificates
-        key = self.keys.get(head.client)
-        wanted = wire_format.BEARER + (self._nobody if key is None else key)
+        wanted = wire_format.BEARER + (self.keys.get(head.client) or self._unknown)
         return wire_format.equal(head.authorization, wanted)
 
-    def admit(self, said: Request) -> ClientStanding:
-        """Counts a request of a known client; refuses it where there have been too many."""
-        standing = self.standing(said.client)
-        if not standing.bucket.take():
+    def admit(self, request: Request) -> ClientRecord:
+        """Counts a request of a known client; refuses it if there have been too many."""
+        record = self.clients.setdefault(request.client, ClientRecord(self.limits, self._clock))
+        if not record.take():
             raise RefusedError(
-                f"{said.client} sends more than {self.limits.rate:g} messages/s; wait",
+                f"{request.client} sends more than {self.limits.rate:g} messages/s; wait",
                 code="rate",
             )
-        standing.messages += 1
-        return standing
-
-    def standing(self, client: str) -> ClientStanding:
-        """Returns what is known of a client that has proved who it is."""
-        if client not in self.standings:
-            bucket = Bucket(self.limits.rate, self.limits.burst, self._clock)
-            self.standings[client] = ClientStanding(bucket)
-        return self.standings[client]
+        record.messages += 1
+        return record

@@ -71,8 +71,6 @@ class Residual:
 
     def encode(self, arrays: Mapping[str, Array], codec: Codec, keep: float) -> Encoded:
         """Encodes an update and what is left of those before it; remembers nothing yet."""
-        if codec is Codec.NONE:
-            return Encoded(encode(arrays, codec, keep), {})
         full = {name: array + self._left.get(name, 0.0) for name, array in arrays.items()}
         wire = encode(full, codec, keep)
         sent = decode(wire, codec, {name: array.shape for name, array in full.items()})
@@ -138,8 +136,8 @@ def _scatter(wire: Mapping[str, Array], shapes: Shapes) -> Arrays:
 def _dense(name: str, places: Array, values: Array, shape: tuple[int, ...]) -> Array:
     size = prod(shape)
     flat = np.zeros(size, np.float32)
-    rising = places.ndim == 1 and bool((np.diff(places) > 0).all())
-    if not rising or places.shape != values.shape or (len(places) and not _within(places, size)):
+    rising = places.ndim == 1 and bool((np.diff(places, prepend=-1, append=size) > 0).all())
+    if not rising or places.shape != values.shape:
         raise RefusedError(
             f"{name} has places that do not rise within its {size} entries, or other than one "
             "value for each; send each place once, in order",
@@ -147,10 +145,6 @@ def _dense(name: str, places: Array, values: Array, shape: tuple[int, ...]) -> A
         )
     flat[places] = values
     return flat.reshape(shape)
-
-
-def _within(rising: Array, size: int) -> bool:
-    return bool(rising[0] >= 0 and rising[-1] < size)
 
 
 def _expect(wire: Mapping[str, Array], dtypes: Mapping[str, type]) -> None:

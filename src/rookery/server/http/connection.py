@@ -2,28 +2,24 @@
 
 uvicorn closes a connection that rests between two requests, and that is all: one that never sends
 a request, sends its head byte by byte, sends a head without end, or does not read its answer is
-kept for ever, and so is any number of them. A body that does not arrive is the application's part
+kept for ever, and so is any number of them. The application cuts off a body that does not arrive
 (`request_body.py`).
 """
 
 import asyncio
 import resource
 import ssl
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
-from rookery.errors import RefusedError
-from rookery.server.http.extra import missing
-from rookery.server.http.limits import Limits
+import httptools  # noqa: F401 - uvicorn's protocol fails later without it
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-try:
-    import httptools  # noqa: F401 - uvicorn's protocol fails later without it
-    import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    from uvicorn.server import ServerState
-except ImportError as error:
-    raise missing(error) from error
+from rookery.errors import RefusedError
+from rookery.server.http.limits import Limits
 
 BACKLOG = 2048
 GRACE_S = 5  # for messages that are being answered when a server ends
@@ -40,25 +36,25 @@ class Connection(HttpToolsProtocol):
         self,
         config: uvicorn.Config,
         state: ServerState,
-        crowd: "Crowd",
+        connections: "Connections",
         loop: asyncio.AbstractEventLoop,
     ):
         super().__init__(config, state, {"connection": self}, loop)
         self.owner, self.certified = "", ""
-        self._crowd, self._limits = crowd, crowd.limits
+        self._all, self._limits = connections, connections.limits
         self._in_head, self._head_bytes = True, 0
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
     def resting(self) -> bool:
-        """Is no request being answered?"""
+        """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
-    def greet(self, client: str) -> None:
-        """Hears whose connection this is; refuses it where the client has too many."""
+    def identify(self, client: str) -> None:
+        """Takes note of the client behind it; refuses one that has too many connections."""
         if not self.owner:
-            self._crowd.greet(self, client)
+            self._all.admit(client)
+            self.owner = client
 
     def drop(self) -> None:
         """Ends the connection without waiting for the other side."""
@@ -67,27 +63,27 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.certified = _common_name(transport)
-        self._expect_head()
-        self._crowd.enter(self)
+        self._start("head", self._limits.header_s)
+        self._all.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._crowd.leave(self)
-        self._cancel_head_timer()
-        self._cancel_write_timer()
+        self._all.leave(self)
+        for name in tuple(self._timers):
+            self._stop(name)
         self.app_state = {}  # it holds this connection
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
-            self._expect_head()
+            self._start("head", self._limits.header_s)
         super().data_received(data)
         if self._in_head and self._head_bytes > self._limits.header_bytes:
             self.send_400_response("The request's head is too long.")
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
-        self._cancel_head_timer()
+        self._stop("head")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -96,39 +92,33 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._in_head:  # answered before its body was there: nobody waits for the rest
+        if not self._in_head:  # answered before its body was there, which is not waited for
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._crowd.on_garbage()
+        self._all.on_garbage()
         if not self.transport.is_closing():
             super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self._limits.stall_s, self.drop)
+        self._start("write", self._limits.stall_s)
 
     def resume_writing(self) -> None:
-        self._cancel_write_timer()
+        self._stop("write")
         super().resume_writing()
 
-    def _expect_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._limits.header_s, self.drop)
+    def _start(self, timer: str, seconds: float) -> None:
+        """Drops the connection after so long, unless the timer is stopped or runs already."""
+        if timer not in self._timers:
+            self._timers[timer] = self.loop.call_later(seconds, self.drop)
 
-    def _cancel_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-        self._head_timer = None
-
-    def _cancel_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-        self._write_timer = None
+    def _stop(self, timer: str) -> None:
+        if timer in self._timers:
+            self._timers.pop(timer).cancel()
 
 
-class Crowd:
+class Connections:
     """All connections, the oldest first. When there are too many, one that rests has to go.
 
     Strangers make room for clients, and each client for itself.
@@ -139,7 +129,6 @@ class Crowd:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.capacity = min(limits.connections, max(1, files - RESERVE))
         self._members: dict[Connection, None] = {}
-        self._clients: Counter[str] = Counter()  # their connections
 
     def __len__(self) -> int:
         return len(self._members)
@@ -147,73 +136,59 @@ class Crowd:
     def enter(self, newcomer: Connection) -> None:
         self._members[newcomer] = None
         if len(self._members) > self.capacity:
-            self._choose(newcomer).drop()
+            strangers = (each for each in self._open("") if each.resting)
+            next(strangers, newcomer).drop()
 
-    def greet(self, member: Connection, client: str) -> None:
-        if self._clients[client] >= self.limits.client_connections:
-            oldest = self._resting(client)
-            if oldest is None:
-                raise RefusedError(
-                    f"{client} has {self._clients[client]} connections, and all are at work; use "
-                    "fewer at once",
-                    code="busy",
-                )
-            self._forget(oldest)
-            oldest.drop()
-        member.owner = client
-        self._clients[client] += 1
+    def admit(self, client: str) -> None:
+        """Makes room for another connection of a client, or refuses it."""
+        own = list(self._open(client))
+        if len(own) < self.limits.client_connections:
+            return
+        oldest = next((each for each in own if each.resting), None)
+        if oldest is None:
+            raise RefusedError(
+                f"{client} has {len(own)} connections, and all are at work; use fewer at once",
+                code="busy",
+            )
+        oldest.drop()
 
     def leave(self, member: Connection) -> None:
         self._members.pop(member, None)
-        self._forget(member)
 
-    def _forget(self, member: Connection) -> None:
-        """A connection that is being dropped counts no longer."""
-        if member.owner:
-            self._clients[member.owner] -= 1
-            self._clients += Counter()  # drops those who have none left
-            member.owner = ""
-
-    def _choose(self, newcomer: Connection) -> Connection:
-        """Returns the oldest stranger that rests, else the newcomer."""
-        return self._resting("") or newcomer
-
-    def _resting(self, client: str) -> Connection | None:
-        own = (who for who in self._members if who.owner == client and who.resting)
-        return next((who for who in own if not who.transport.is_closing()), None)
+    def _open(self, client: str) -> Iterator[Connection]:
+        """Yields the connections of a client, or of strangers (""), without those being closed."""
+        own = (each for each in self._members if each.owner == client)
+        return (each for each in own if not each.transport.is_closing())
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, whose connections are ours."""
+    """uvicorn's server, whose connections are ours; `ready` is done once it listens."""
 
-    def __init__(self, app: Any, crowd: Crowd, context: ssl.SSLContext | None):
-        super().__init__(_settings(app, crowd.limits))
-        self._crowd, self._context = crowd, context
+    def __init__(self, app: Any, connections: Connections, context: ssl.SSLContext | None):
+        super().__init__(_settings(app, connections.limits))
+        self._connections, self._context = connections, context
+        self.ready: Future[None] = Future()
 
     async def startup(self, sockets: Any = None) -> None:
         loop, context = asyncio.get_running_loop(), self._context
-        patience_s = self._crowd.limits.header_s if context else None
         self.servers = [
             await loop.create_server(
-                lambda: Connection(self.config, self.server_state, self._crowd, loop),
+                lambda: Connection(self.config, self.server_state, self._connections, loop),
                 sock=sock,
                 ssl=context,
                 backlog=BACKLOG,
-                ssl_handshake_timeout=patience_s,
+                ssl_handshake_timeout=self._connections.limits.header_s if context else None,
             )
             for sock in sockets
         ]
         self.started = True
+        self.ready.set_result(None)
 
 
 def _common_name(transport: asyncio.Transport) -> str:
-    """Returns the only common name of the other side's certificate, which TLS has verified."""
-    names = [
-        str(value)
-        for part in (transport.get_extra_info("peercert") or {}).get("subject", ())
-        for key, value in part
-        if key == "commonName"
-    ]
+    """Returns the only common name in the client's certificate, which TLS has verified."""
+    subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+    names = [str(value) for part in subject for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""
 
 
@@ -228,7 +203,7 @@ def _settings(app: Any, limits: Limits) -> uvicorn.Config:
         log_config=None,
         log_level="error",  # each stranger's garbage would be a warning
         access_log=False,
-        proxy_headers=False,  # they could say that anybody is on this host
+        proxy_headers=False,  # a header could claim that a stranger is on this host
         server_header=False,
         timeout_keep_alive=limits.idle_s,  # type: ignore[arg-type]  # any number of seconds
         timeout_graceful_shutdown=GRACE_S,

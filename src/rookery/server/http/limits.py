@@ -1,6 +1,6 @@
 """What a service allows, in one place."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from rookery.errors import ConfigError
 
@@ -19,7 +19,7 @@ class Limits:
     body_rate: float = 1e6  # bytes/s that a client must reach over a whole body
     idle_s: float = 75.0  # a connection may rest so long between two requests
     stall_s: float = 20.0  # a client may not read what it asked for so long
-    wait_s: float = 20.0  # a pull may wait so long for a newer version
+    wait_s: float = 50.0  # a pull may wait so long for a newer version
     linger_s: float = 1.0  # a refused body is read and thrown away so long
     rate: float = 500.0  # messages/s of one client
     burst: int = 1000  # messages of one client at once
@@ -27,16 +27,14 @@ class Limits:
 
     def __post_init__(self) -> None:
         wrong = [
-            f"{field.name}={getattr(self, field.name)}"
-            for field in fields(self)
-            if not getattr(self, field.name) > 0 and field.name != "body_bytes"
+            f"{name}={value}"
+            for name, value in vars(self).items()
+            if not value > 0 and (name, value) != ("body_bytes", 0)
         ]
-        if self.body_bytes < 0:
-            wrong.append(f"body_bytes={self.body_bytes}")
         if wrong:
             raise ConfigError(
-                f"a service's limits are positive numbers, got {', '.join(wrong)}; leave out what "
-                "you do not want to change"
+                f"a service's limits are positive numbers, got {', '.join(wrong)}; leave out those "
+                "that are to stay as they are (--limit)"
             )
 
     def patience_s(self, size: int) -> float:

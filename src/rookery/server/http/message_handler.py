@@ -1,35 +1,47 @@
 """Messages answered: from the head of a request to the last byte of its answer.
 
-Everything here runs on one event loop, but for what takes long or may wait for a lock: hashing
-and unpacking an update, and every call of the parameter server, which threads do.
+Everything here runs on one event loop, except for what takes long or may wait for a lock: threads
+hash and unpack updates, and call the parameter server.
 """
 
 import asyncio
+import contextlib
 import json
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from rookery.errors import RefusedError
-from rookery.server.http import compression, refusals, tensor_bytes, wire_format
+from rookery.errors import RefusedError, RookeryError
+from rookery.server.http import compression, tensor_bytes, wire_format
 from rookery.server.http.access import Gate, Head
 from rookery.server.http.compression import Codec
-from rookery.server.http.parameter_cache import ParameterSource, Parcels
-from rookery.server.http.prometheus import Metrics, plain
-from rookery.server.http.refusals import Refusals
-from rookery.server.http.request_body import Body
-from rookery.server.http.version_watch import VersionWatch
-from rookery.server.http.wire_format import Answer, Bytes, Kind, Request
-from rookery.types import Array
+from rookery.server.http.prometheus import Metrics, Refusals, plain
+from rookery.server.http.wire_format import Answer, FreeText, Kind, Reply, Request
+from rookery.server.parameter_server import ParameterServer
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
+    from rookery.server.http.connection import Connection
+
+LOOK_S = 0.05  # between two looks at the version
 CHUNK = 1 << 20  # bytes handed to a connection at once: one that is not read holds no more
 SLACK = 64 << 10  # bytes by which an update may be larger than the parameters
 MESSAGE_LIMIT = 1000  # characters of a refusal
+STATUS = {
+    "auth": 401,
+    "quarantined": 403,
+    "late": 408,
+    "length": 411,
+    "size": 413,
+    "rate": 429,
+    "busy": 503,
+    "malformed": 400,
+    "digest": 400,
+}  # of a refusal's code
+OTHER = 422  # what the parameter server itself refuses
 FAULTS = {
     "finite": "the update has NaN or infinity; mend the client: several in a row end in quarantine",
     "overflow": "the update would make parameters or optimizer infinite; mend the client: several "
@@ -37,79 +49,139 @@ FAULTS = {
     "norm": "the update has a larger L2 norm than is allowed; lower the client's learning rate or "
     "raise --max-norm",
 }  # codes of updates that show a fault of their client
-T = TypeVar("T")
 
 
-class UpdateReceipt(Protocol):
-    """What became of an update."""
+class Call:
+    """One request: its head, its body, which may or may not arrive, and the way back.
 
-    @property
-    def accepted(self) -> bool: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def version(self) -> int: ...
+    Nothing is allocated for a body before its sender is known.
+    """
 
-
-class Answering(ParameterSource, Protocol):
-    """A parameter server, as the network sees it."""
-
-    @property
-    def one_voice(self) -> bool: ...
-    @property
-    def pending_bytes(self) -> int: ...
-    @property
-    def round_bytes(self) -> int: ...
-    def register_worker(self, worker: str) -> int: ...
-    def unregister_worker(self, worker: str) -> None: ...
-    def push_gradients(
-        self,
-        worker: str,
-        grads: dict[str, Any],
-        weight: float = 1.0,
-        *,
-        version: int | None = None,
-        push_id: str | None = None,
-    ) -> UpdateReceipt: ...
-    def get_server_stats(self) -> dict[str, Any]: ...
-    def get_client_stats(self) -> dict[str, Any]: ...
-
-
-class ServiceAnswer(NamedTuple):
-    """What there is to answer."""
-
-    version: int = -1
-    accepted: bool = True
-    code: str = ""
-    message: str = ""
-    body: Bytes = b""
-    sha256: str = wire_format.EMPTY
-    codec: Codec = Codec.NONE
-
-
-class Connected(Protocol):
-    """The connection that a request came by."""
+    def __init__(self, scope: "Scope", receive: "Receive", send: "Send"):
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.connection: Connection = scope["state"]["connection"]
+        peer = scope.get("client")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "an unknown address"
+        self.size = 0  # of the body, as declared
+        self.complete = False  # has the last byte of the body been taken?
+        self._receive, self._send = receive, send
 
     @property
-    def certified(self) -> str:
-        """The common name of the client's certificate; "": it has shown none."""
+    def head(self) -> Head:
+        """What the request says before its body, and what its connection proves."""
+        return Head(
+            self.headers.get(wire_format.CLIENT.encode(), b"").decode("latin-1"),
+            self.headers.get(wire_format.MESSAGE.encode(), b""),
+            self.headers.get(wire_format.AUTHORIZATION.encode(), b"").decode("latin-1"),
+            self.connection.certified,
+        )
 
-    def greet(self, client: str) -> None:
-        """Hears whose it is."""
+    async def read(self, patience_s: float) -> bytes:
+        """Returns the body; refuses one that is late, or cut short."""
+        chunks, arrived = list[bytes](), 0
+        try:
+            async with asyncio.timeout(patience_s):
+                while not self.complete:
+                    chunks.append(await self._next())
+                    arrived += len(chunks[-1])
+        except TimeoutError:
+            raise RefusedError(
+                f"{arrived} of {self.size} bytes arrived within the {patience_s:.1f} s allowed; "
+                "use a faster line, or smaller updates",
+                code="late",
+            ) from None
+        if arrived != self.size:
+            raise RefusedError(
+                f"{arrived} of {self.size} bytes arrived; send all of them", code="malformed"
+            )
+        return b"".join(chunks)
 
-    def drop(self) -> None:
-        """Ends it."""
+    async def drain(self, patience_s: float) -> None:
+        """Throws a refused body away: a client that is still sending would not see the answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while not self.complete:
+                    await self._next()
+
+    async def _next(self) -> bytes:
+        event: Message = await self._receive()
+        self.complete = not event.get("more_body", False)  # also if the client has gone
+        chunk: bytes = event.get("body", b"")
+        return chunk
+
+    async def respond(self, status: int, headers: Mapping[str, str], body: memoryview) -> None:
+        """Sends an answer; a large one in pieces, each when the one before it is nearly gone."""
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+        for at in range(0, max(1, len(body)), CHUNK):
+            chunk, more = body[at : at + CHUNK], at + CHUNK < len(body)
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """A request whose sender is known, and the way back."""
+class ParameterCache:
+    """The newest version in each codec that was asked for. Any thread may ask.
 
-    said: Request
-    body: Body
-    send: "Send"
-    peer: str
-    connection: Connected
+    Each is packed and hashed once, for all clients."""
+
+    def __init__(self, server: ParameterServer):
+        self._server, self._lock = server, threading.Lock()
+        self._newest: dict[Codec, Reply] = {}
+        arrays = server.newest.arrays
+        self.shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+        self.size = len(tensor_bytes.pack(arrays))  # bytes of a version
+
+    def get(self, codec: Codec, newer_than: int = -1) -> Reply | None:
+        """Returns the newest version; None if the client has it."""
+        if self._server.version <= newer_than:
+            return None
+        with self._lock:  # the second thread waits for the packing of the first
+            reply = self._newest.get(codec)
+            if reply is None or reply.answer.version < self._server.version:
+                version, arrays = self._server.newest
+                body = tensor_bytes.pack(compression.encode(arrays, codec))
+                reply = self._newest[codec] = wire_format.reply(version, body, codec)
+        return reply if reply.answer.version > newer_than else None
+
+
+class VersionWatch:
+    """Lets requests wait without a thread each. Everything here runs on one event loop.
+
+    Asking a parameter server for its version also closes a round whose deadline has passed, so a
+    round ends although all its clients only wait.
+    """
+
+    def __init__(self, version: Callable[[], int], threads: Executor):
+        """`version` may wait for a lock or the disk, so a thread asks."""
+        self._version, self._threads = version, threads
+        self._waiting: dict[asyncio.Future[None], int] = {}  # to the version that a client has
+        self._task: asyncio.Task[None] | None = None
+        self.ended = False  # set by any thread: no request waits any more
+
+    async def newer_than(self, version: int, wait_s: float) -> None:
+        """Returns once there may be a newer version, at the latest after `wait_s`."""
+        if wait_s <= 0 or self.ended:
+            return
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        self._waiting[woken] = version
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._look())
+        try:
+            await asyncio.wait([woken], timeout=wait_s)
+        finally:
+            del self._waiting[woken]
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            try:
+                newest: float = await loop.run_in_executor(self._threads, self._version)
+            except RookeryError:  # each request asks once more itself, and answers with the error
+                newest = float("inf")
+            for woken, version in self._waiting.items():
+                if (newest > version or self.ended) and not woken.done():
+                    woken.set_result(None)
+            await asyncio.sleep(LOOK_S)
 
 
 class Messages:
@@ -117,20 +189,21 @@ class Messages:
 
     def __init__(
         self,
-        server: Answering,
+        server: ParameterServer,
+        announced: Callable[[], dict[str, Any]],
         gate: Gate,
-        *,
-        metrics: Metrics,
-        refused: Refusals,
         threads: Executor,
     ):
-        self._server, self._gate, self._limits = server, gate, gate.limits
-        self._metrics, self._refused, self._threads = metrics, refused, threads
-        self._parcels = Parcels(server)
-        self.watch = VersionWatch(lambda: server.version, threads)
-        self.body_limit = gate.limits.body_bytes or self._parcels.size + SLACK
+        """`announced` returns what clients are told beside the server's statistics."""
+        self._server, self._announced, self._gate = server, announced, gate
+        self._limits, self.threads = gate.limits, threads
+        self.metrics = Metrics()
+        self.refused = Refusals(self.metrics)
+        self._cache = ParameterCache(self._server)
+        self.watch = VersionWatch(lambda: self._server.version, threads)
+        self.body_limit = self._limits.body_bytes or self._cache.size + SLACK
         self._receiving = 0  # bytes of bodies that are in memory
-        self._handlers: dict[Kind, Callable[[Request, bytearray], ServiceAnswer]] = {
+        self._handlers: dict[Kind, Callable[[Request, bytes], Reply]] = {
             Kind.REGISTER: self._register,
             Kind.UNREGISTER: self._unregister,
             Kind.PULL: self._pull,
@@ -139,20 +212,24 @@ class Messages:
         }
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        begun, headers = time.monotonic(), dict(scope["headers"])
-        body, connection = Body(receive, 0), scope["state"]["connection"]
+        began, request, call = time.monotonic(), None, Call(scope, receive, send)
         try:
-            body.size = self._declared(headers)
-            said = self._gate.authenticate(_head(headers, connection.certified))
+            call.size = self._declared(call.headers)
+            request = self._gate.authenticate(call.head)
+            call.peer = f"{request.client} at {call.peer}"
+            reply, status = await self._replied(request, call), 200
         except RefusedError as refusal:
-            self._refused.note(refusal, _peer(scope))
-            await self._turn_away(refusal, body, send)
-            return
-        await self._exchange(Exchange(said, body, send, _peer(scope), connection))
-        self._metrics.count("seconds_total", said.kind, time.monotonic() - begun)
+            self.refused.note(refusal, call.peer)
+            reply, status = _refused(refusal), STATUS.get(refusal.code, OTHER)
+            await call.drain(self._limits.linger_s)
+        if request is not None:
+            self.metrics.count("sent_bytes_total", request.kind, len(reply.body))
+        await self._send(call, reply, status, close=request is None or not call.complete)
+        if request is not None:
+            self.metrics.count("seconds_total", request.kind, time.monotonic() - began)
 
     def _declared(self, headers: Mapping[bytes, bytes]) -> int:
-        """Returns how long a body says it is; refuses one that does not say, or is too long."""
+        """Returns the declared length of a body; refuses a body without one, or a longer one."""
         length = headers.get(b"content-length", b"")
         if b"transfer-encoding" in headers or not length.isdigit() or len(length) > 18:
             raise RefusedError(
@@ -166,49 +243,28 @@ class Messages:
             )
         return int(length)
 
-    async def _turn_away(self, refusal: RefusedError, body: Body, send: "Send") -> None:
-        """Answers a stranger and closes the connection."""
-        if body.size:
-            await body.drain(self._limits.linger_s)
-        text = json.dumps({"code": refusal.code, "message": str(refusal)[:MESSAGE_LIMIT]})
-        await respond(
-            send,
-            refusals.status(refusal.code),
-            {"content-type": "application/json", "connection": "close"},
-            text.encode(),
-        )
-
-    async def _exchange(self, call: Exchange) -> None:
-        said = call.said
-        try:
-            self._gate.admit(said)
-            call.connection.greet(said.client)
-            self._metrics.count("messages_total", said.kind)
-            outcome = await self._received(call)
-        except RefusedError as refusal:
-            self._refused.note(refusal, f"{said.client} at {call.peer}")
-            message = str(refusal)[:MESSAGE_LIMIT]
-            outcome = ServiceAnswer(accepted=False, code=refusal.code, message=message)
-            await call.body.drain(self._limits.linger_s)
-        await self._answer(call, outcome)
-
-    async def _received(self, call: Exchange) -> ServiceAnswer:
+    async def _replied(self, request: Request, call: Call) -> Reply:
         """Receives a body, checks that it is as announced, and does what is asked."""
-        said = call.said
-        if said.size != call.body.size or (said.size and said.kind is not Kind.PUSH):
+        self._gate.admit(request)
+        call.connection.identify(request.client)
+        self.metrics.count("messages_total", request.kind)
+        if request.size != call.size or (request.size and request.kind is not Kind.PUSH):
             raise RefusedError(
-                f"a {said.kind} of {said.size} bytes came with {call.body.size}; only updates "
-                "have a body, of the length that the message says",
+                f"a {request.kind} of {request.size} bytes came with {call.size}; only "
+                "updates have a body, of the length that the message says",
                 code="malformed",
             )
-        self._make_room(said.size)
-        self._receiving += said.size
+        self._make_room(request.size)
+        self._receiving += request.size
         try:
-            body = await call.body.read(self._limits.patience_s(said.size))
-            self._metrics.count("received_bytes_total", said.kind, len(body))
-            return await self._handled(call, body)
+            body = await call.read(self._limits.patience_s(request.size))
+            self.metrics.count("received_bytes_total", request.kind, len(body))
+            reply = await self._handled(request, body)
         finally:
-            self._receiving -= said.size
+            self._receiving -= request.size
+        if request.kind is Kind.PUSH and not reply.answer.accepted:
+            self._note_unaccepted(reply.answer.code, call.peer)
+        return reply
 
     def _make_room(self, size: int) -> None:
         held = self._receiving + self._server.pending_bytes
@@ -220,138 +276,94 @@ class Messages:
                 code="busy",
             )
 
-    async def _handled(self, call: Exchange, body: bytearray) -> ServiceAnswer:
-        said, handler = call.said, self._handlers[call.said.kind]
-        if said.kind is Kind.PULL:
-            await self.watch.newer_than(said.version, min(said.wait_s, self._limits.wait_s))
-        outcome = await self._in_thread(lambda: handler(said, body))
-        if said.kind is Kind.PUSH and not outcome.accepted:
-            self._note_unaccepted(call, outcome.code)
-        return outcome
+    async def _handled(self, request: Request, body: bytes) -> Reply:
+        if request.kind is Kind.PULL:
+            await self.watch.newer_than(request.version, min(request.wait_s, self._limits.wait_s))
+        loop, handler = asyncio.get_running_loop(), self._handlers[request.kind]
+        return await loop.run_in_executor(self.threads, handler, request, body)
 
-    def _note_unaccepted(self, call: Exchange, code: str) -> None:
-        """Counts an update that fits and does not count; names its client where it is at fault."""
+    def _note_unaccepted(self, code: str, peer: str) -> None:
+        """Counts an update that fits and does not count; names its client if it is at fault."""
         if code in FAULTS:
-            refusal = RefusedError(FAULTS[code], code)
-            self._refused.note(refusal, f"{call.said.client} at {call.peer}")
+            self.refused.note(RefusedError(FAULTS[code], code), peer)
         else:
-            self._metrics.count("refused_total", code)
-
-    def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+            self.metrics.count("refused_total", code)
 
     # --- what threads do
 
-    def _register(self, said: Request, body: bytearray) -> ServiceAnswer:
-        return ServiceAnswer(self._server.register_worker(self._voice(said)))
+    def _register(self, request: Request, body: bytes) -> Reply:
+        version = self._server.register_worker(self._counted(request))
+        return Reply(Answer(accepted=True, version=version))
 
-    def _unregister(self, said: Request, body: bytearray) -> ServiceAnswer:
-        self._server.unregister_worker(said.worker or said.client)
-        return ServiceAnswer(self._server.version)
+    def _unregister(self, request: Request, body: bytes) -> Reply:
+        self._server.unregister_worker(request.worker or request.client)
+        return Reply(Answer(accepted=True, version=self._server.version))
 
-    def _pull(self, said: Request, body: bytearray) -> ServiceAnswer:
-        if said.codec is Codec.TOP_K:
+    def _pull(self, request: Request, body: bytes) -> Reply:
+        if request.codec is Codec.TOP_K:
             raise RefusedError(
                 "top_k is for updates; pull parameters with none or fp16", code="schema"
             )
-        parcel = self._parcels.get(said.codec, said.version)
-        if parcel is None:
-            return ServiceAnswer(said.version, accepted=False, code="same")
-        return ServiceAnswer(
-            parcel.version, body=parcel.body, sha256=parcel.sha256, codec=said.codec
-        )
+        newer = self._cache.get(request.codec, request.version)
+        return newer or Reply(Answer(accepted=False, code="same", version=request.version))
 
-    def _push(self, said: Request, body: bytearray) -> ServiceAnswer:
-        if not said.push_id:
+    def _push(self, request: Request, body: bytes) -> Reply:
+        if not request.push_id:
             raise RefusedError(
                 "a push without a push_id was sent, and could count twice if it is sent again; "
                 "give every update an id of its own",
                 code="malformed",
             )
-        arrays = compression.decode(_intact(said, body), said.codec, self._parcels.shapes)
+        if wire_format.digest(body) != request.sha256:
+            raise RefusedError(
+                "the body has another SHA-256 than was announced; send it again", code="digest"
+            )
+        arrays = compression.decode(tensor_bytes.unpack(body), request.codec, self._cache.shapes)
         receipt = self._server.push_gradients(
-            self._voice(said),
+            self._counted(request),
             arrays,
-            said.weight,
-            version=_version(said),
-            push_id=said.push_id,
+            request.weight,
+            version=request.version if request.version >= 0 else None,
+            push_id=request.push_id,
         )
-        return ServiceAnswer(receipt.version, receipt.accepted, receipt.code)
+        return Reply(Answer(**receipt._asdict()))
 
-    def _voice(self, said: Request) -> str:
-        """Returns the worker that is spoken for. Where those are counted, a key is one of them."""
-        worker = said.worker or said.client
-        if self._server.one_voice and worker != said.client:
+    def _counted(self, request: Request) -> str:
+        """Returns a request's worker; refuses parts of clients where workers are counted."""
+        worker = request.worker or request.client
+        if self._server.one_voice and worker != request.client:
             raise RefusedError(
                 f"in rounds and under robust rules a client counts once, and {worker!r} is a part "
-                f"of one; register as {said.client!r}",
+                f"of one; register as {request.client!r}",
                 code="clients",
             )
         return worker
 
-    def _stats(self, said: Request, body: bytearray) -> ServiceAnswer:
-        text = json.dumps(plain(self._server.get_client_stats())).encode()
-        return ServiceAnswer(self._server.version, body=text, sha256=wire_format.digest(text))
+    def _stats(self, request: Request, body: bytes) -> Reply:
+        stats = self.stats()
+        return wire_format.reply(stats["version"], json.dumps(plain(stats)).encode())
+
+    def stats(self, *, every: bool = False) -> dict[str, Any]:
+        """Returns what clients may know of the server; `every`: all that it knows itself."""
+        server = self._server
+        stats = server.get_server_stats() if every else server.get_client_stats()
+        return stats | self._announced()
 
     # --- answers
 
-    async def _answer(self, call: Exchange, outcome: ServiceAnswer) -> None:
-        answer = Answer(
-            accepted=outcome.accepted,
-            code=outcome.code,
-            message=outcome.message,
-            version=outcome.version,
-            sha256=outcome.sha256,
-            size=len(outcome.body),
-            codec=outcome.codec,
-        )
-        headers = wire_format.headers(answer)
-        if not call.body.complete and call.body.size:
+    async def _send(self, call: Call, reply: Reply, status: int, *, close: bool) -> None:
+        headers = wire_format.headers(reply.answer) | {"content-length": str(len(reply.body))}
+        if close:
             headers["connection"] = "close"
-        status = 200 if outcome.accepted or not outcome.message else refusals.status(outcome.code)
-        self._metrics.count("sent_bytes_total", call.said.kind, len(outcome.body))
         try:
-            async with asyncio.timeout(self._limits.patience_s(len(outcome.body))):
-                await respond(call.send, status, headers, outcome.body)
+            async with asyncio.timeout(self._limits.patience_s(len(reply.body))):
+                await call.respond(status, headers, memoryview(reply.body))
         except TimeoutError:
             late = RefusedError("the answer was not read in time; use a faster line", code="late")
-            self._refused.note(late, f"{call.said.client} at {call.peer}")
+            self.refused.note(late, call.peer)
             call.connection.drop()
 
 
-def _intact(said: Request, body: bytearray) -> dict[str, Array]:
-    """Returns the arrays of a body, once it has the SHA-256 that was announced."""
-    if wire_format.digest(body) != said.sha256:
-        raise RefusedError(
-            "the body has another SHA-256 than was announced; send it again", code="digest"
-        )
-    return tensor_bytes.unpack(body)
-
-
-def _version(said: Request) -> int | None:
-    return said.version if said.version >= 0 else None
-
-
-def _head(headers: Mapping[bytes, bytes], certified: str) -> Head:
-    return Head(
-        headers.get(wire_format.CLIENT.encode(), b"").decode("latin-1"),
-        headers.get(wire_format.MESSAGE.encode(), b""),
-        headers.get(wire_format.AUTHORIZATION.encode(), b"").decode("latin-1"),
-        certified,
-    )
-
-
-def _peer(scope: "Scope") -> str:
-    client = scope.get("client")
-    return f"{client[0]}:{client[1]}" if client else "somebody"
-
-
-async def respond(send: "Send", status: int, headers: Mapping[str, str], body: Bytes) -> None:
-    """Sends an answer; a large one in pieces, each when the one before it is nearly gone."""
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    pairs.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    view = memoryview(body)
-    for at in range(0, max(1, len(body)), CHUNK):
-        chunk, more = view[at : at + CHUNK], at + CHUNK < len(body)
-        await send({"type": "http.response.body", "body": chunk, "more_body": more})
+def _refused(refusal: RefusedError) -> Reply:
+    message = FreeText(str(refusal)[:MESSAGE_LIMIT])
+    return Reply(Answer(accepted=False, code=refusal.code, message=message))

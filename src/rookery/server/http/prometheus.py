@@ -1,23 +1,23 @@
-"""Counts of a service, for JSON and for Prometheus; needs the extra `server`."""
+"""Counts of a service for JSON and Prometheus, and its log of refusals; needs extra `server`."""
 
+import logging
 import math
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rookery.server.http.extra import missing
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-try:
-    from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-    from prometheus_client.registry import Collector
-except ImportError as error:
-    raise missing(error) from error
+from rookery.errors import RefusedError
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PREFIX = "rookery_server_"
+LOG = logging.getLogger("rookery.server")
+PERIOD_S = 10.0  # one line for each code of refusals, whose length a flood does not change
 # name → its label, its help
 COUNTERS = {
     "messages_total": ("kind", "Messages that were let in."),
@@ -28,16 +28,16 @@ COUNTERS = {
 }
 
 
-class Metrics(Collector):
-    """Counters, each by one label, in a registry of their own. Any thread may count."""
+class Metrics:
+    """Counters of one service, each by one label. Any thread may count."""
 
     def __init__(self) -> None:
-        self._lock, self._begun = threading.Lock(), time.monotonic()
-        self._counts: dict[str, dict[str, float]] = {name: defaultdict(float) for name in COUNTERS}
+        self._lock, self._began = threading.Lock(), time.monotonic()
+        self._counts = {name: defaultdict[str, float](float) for name in COUNTERS}
 
     @property
     def uptime_s(self) -> float:
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._began
 
     def count(self, name: str, label: str, amount: float = 1) -> None:
         if not amount:
@@ -50,8 +50,13 @@ class Metrics(Collector):
         with self._lock:
             return {name: dict(counts) for name, counts in self._counts.items()}
 
-    def collect(self) -> Iterator[Metric]:
-        """Yields the counters."""
+    def text(self, gauges: Mapping[str, Any], *, counters: bool = True) -> str:
+        """Returns the gauges that are numbers, and the counters, as Prometheus reads them."""
+        families = [*self._families()] if counters else []
+        families += _gauges({"uptime_seconds": self.uptime_s, **gauges})
+        return generate_latest(Families(families)).decode()
+
+    def _families(self) -> Iterator[Metric]:
         totals = self.totals()
         for name, (label, about) in COUNTERS.items():
             family = CounterMetricFamily(PREFIX + name, about, labels=[label])
@@ -59,41 +64,51 @@ class Metrics(Collector):
                 family.add_metric([key], value)
             yield family
 
-    def text(self, gauges: Mapping[str, Any]) -> str:
-        """Returns everything for Prometheus; of the gauges, those that are numbers."""
-        return _text(self, Gauges({"uptime_seconds": self.uptime_s, **gauges}))
 
-    def gauges(self, gauges: Mapping[str, Any]) -> str:
-        """Returns the gauges that are numbers for Prometheus, and no counter."""
-        return _text(Gauges({"uptime_seconds": self.uptime_s, **gauges}))
+class Refusals:
+    """Counts every refusal, and logs one of each code in ten seconds."""
 
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic):
+        self._metrics, self._clock = metrics, clock
+        self._logged: dict[str, float] = {}
+        self._silent: Counter[str] = Counter()
 
-class Gauges(Collector):
-    """Numbers as they are now: of a list its length, of a mapping each entry that is a number."""
-
-    def __init__(self, values: Mapping[str, Any]):
-        self._values = values
-
-    def collect(self) -> Iterator[Metric]:
-        for name, value in self._values.items():
-            about = f"The server's {name} now."
-            if isinstance(value, Mapping):
-                entries = {str(k): v for k, v in value.items() if isinstance(v, int | float)}
-                family = GaugeMetricFamily(PREFIX + name, about, labels=["key"])
-                for key, entry in entries.items():
-                    family.add_metric([key], entry)
-                if entries:
-                    yield family
-            elif isinstance(value, int | float | list):
-                number = len(value) if isinstance(value, list) else value
-                yield GaugeMetricFamily(PREFIX + name, about, value=number)
+    def note(self, refusal: RefusedError, peer: str) -> None:
+        """Takes note of one; its message must not hold a key."""
+        code, now = refusal.code, self._clock()
+        self._metrics.count("refused_total", code)
+        if now - self._logged.get(code, float("-inf")) < PERIOD_S:
+            self._silent[code] += 1
+            return
+        self._logged[code] = now
+        more = f" ({n} more since the last such line)" if (n := self._silent.pop(code, 0)) else ""
+        LOG.warning("refused (%s) %s: %.300s%s", code, peer, refusal, more)
 
 
-def _text(*collectors: Collector) -> str:
-    registry = CollectorRegistry(auto_describe=False)
-    for collector in collectors:
-        registry.register(collector)
-    return generate_latest(registry).decode()
+class Families(Collector):
+    """What one request for /metrics is answered."""
+
+    def __init__(self, families: list[Metric]):
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def _gauges(values: Mapping[str, Any]) -> Iterator[Metric]:
+    """Yields the numbers: of a list its length, of a mapping each entry that is a number."""
+    for name, value in values.items():
+        about = f"The server's {name} now."
+        if isinstance(value, int | float | list):
+            number = len(value) if isinstance(value, list) else value
+            yield GaugeMetricFamily(PREFIX + name, about, value=number)
+        elif isinstance(value, Mapping):
+            family = GaugeMetricFamily(PREFIX + name, about, labels=["key"])
+            for key, entry in value.items():
+                if isinstance(entry, int | float):
+                    family.add_metric([str(key)], entry)
+            if family.samples:
+                yield family
 
 
 def plain(value: Any) -> Any:

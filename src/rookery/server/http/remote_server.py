@@ -10,8 +10,6 @@ no answer is repeated, later and later, until `patience_s` is over; an update is
 same `push_id`, so that it counts once whatever was lost. All methods may be called at once.
 """
 
-import contextlib
-import ipaddress
 import json
 import random
 import secrets
@@ -19,22 +17,20 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from beartype import beartype
 
 from rookery.errors import ConfigError, RefusedError, StalledError
 from rookery.server.http import compression, tensor_bytes, wire_format
 from rookery.server.http.compression import Codec, Residual
-from rookery.server.http.extra import missing
-from rookery.server.http.wire_format import Answer, Bytes, Kind, Request
+from rookery.server.http.network import File, client_context, is_loopback, missing
+from rookery.server.http.wire_format import Answer, Kind, Reply, Request
 from rookery.server.parameter_server import Parameters, Receipt
-from rookery.server.server_rules import refuse_weight
+from rookery.server.server_rules import checked_methods, refuse_weight
 from rookery.types import Array
 
 try:
@@ -43,32 +39,25 @@ except ImportError as error:
     raise missing(error) from error
 
 FIRST_S, LONGEST_S = 0.05, 5.0  # between two attempts
-WAIT_S = 20.0  # the longest that one request waits for a newer version
+WAIT_S = 50.0  # the longest that one request waits: proxies cut off what rests for a minute
 REST_S = 0.05  # between two such requests, where a server answers earlier than it was asked to
 CHUNK = 1 << 18  # bytes handed to the socket at once
 AGAIN = frozenset({"rate", "busy", "late", "digest"})  # refusals that pass
 
 
-class Reply(NamedTuple):
-    """An answer and its body."""
-
-    answer: Answer
-    body: bytearray
-
-
+@checked_methods
 class RemoteParameterServer:
     """A parameter server behind a URL."""
 
-    @beartype
     def __init__(
         self,
         url: str,
         client: str,
         key: str | None = None,
         *,
-        ca: str | Path | None = None,
-        certificate: str | Path | None = None,
-        private_key: str | Path | None = None,
+        ca: File = None,
+        certificate: File = None,
+        private_key: File = None,
         codec: str = "none",
         keep: float = 0.01,
         patience_s: float = 60.0,
@@ -87,16 +76,19 @@ class RemoteParameterServer:
                 f"{client} has neither a key nor a certificate to prove who it is; give one of them"
             )
         self._client = wire_format.checked_name(client)
-        self._key = None if key is None else wire_format.checked_key(client, key)
+        proof = {}
+        if key is not None:
+            bearer = wire_format.BEARER + wire_format.checked_key(client, key)
+            proof = {wire_format.AUTHORIZATION: bearer}
         self._url, self._patience_s, self._timeout_s = _checked(url), patience_s, timeout_s
         self._codec, self._keep = Codec(codec), keep
-        self._residuals: dict[str, Residual] = {}
-        self._encoding = threading.Lock()
-        self._waits: dict[Future[Reply], None] = {}  # for a newer version
-        self._ended, self._random = threading.Event(), random.Random(secrets.randbits(64))
+        self._residuals: dict[str, Residual] = {}  # of each worker
+        self._ended: Future[None] = Future()  # done as soon as all patience is over
+        self._random = random.Random(secrets.randbits(64))
         self._http = httpx.Client(
             base_url=self._url,
-            verify=_trust(ca, certificate, private_key),
+            headers=proof,
+            verify=client_context(ca, certificate, private_key),
             trust_env=False,  # a proxy of the environment would get what is for this server
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=64),
         )
@@ -117,48 +109,41 @@ class RemoteParameterServer:
 
     def give_up(self) -> None:
         """Ends the patience of all calls, from any thread: each may try once more."""
-        self._ended.set()
-        for answered in list(self._waits):
-            answered.cancel()
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     # --- the parameter server's methods
 
-    @beartype
     def register_worker(self, worker: str) -> int:
         """Says that this client, or "client/part", will push; returns the version."""
         return self._ask(self._request(Kind.REGISTER, worker)).answer.version
 
-    @beartype
     def unregister_worker(self, worker: str) -> None:
         """Says that it will not push any more."""
         self._ask(self._request(Kind.UNREGISTER, worker))
 
-    @beartype
     def get_parameters(self, newer_than: int = -1, *, wait_s: float = 0.0) -> Parameters | None:
         """Returns the parameters if there are newer ones, at the latest after `wait_s`.
 
         The server waits, and not this client: it asks once in `WAIT_S`.
         """
-        until, left = time.monotonic() + wait_s, wait_s
+        until = time.monotonic() + wait_s
         codec = Codec.FP16 if self._codec is Codec.FP16 else Codec.NONE
+        pull = self._request(Kind.PULL, version=newer_than, codec=codec)
         while True:
-            asked = replace(
-                self._request(Kind.PULL), version=newer_than, codec=codec, wait_s=min(left, WAIT_S)
-            )
-            reply = self._ask(asked) if left <= 0 else self._ask_aside(asked)
+            left = min(WAIT_S, max(0.0, until - time.monotonic()))
+            asked = replace(pull, wait_s=left)
+            reply = self._ask_aside(asked) if left else self._ask(asked)
             if reply is not None and reply.answer.accepted:
                 return _parameters(reply)
-            left = until - time.monotonic()
-            if reply is None or left <= 0 or self._ended.wait(min(left, REST_S)):
+            if reply is None or time.monotonic() >= until or self._rest(REST_S):
                 return None
-            left = max(0.0, until - time.monotonic())
 
-    @beartype
     def push_gradients(
         self,
         worker: str,
         grads: Mapping[str, Any],
-        weight: float | int = 1.0,
+        weight: float = 1.0,
         *,
         version: int | None = None,
         push_id: str | None = None,
@@ -169,64 +154,58 @@ class RemoteParameterServer:
         that with a codec a worker's updates go one after the other.
         """
         refuse_weight(weight)
-        said = replace(
-            self._request(Kind.PUSH, worker),
+        request = self._request(
+            Kind.PUSH,
+            worker,
             version=-1 if version is None else version,
             push_id=push_id or secrets.token_hex(16),
             weight=float(weight),
             codec=self._codec,
         )
         if self._codec is Codec.NONE:
-            return self._send(
-                said, tensor_bytes.pack(compression.encode(_arrays(grads), Codec.NONE))
-            )
-        residual = self._residual(worker)
+            return self._send(request, compression.encode(_arrays(grads), Codec.NONE))
+        residual = self._residuals.setdefault(worker, Residual())
         with residual.turn:
             encoded = residual.encode(_arrays(grads), self._codec, self._keep)
-            receipt = self._send(said, tensor_bytes.pack(encoded.wire))
+            receipt = self._send(request, encoded.wire)
             residual.settle(encoded, taken=receipt.accepted)
         return receipt
 
-    @beartype
     def take_back(self, worker: str) -> None:
         """Says that a worker's last update came to nothing: it can be pushed again as it was."""
-        residual = self._residual(worker)
+        residual = self._residuals.setdefault(worker, Residual())
         with residual.turn:
             residual.take_back()
 
-    @beartype
     def get_server_stats(self) -> dict[str, Any]:
         """Returns numbers about the server."""
         stats: dict[str, Any] = json.loads(self._ask(self._request(Kind.STATS)).body)
         return stats
 
-    def _residual(self, worker: str) -> Residual:
-        with self._encoding:
-            return self._residuals.setdefault(worker, Residual())
-
-    def _send(self, said: Request, body: Bytes) -> Receipt:
-        """Returns what became of a message with a body."""
-        said = replace(said, sha256=wire_format.digest(body), size=len(body))
-        answer = self._ask(said, body).answer
+    def _send(self, request: Request, update: Mapping[str, Array]) -> Receipt:
+        """Returns what became of an update."""
+        body = tensor_bytes.pack(update)
+        request = replace(request, sha256=wire_format.digest(body), size=len(body))
+        answer = self._ask(request, body).answer
         return Receipt(answer.accepted, answer.code, answer.version)
 
     # --- one call
 
-    def _request(self, kind: Kind, worker: str = "") -> Request:
+    def _request(self, kind: Kind, worker: str = "", **said: Any) -> Request:
         worker = worker or self._client
         if not wire_format.belongs(worker, self._client):
             raise ConfigError(
                 f"this is the connection of {self._client!r}, which cannot speak for {worker!r}; "
                 f"use {self._client!r}, or {self._client + '/part'!r}"
             )
-        return Request(kind=kind, client=self._client, worker=worker)
+        return Request(kind=kind, client=self._client, worker=worker, **said)
 
-    def _ask(self, said: Request, body: Bytes = b"") -> Reply:
+    def _ask(self, request: Request, body: bytes = b"") -> Reply:
         """Returns the answer to a message, however often it takes within the patience."""
         last: Exception | None = None
         for left_s in self._attempts():
             try:
-                return self._attempt(said, body)
+                return self._attempt(request, body)
             except httpx.TransportError as error:
                 _refuse_untrusted(error, self._url)
                 last = error
@@ -237,41 +216,28 @@ class RemoteParameterServer:
             if left_s <= 0:
                 break
         raise StalledError(
-            f"{self._url} did not answer {said.kind} within {self._patience_s:g} s: {last}; is the "
-            "server up, can this host reach it, and does it ask for a client's certificate?"
+            f"{self._url} did not answer {request.kind} within {self._patience_s:g} s: {last}; is "
+            "the server up, can this host reach it, and does it ask for a client's certificate?"
         ) from last
 
-    def _ask_aside(self, said: Request) -> Reply | None:
+    def _ask_aside(self, request: Request) -> Reply | None:
         """Asks in a thread of its own, so that `give_up` ends the wait at once; None: it did."""
         answered: Future[Reply] = Future()
 
         def ask() -> None:
             try:
-                reply = self._ask(said)
+                answered.set_result(self._ask(request))
             except Exception as error:  # raised again by the thread that waits for it
-                with contextlib.suppress(InvalidStateError):  # it waits no longer
-                    answered.set_exception(error)
-            else:
-                with contextlib.suppress(InvalidStateError):
-                    answered.set_result(reply)
+                answered.set_exception(error)
 
-        with self._waiting(answered):
-            threading.Thread(target=ask, name="rookery-pull", daemon=True).start()
-            try:
-                return answered.result()
-            except CancelledError:
-                return None
+        threading.Thread(target=ask, name="rookery-pull", daemon=True).start()
+        either: tuple[Future[Any], ...] = (answered, self._ended)
+        wait(either, return_when=FIRST_COMPLETED)
+        return answered.result() if answered.done() else None
 
-    @contextlib.contextmanager
-    def _waiting(self, answered: "Future[Reply]") -> Iterator[None]:
-        """Keeps a wait where `give_up` finds it."""
-        self._waits[answered] = None
-        if self._ended.is_set():  # before it could be found
-            answered.cancel()
-        try:
-            yield
-        finally:
-            del self._waits[answered]
+    def _rest(self, seconds: float) -> bool:
+        """Waits; returns whether `give_up` has ended it."""
+        return bool(wait((self._ended,), seconds).done)
 
     def _attempts(self) -> Iterator[float]:
         """Yields the seconds left, after a longer rest each time; the last one is 0."""
@@ -280,65 +246,47 @@ class RemoteParameterServer:
             left_s = until - time.monotonic()
             yield left_s
             jittered = min(rest_s * self._random.uniform(0.5, 1.5), max(0.0, left_s))
-            if self._ended.wait(jittered):
+            if self._rest(jittered):
                 raise StalledError(f"{self!r} was closed while it waited for an answer")
             rest_s = min(2 * rest_s, LONGEST_S)
 
-    def _attempt(self, said: Request, body: Bytes) -> Reply:
-        headers = wire_format.headers(said) | {"content-length": str(len(body))}
-        if self._key is not None:
-            headers[wire_format.AUTHORIZATION] = wire_format.BEARER + self._key
-        timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + said.wait_s)
-        with self._http.stream(
-            "POST", wire_format.PATH, content=_Chunks(body), headers=headers, timeout=timeout
-        ) as got:
-            answer = _answered(got)
-            reply = Reply(answer, _received(got, answer))
-        if answer.message:
-            raise RefusedError(answer.message, answer.code)
+    def _attempt(self, request: Request, body: bytes) -> Reply:
+        headers = wire_format.headers(request) | {"content-length": str(len(body))}
+        timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + request.wait_s)
+        got = self._http.post(
+            wire_format.PATH, content=_pieces(body), headers=headers, timeout=timeout
+        )
+        reply = Reply(_answered(got), got.content)
+        if reply.answer.message:
+            raise RefusedError(reply.answer.message, reply.answer.code)
+        _refuse_damaged(reply)
         return reply
 
 
-class _Chunks(httpx.SyncByteStream):
-    """A body in pieces: httpx copies what is left at each one that the socket does not take."""
-
-    def __init__(self, body: Bytes):
-        self._view = memoryview(body)
-
-    def __iter__(self) -> Iterator[bytes]:
-        for at in range(0, len(self._view), CHUNK):
-            yield bytes(self._view[at : at + CHUNK])
+def _pieces(body: bytes) -> Iterator[bytes]:
+    """Yields a body in pieces: httpx copies what is left at each one that the socket refuses."""
+    view = memoryview(body)
+    return (bytes(view[at : at + CHUNK]) for at in range(0, len(view), CHUNK))
 
 
 def _answered(got: httpx.Response) -> Answer:
-    """Returns what the server says to a client that it knows; raises what it says to others."""
+    """Returns the answer of a parameter server; refuses what another HTTP server says."""
     token = got.headers.get(wire_format.MESSAGE, "").encode()
     if not token:
-        _refuse_stranger(got)
-    return wire_format.answer(token)
+        raise RefusedError(
+            f"{got.url} answers {got.status_code} {got.text!r:.80}; check the URL",
+            "busy" if got.status_code >= 500 else "auth",
+        )
+    return wire_format.read_answer(token)
 
 
-def _received(got: httpx.Response, answer: Answer) -> bytearray:
-    """Returns the body of an answer, which says how much of it there is."""
-    if got.headers.get("content-length") != str(answer.size):
+def _refuse_damaged(reply: Reply) -> None:
+    answer, body = reply
+    if len(body) != answer.size or wire_format.digest(body) != answer.sha256:
         raise RefusedError(
-            f"an answer of {answer.size} bytes came with a Content-Length of "
-            f"{got.headers.get('content-length')}; ask again",
+            f"{len(body)} of {answer.size} bytes arrived, or others than were announced; ask again",
             code="digest",
         )
-    body, at = bytearray(answer.size), 0
-    view = memoryview(body)
-    for chunk in got.iter_raw():
-        if at + len(chunk) > answer.size:
-            break
-        view[at : at + len(chunk)] = chunk
-        at += len(chunk)
-    if at != answer.size or wire_format.digest(body) != answer.sha256:
-        raise RefusedError(
-            f"{at} of {answer.size} bytes arrived, or others than were announced; ask again",
-            code="digest",
-        )
-    return body
 
 
 def _parameters(reply: Reply) -> Parameters:
@@ -355,26 +303,14 @@ def _arrays(grads: Mapping[str, Any]) -> dict[str, Array]:
     }
 
 
-def _refuse_stranger(got: httpx.Response) -> NoReturn:
-    """Raises what a server says to a client that has not proved who it is."""
-    got.read()
-    try:
-        said = got.json()
-        code, message = str(said["code"]), str(said["message"])
-    except (ValueError, TypeError, KeyError):
-        code = "busy" if got.status_code >= 500 else "auth"
-        message = f"{got.url} answers {got.status_code} {got.text!r:.80}; check the URL"
-    raise RefusedError(message, code)
-
-
 def _refuse_untrusted(error: Exception, url: str) -> None:
     """A handshake that failed will fail again; a connection that was cut may not."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             raise RefusedError(
-                f"TLS with {url} failed: {cause}; check ca, certificate and private_key, their "
-                "dates, and that the server speaks TLS",
+                f"TLS with {url} failed: {cause}; check ca (--ca), certificate (--tls-cert) and "
+                "private_key (--tls-key), their dates, and that the server speaks TLS",
                 code="auth",
             ) from error
         cause = cause.__cause__ or cause.__context__
@@ -384,31 +320,9 @@ def _checked(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"the server's URL is {url!r:.120}; write https://host:port")
-    if parts.scheme == "http" and not _is_here(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise ConfigError(
             f"{url} is plain HTTP to another host, and the client's key could be read on the way; "
             "use https (`rookery serve --tls-cert`), or a tunnel that ends at localhost"
         )
     return url.rstrip("/")
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _trust(
-    ca: str | Path | None, certificate: str | Path | None, private_key: str | Path | None
-) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-        if certificate is not None:
-            context.load_cert_chain(certificate, private_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"ca {ca}, certificate {certificate} and private_key {private_key} cannot be used: "
-            f"{error}; they are PEM files, and the last two belong together"
-        ) from error
-    return context

@@ -20,14 +20,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, NewType, TypeVar
 
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.http.compression import Codec
 
-Bytes: TypeAlias = bytes | bytearray | memoryview
+FreeText = NewType("FreeText", str)  # text of any length and script
+Message = TypeVar("Message")
 
 PATH = "/v1/message"
 CLIENT, MESSAGE, AUTHORIZATION = "rookery-client", "rookery-message", "authorization"
@@ -68,27 +69,42 @@ class Request:
 class Answer:
     """What the server says."""
 
-    accepted: bool = True
+    accepted: bool
     code: str = ""  # why it was not accepted
-    message: str = ""
+    message: FreeText = FreeText("")
     version: int = -1
     sha256: str = EMPTY
     size: int = 0
     codec: Codec = Codec.NONE
 
 
-def digest(body: Bytes) -> str:
+class Reply(NamedTuple):
+    """An answer and its body."""
+
+    answer: Answer
+    body: bytes = b""
+
+
+def reply(version: int, body: bytes, codec: Codec = Codec.NONE) -> Reply:
+    """Returns what a client asked for, with its digest."""
+    size, sha256 = len(body), digest(body)
+    return Reply(
+        Answer(accepted=True, version=version, size=size, sha256=sha256, codec=codec), body
+    )
+
+
+def digest(body: bytes) -> str:
     """Returns a body's SHA-256 as hex."""
     return hashlib.sha256(body).hexdigest()
 
 
 def headers(message: Request | Answer) -> dict[str, str]:
     """Returns the HTTP headers of a message, but for the key."""
-    fields = asdict(message)
-    client = fields.pop("client", None)
-    text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
-    said = {MESSAGE: base64.urlsafe_b64encode(text.encode()).decode()}
-    return said if client is None else said | {CLIENT: client}
+    said = asdict(message)
+    client = said.pop("client", None)
+    text = json.dumps(said, separators=(",", ":"), allow_nan=False)
+    found = {MESSAGE: base64.urlsafe_b64encode(text.encode()).decode()}
+    return found if client is None else found | {CLIENT: client}
 
 
 def equal(one: str, other: str) -> bool:
@@ -96,79 +112,44 @@ def equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def request(token: bytes, client: str) -> Request:
-    """Reads a request of a client that has proved who it is; refuses what is none."""
-    return Request(client=client, **_fields(token, _REQUEST, ("kind",)))
+def read_request(token: bytes, client: str) -> Request:
+    """Reads a request of a client that has proved its name; refuses what is none."""
+    return _read(Request, token, client=client)
 
 
-def answer(token: bytes) -> Answer:
+def read_answer(token: bytes) -> Answer:
     """Reads an answer; refuses what is none."""
-    return Answer(**_fields(token, _ANSWER, ("accepted",)))
+    return _read(Answer, token)
 
 
-def _fields(
-    token: bytes, checks: Mapping[str, Callable[[Any], Any]], needed: tuple[str, ...]
-) -> dict[str, Any]:
+def _read(message: type[Message], token: bytes, **proved: str) -> Message:
+    """Reads a message; it may not say itself what has been `proved`."""
+    kinds = {name: kind for name, kind in _KINDS[message].items() if name not in proved}
     try:
-        said = json.loads(base64.b64decode(token, b"-_", validate=True), parse_constant=_no)
-        missing = [name for name in needed if name not in said]
-        if missing or not isinstance(said, dict):
-            raise ValueError(f"it lacks {', '.join(missing) or 'everything'}")
-        return {name: checks[name](value) for name, value in said.items()}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        said = json.loads(base64.b64decode(token, b"-_", validate=True))
+        if not isinstance(said, dict):
+            raise ValueError("it is no object")
+        if wrong := [name for name in said if not _FITS[kinds[name]](said[name])]:
+            raise ValueError(f"it has a wrong {' and '.join(wrong)}")
+        return message(**proved, **{name: kinds[name](value) for name, value in said.items()})
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise RefusedError(
             f"this message cannot be read: {error!r:.200}; use a client of the same release",
             code="malformed",
         ) from error
 
 
-def _no(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.isascii() or len(value) > TEXT_LIMIT:
-        raise ValueError(f"{value!r:.50} is no plain text of up to {TEXT_LIMIT} characters")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or not -1 <= value < 1 << 62:
-        raise ValueError(f"{value!r:.50} is no whole number")
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r:.50} is no number")
-    return float(value)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r:.50} is neither true nor false")
-    return value
-
-
-_REQUEST: dict[str, Callable[[Any], Any]] = {
-    "kind": Kind,
-    "worker": _text,
-    "sha256": _text,
-    "size": _whole,
-    "version": _whole,
-    "push_id": _text,
-    "weight": _number,
-    "codec": Codec,
-    "wait_s": _number,
+_FITS: dict[Any, Callable[[Any], bool]] = {
+    Kind: lambda value: value in set(Kind),
+    Codec: lambda value: value in set(Codec),
+    FreeText: lambda value: isinstance(value, str),
+    str: lambda value: isinstance(value, str) and value.isascii() and len(value) <= TEXT_LIMIT,
+    int: lambda value: type(value) is int and -1 <= value < 1 << 62,
+    float: lambda value: type(value) in (int, float) and math.isfinite(value),
+    bool: lambda value: isinstance(value, bool),
 }
-_ANSWER: dict[str, Callable[[Any], Any]] = {
-    "accepted": _flag,
-    "code": _text,
-    "message": str,
-    "version": _whole,
-    "sha256": _text,
-    "size": _whole,
-    "codec": Codec,
+_KINDS: Mapping[type, Mapping[str, Any]] = {  # the types of a message's fields
+    kind: {field.name: field.type for field in fields(kind)} for kind in (Request, Answer)
 }
 
 

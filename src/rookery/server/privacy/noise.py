@@ -1,8 +1,9 @@
 """Differential privacy of clients: clipping, noise, sampling, and the mean that may be shown.
 
     invited = subsample(clients, ledger.sample_rate)
-    updates = {client: update of each that answered}           # [P] each
-    mean = private_mean(updates, ledger, clip_norm=C, invited=invited, size=P)
+    total = sum(clip(update, C) for each update of those that answered)  # [P]
+    ledger.charge()
+    mean = noisy_mean(total, ledger, clip_norm=C)
 
 What is protected is a client with all it sends, not one of its episodes. Units, the same
 everywhere (McMahan et al. 2018, *Learning differentially private recurrent language models*):
@@ -12,17 +13,17 @@ z `noise_multiplier`   noise has standard deviation z C on the SUM of clipped up
 q `sample_rate`        each of N clients takes part in a round with probability q, each by itself
 mean                   (sum + noise) / (q N): its noise has standard deviation z C / (q N)
 
-The mean is over the *expected* number of clients, q N, whoever came. How many came is a secret too:
-divided by the actual number, the presence of one client would scale everybody's updates, and
-neighbours would differ by more than C. Who was invited and did not answer counts as zero. A round
-to which nobody came is released like any other, as noise: leaving it out would tell.
+The mean is over the *expected* number of clients, q N. The number that came is a secret too: if
+the sum were divided by it, the presence of one client would scale all updates, and neighbours would
+differ by more than C. A client that was drawn and did not answer counts as zero. A round without
+participants is released like any other, as noise: leaving it out would tell.
 
 The server is trusted: it sees single updates, and is believed to clip, to add the noise and to
-tell nobody.
+keep what it sees to itself.
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ import numpy.typing as npt
 from rookery.errors import RefusedError
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.privacy.privacy_checks import refuse_numbers
-from rookery.types import Array, Floats
+from rookery.types import Array
 
 DRAWS = 4  # normal numbers in each number of noise
 HAIR = 1e-6  # far above what rounding to float32 can add to a norm, and far below any use
@@ -76,61 +77,20 @@ def noise(size: int, scale: float) -> Doubles:
 
 
 def subsample(clients: Iterable[str], rate: float) -> list[str]:
-    """Draws each client by itself with probability `rate`: some rounds have more, some nobody.
+    """Draws each client by itself with probability `rate`: some rounds have more, some none.
 
-    Epsilon counts on nobody knowing who was drawn, hence the operating system's bits here too.
+    Epsilon holds only if it is unknown which were drawn: the operating system's bits here too.
     """
     refuse_numbers(1, {"sample_rate": rate})
-    everybody = list(clients)
-    drawn = _uniforms(len(everybody)) < rate
-    return [client for client, is_in in zip(everybody, drawn, strict=True) if is_in]
+    every = list(clients)
+    drawn = _uniforms(len(every)) < rate
+    return [client for client, is_in in zip(every, drawn, strict=True) if is_in]
 
 
-def release(total: Floats, ledger: Ledger, *, clip_norm: float) -> Doubles:
-    """Turns a sum [P] of clipped updates into the mean that may be shown, and charges for it.
-
-    The ledger is charged first: where it raises, nothing is shown.
-    """
-    refuse_numbers(ledger.clients, {"clip_norm": clip_norm})
-    ledger.charge()
-    return noisy_mean(total, ledger, clip_norm=clip_norm, sample_rate=ledger.sample_rate)
-
-
-def noisy_mean(total: Floats, ledger: Ledger, *, clip_norm: float, sample_rate: float) -> Doubles:
-    """Returns the mean [P] of a round that was drawn with `sample_rate` and has been charged."""
+def noisy_mean(total: Doubles, ledger: Ledger, *, clip_norm: float) -> Doubles:
+    """Returns the mean [P] that may be shown of a round that has been charged."""
     noisy = total + noise(total.size, ledger.noise_multiplier * clip_norm)
-    return np.asarray(noisy / (sample_rate * ledger.clients), dtype=np.float64)
-
-
-def private_mean(
-    updates: Mapping[str, Array],
-    ledger: Ledger,
-    *,
-    clip_norm: float,
-    invited: Collection[str],
-    size: int,
-) -> Doubles:
-    """Clips updates [size] by client, adds them up and releases their mean [size].
-
-    Whoever comes without having been drawn is refused: where clients invite themselves, taking
-    part tells something, and epsilon does not hold.
-    """
-    if uninvited := sorted(updates.keys() - set(invited)):
-        raise RefusedError(
-            f"only clients that this round drew may take part, got {', '.join(uninvited[:8])}; "
-            "wait to be invited",
-            "uninvited",
-        )
-    total = np.zeros(size)
-    for client, update in updates.items():
-        if update.shape != (size,):
-            raise RefusedError(
-                f"an update must have shape ({size},), got {update.shape} from {client}; send all "
-                "parameters as one vector",
-                "schema",
-            )
-        total += clip(update, clip_norm)
-    return release(total, ledger, clip_norm=clip_norm)
+    return np.asarray(noisy / (ledger.sample_rate * ledger.clients), dtype=np.float64)
 
 
 def _uniforms(size: int) -> Doubles:

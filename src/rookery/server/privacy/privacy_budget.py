@@ -17,25 +17,25 @@ One that is charged and then never shown, since the server was killed between th
 charged.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.errors import BudgetError, CheckpointError, ConfigError
-from rookery.files import sync_folder
+from rookery.files import UNFINISHED, replace_file, sync_folder
+from rookery.server.file_lock import lock_file
 from rookery.server.privacy.privacy_checks import refuse_numbers
 
 FORMAT = 2
 UNPROMISED = 1  # a format without the promise
-UNFINISHED, LOCK = ".part", ".lock"
+LOCK = ".lock"
 
 
 class Promise(NamedTuple):
@@ -57,13 +57,6 @@ class Spent(NamedTuple):
     rounds: int
 
 
-class Account(NamedTuple):
-    """What a file holds."""
-
-    promise: Promise | None  # None: written by a release that did not store it
-    spent: tuple[Spent, ...]
-
-
 class Ledger:
     """An account of epsilon that outlives its server. Threads may share one; servers may not.
 
@@ -80,12 +73,8 @@ class Ledger:
         clients: int,
         path: Path | str | None = None,
     ):
-        numbers = {
-            "target_epsilon": target_epsilon,
-            "delta": delta,
-            "noise_multiplier": noise_multiplier,
-            "sample_rate": sample_rate,
-        }
+        numbers = {"target_epsilon": target_epsilon, "delta": delta}
+        numbers |= {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate}
         refuse_numbers(clients, numbers)
         self.target_epsilon, self.delta, self.clients = target_epsilon, delta, clients
         self.noise_multiplier, self.sample_rate = noise_multiplier, sample_rate
@@ -94,25 +83,31 @@ class Ledger:
         self._turn = threading.Lock()
         _accounting()  # missing: said now, and not after the first round
         if self.path is not None:
-            self._unlock = weakref.finalize(self, os.close, _seize(self.path))
+            locked = lock_file(
+                self.path.with_name(self.path.name + LOCK),
+                unusable=f"a privacy ledger cannot be kept at {path}",
+                taken=f"the privacy ledger {path} is in use by another server, and two would each "
+                "spend the whole budget; stop that one, or name another file for other clients",
+            )
+            self._unlock = weakref.finalize(self, os.close, locked)
             self._open(self.path)
 
     def _open(self, path: Path) -> None:
         """Goes on with a file, or begins one; the promise is on the disk before clients hear it."""
         try:
-            found = read(path)
-            if found.promise not in (None, self.promise):
+            promise, spent = read(path)
+            if promise not in (None, self.promise):
                 raise ConfigError(
-                    f"the privacy ledger {path} promises {found.promise}, and {self.promise} was "
+                    f"the privacy ledger {path} promises {promise}, and {self.promise} was "
                     "given; a promise to clients cannot be changed: start with these numbers, or "
                     "with another ledger (--run-dir) for other clients"
                 )
-            if found.promise is None:
-                write(path, self.promise, found.spent)
+            if promise is None:
+                write(path, self.promise, spent)
         except BaseException:  # raised again; the file must not stay locked
             self.close()
             raise
-        self.spent = found.spent
+        self.spent = spent
 
     @property
     def promise(self) -> Promise:
@@ -128,19 +123,18 @@ class Ledger:
         """What all rounds so far have cost."""
         return epsilon_of(self.spent, self.delta)
 
-    def would_be(self, rounds: int = 1, *, sample_rate: float | None = None) -> float:
-        """Returns epsilon as it would be after so many more rounds; None: at the ledger's rate."""
-        return epsilon_of(self._after(rounds, sample_rate), self.delta)
+    def would_be(self, rounds: int = 1) -> float:
+        """Returns epsilon as it would be after so many more rounds."""
+        return epsilon_of(self._after(rounds), self.delta)
 
-    def charge(self, *, sample_rate: float | None = None) -> float:
+    def charge(self) -> float:
         """Charges one round and returns epsilon with it; call it before the round is shown.
 
-        `sample_rate` is the rate that the round was drawn with, None: the ledger's. Where epsilon
-        would pass the target, nothing is charged and BudgetError raised. Where the round cannot be
-        written down, CheckpointError: show nothing then either.
+        Where epsilon would pass the target, nothing is charged and BudgetError raised. Where the
+        round cannot be written down, CheckpointError: show nothing then either.
         """
         with self._turn:
-            after = self._after(1, sample_rate)
+            after = self._after(1)
             epsilon = epsilon_of(after, self.delta)
             if epsilon > self.target_epsilon:
                 raise BudgetError(
@@ -158,9 +152,8 @@ class Ledger:
         if self.path is not None:
             self._unlock()
 
-    def _after(self, rounds: int, sample_rate: float | None) -> tuple[Spent, ...]:
-        rate = self.sample_rate if sample_rate is None else sample_rate
-        new = Spent(self.noise_multiplier, rate, rounds)
+    def _after(self, rounds: int) -> tuple[Spent, ...]:
+        new = Spent(self.noise_multiplier, self.sample_rate, rounds)
         if self.spent and self.spent[-1][:2] == new[:2]:
             return (*self.spent[:-1], new._replace(rounds=self.spent[-1].rounds + rounds))
         return (*self.spent, new)
@@ -177,45 +170,44 @@ def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def read(path: Path) -> Account:
-    """Returns what a file promises and what it says was spent; one that is not there is empty.
+def read(path: Path) -> tuple[Promise | None, tuple[Spent, ...]]:
+    """Returns a file's promise (None: an earlier release wrote it) and what was spent.
+
+    A file that is not there is empty.
 
     A damaged file is a CheckpointError: taken for an empty one, it would double the promise.
     """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return Account(None, ())
+        return None, ()
     try:
         value = json.loads(raw)
-        sealed = SEALED[value["format"]](value)
+        if value["format"] not in (UNPROMISED, FORMAT):
+            raise ValueError(f"its format is {value['format']}")
+        unpromised = value["format"] == UNPROMISED
+        sealed = value["spent"] if unpromised else [value["promise"], value["spent"]]
         if value["sha256"] != _seal(sealed):
             raise ValueError("its checksum is another")
         spent = tuple(Spent(float(z), float(q), int(n)) for z, q, n in value["spent"])
-        if value["format"] == UNPROMISED:
-            return Account(None, spent)
+        if unpromised:
+            return None, spent
         target, delta, clients = value["promise"]
-        return Account(Promise(float(target), float(delta), int(clients)), spent)
+        return Promise(float(target), float(delta), int(clients)), spent
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"the privacy ledger {path} cannot be read ({error}); put it back from a copy: without "
-            "it nobody knows what clients have lost, and a new one is for new clients only"
+            "it nothing tells what clients have lost, and a new one is for new clients only"
         ) from error
 
 
 def write(path: Path, promise: Promise, spent: Sequence[Spent]) -> None:
-    """Writes a ledger whole, for its user alone; waits until the disk has it and its name."""
-    unfinished = path.with_name(path.name + UNFINISHED)
+    """Writes a ledger atomically, for its user alone; waits until the disk has it and its name."""
     value = {"format": FORMAT, "promise": promise, "spent": spent}
     value["sha256"] = _seal([promise, spent])
     try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "w") as file:
-            os.fchmod(fd, 0o600)  # a file that a killed server left may have another mode
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        path.with_name(path.name + UNFINISHED).unlink(missing_ok=True)  # other users may read it
+        replace_file(path, json.dumps(value).encode())
         sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(
@@ -226,32 +218,6 @@ def write(path: Path, promise: Promise, spent: Sequence[Spent]) -> None:
 
 def _seal(sealed: Any) -> str:
     return hashlib.sha256(json.dumps(sealed).encode()).hexdigest()
-
-
-SEALED: dict[int, Callable[[dict[str, Any]], Any]] = {
-    UNPROMISED: lambda value: value["spent"],
-    FORMAT: lambda value: [value["promise"], value["spent"]],
-}  # format → what its checksum is of
-
-
-def _seize(path: Path) -> int:
-    """Locks a ledger for this server: two would spend the same budget, each the whole of it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path.with_name(path.name + LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(
-            f"a privacy ledger cannot be kept at {path}: {error}; name a file in a folder of yours"
-        ) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise ConfigError(
-            f"the privacy ledger {path} is in use by another server; stop that one, or name "
-            "another file for other clients"
-        ) from error
-    return fd
 
 
 def _accounting() -> Any:

@@ -5,12 +5,12 @@ beside a run is believed.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from rookery.errors import ConfigError, RefusedError
 
-BOUNDED = frozenset({"average", "sum", "federated"})  # weights of 1 each: see refuse_weights
+BOUNDED = frozenset({"average", "sum", "federated"})  # weights of 1 each: see refuse_weight
 UNBOUNDED = {
     "weighted": "a client's weight multiplies its influence, and the noise is for a weight of 1",
     "median": "one client can move a median further than any clipping bounds",
@@ -22,41 +22,29 @@ UNBOUNDED = {
 class Rule(NamedTuple):
     """What a number of a promise must be."""
 
-    holds: Callable[[float, int], bool]  # of (number, clients)
-    allowed: str
     remedy: str
+    allowed: str = "a number above 0"
+    holds: Callable[[float, int], bool] = lambda number, _: 0 < number < math.inf  # and clients
 
 
 RULES: dict[str, Rule] = {
     "clip_norm": Rule(
-        lambda bound, _: 0 < bound < math.inf,
-        "a number above 0",
-        "without a bound no noise hides a client; begin with the usual norm of an update",
+        "without a bound no noise hides a client; begin with the usual norm of an update"
     ),
-    "noise_multiplier": Rule(
-        lambda multiplier, _: 0 < multiplier < math.inf,
-        "a number above 0",
-        "without noise nothing is hidden; begin with 1, or turn privacy off",
-    ),
-    "noise_scale": Rule(
-        lambda scale, _: 0 < scale < math.inf,
-        "a number above 0",
-        "it is noise_multiplier times clip_norm, both of which are above 0",
-    ),
+    "noise_multiplier": Rule("without noise nothing is hidden; begin with 1, or turn privacy off"),
+    "noise_scale": Rule("it is noise_multiplier times clip_norm, both of which are above 0"),
     "sample_rate": Rule(
-        lambda rate, _: 0 < rate <= 1,
-        "one number above 0 and up to 1, the same for every client",
         "give the share of clients that a round invites",
+        "one number above 0 and up to 1, the same for every client",
+        lambda rate, _: 0 < rate <= 1,
     ),
     "delta": Rule(
-        lambda delta, clients: 0 < delta < 1 / clients,
-        "above 0 and below 1 / clients",
         "with more, showing one whole client's update would keep the promise; give a tenth of that",
+        "above 0 and below 1 / clients",
+        lambda delta, clients: 0 < delta < 1 / clients,
     ),
     "target_epsilon": Rule(
-        lambda epsilon, _: 0 < epsilon < math.inf,
-        "a number above 0",
-        "give what a client may lose over all rounds together; 1 is strong, 10 is weak",
+        "give what a client may lose over all rounds together; 1 is strong, 10 is weak"
     ),
 }
 
@@ -77,7 +65,7 @@ def refuse_numbers(clients: int, given: Mapping[str, float]) -> None:
 def refuse_aggregation(method: str) -> None:
     """Raises a ConfigError for a rule in which one client's influence is not bounded."""
     if method not in BOUNDED:
-        why = UNBOUNDED.get(method, "nobody has shown how far one client can move it")
+        why = UNBOUNDED.get(method, "no bound is known on how far one client can move it")
         raise ConfigError(
             f"under differential privacy aggregation must be one of {', '.join(sorted(BOUNDED))}, "
             f"got {method!r}: {why}; take average, or turn privacy off"
@@ -104,11 +92,11 @@ def refuse_workers(workers: Collection[str], clients: float) -> None:
         )
 
 
-def refuse_weights(weights: Iterable[float]) -> None:
+def refuse_weight(weight: float) -> None:
     """Raises a RefusedError where an update would count for more or less than one."""
-    if wrong := [weight for weight in weights if weight != 1]:
+    if weight != 1:
         raise RefusedError(
-            f"under differential privacy every update has weight 1, got {wrong[0]}; leave the "
+            f"under differential privacy every update has weight 1, got {weight}; leave the "
             "weight away",
             "weight",
         )

@@ -239,9 +239,18 @@ def test_a_gpu_without_room_is_a_wrong_request():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"run.mode": "single", "actor.num": 1}, "got run.mode single; use --mode sync or"),
-        ({"run.engine": "inline"}, "got run.engine inline; use --engine processes, or leave"),
-        ({"run.engine": "ray"}, "got run.engine ray; use --engine processes, or leave"),
+        (
+            {"run.mode": "single", "actor.num": 1},
+            "sync or async only, got single; use one",
+        ),
+        (
+            {"run.engine": "inline"},
+            "processes only, got inline; use --engine processes, or leave",
+        ),
+        (
+            {"run.engine": "ray"},
+            "processes only, got ray; use --engine processes, or leave",
+        ),
         ({"actor.devices": ["cuda:0", "cuda:1"]}, "one network on one device, got actor.devices"),
     ],
 )

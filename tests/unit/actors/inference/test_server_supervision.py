@@ -11,10 +11,10 @@ from rookery.actors.inference import server_supervision as supervision_module
 from rookery.actors.inference.inference_server import InferenceReady, InferenceSetup
 from rookery.actors.inference.server_supervision import InferenceSupervisor
 from rookery.actors.inference.slots import InferenceRequest, InferenceSlots, layout_of
+from rookery.actors.messages import ActorGroupSetup
 from rookery.config.load import load
 from rookery.config.schema import Engine
-from rookery.engines.engine import RoleFailed
-from rookery.errors import ConfigError, LostError
+from rookery.errors import ConfigError, LostError, RoleFailed
 from rookery.learner.weight_store import WeightStore
 from scripted_roles import flat_spec
 
@@ -24,8 +24,6 @@ WRONG = RoleFailed("ConfigError: GPU out of memory: buy one", "Traceback: buy on
 
 class Pretender:
     """A host whose inference server says what a test puts into its mouth."""
-
-    in_process = False
 
     def __init__(self, setup: InferenceSetup, name: str):
         self.setup, self.name, self.pid, self.alive = setup, name, 7, True
@@ -80,20 +78,19 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def make(world: World) -> Iterator[Callable[..., InferenceSupervisor]]:
-    weight_store, slots, made = WeightStore({"w": np.zeros(1)}), InferenceSlots(LAYOUT, 1), []
+    weight_store, made = WeightStore({"w": np.zeros(1)}), []
 
     def build(**changes: Any) -> InferenceSupervisor:
-        base = {"run.mode": "sync", "actor.envs": 2, "actor.inference": "central"}
-        supervisor = InferenceSupervisor(
-            load("corridor", changes=base | changes), flat_spec(), slots, weight_store.fd
-        )
+        base = {"run.mode": "sync", "actor.envs": 2, "actor.inference": "central", "actor.num": 1}
+        config = load("corridor", changes=base | changes)
+        supervisor = InferenceSupervisor(ActorGroupSetup(config, flat_spec(), weight_store.fd))
+        supervisor.start()
         made.append(supervisor)
         return supervisor
 
     yield build
     for supervisor in made:
         supervisor.close()
-    slots.close()
     weight_store.close()
 
 
@@ -107,10 +104,9 @@ def test_one_that_died_is_replaced_at_once_and_complained_of(make, world):
     assert len(world.hosts) == 2
     assert world.hosts[0].grace_s == 0.0
     assert supervisor.pids == {"infer": 7}
-    assert supervisor.take_warnings() == [
+    assert supervisor.warnings == [
         "the inference server was lost (died (exit status -9)) and is replaced"
     ]
-    assert supervisor.take_warnings() == []
     assert supervisor.metrics()["inference/restarts"] == 1.0
 
 
@@ -185,7 +181,7 @@ def test_one_that_falls_silent_is_replaced_and_one_that_starts_has_time(make, wo
         clock[0] += 1.0
         supervisor.supervise()
 
-    (complaint,) = supervisor.take_warnings()
+    (complaint,) = supervisor.warnings
     assert "has not moved for" in complaint
     assert "(actor.env_step_timeout_s is 2)" in complaint
 
@@ -207,7 +203,7 @@ def test_one_that_cannot_be_started_again_is_tried_again(make, world):
     supervisor.supervise()
 
     assert len(world.hosts) == 2
-    assert "could not be started" in supervisor.take_warnings()[1]
+    assert "could not be started" in supervisor.warnings[1]
 
 
 def test_what_was_answered_is_measured_between_two_looks(make, world):

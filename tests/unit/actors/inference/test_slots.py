@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.actors.inference.slots import InferenceRequest, InferenceSlots, Layout, layout_of
+from rookery.actors.inference.slots import InferenceRequest, InferenceSlots, layout_of
 from rookery.algorithms import Acted
 from rookery.errors import ClosedError
 from rookery.types import ActionSpec, EnvSpec, Extra, Leaf, LeafKind
 
 ENVS, MEMORY = 3, 2
-LAYOUT: Layout = layout_of(
+LAYOUT = layout_of(
     EnvSpec(
         "here",
         (

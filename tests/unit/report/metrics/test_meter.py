@@ -28,7 +28,7 @@ def learned(**metrics):
 
 
 def mark(meter, counters=None, **changes):
-    given = {"replay_fill": 0.5, "samples_per_insert": 32.0, "version": 9, "extra": {}}
+    given = {"version": 9, "extra": {"replay/fill": 0.5, "replay/samples_per_insert": 32.0}}
     return meter.logged(counters or Counters(1000, 200, 7), **{**given, **changes})
 
 
@@ -84,7 +84,7 @@ def test_what_is_unknown_is_absent_and_never_nan():
     meter = Meter(ReportConfig(), clock)
     meter.observe(learned(loss=math.nan, bias=math.inf))
 
-    metrics = mark(meter, samples_per_insert=math.nan).metrics
+    metrics = mark(meter, extra={"replay/samples_per_insert": math.nan}).metrics
 
     for name in ("train/loss", "train/bias", "replay/samples_per_insert"):
         assert name not in metrics

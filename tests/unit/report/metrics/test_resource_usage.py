@@ -32,7 +32,9 @@ def test_a_young_sample_is_given_again_without_looking(monkeypatch):
 
 def test_processor_time_is_a_share_of_one_core(monkeypatch):
     clock, spent = Clock(), iter([{1: 5.0}, {1: 6.0, 2: 70.0}, {1: 6.5, 2: 71.0}])
-    monkeypatch.setattr(Usage, "_read", lambda self: (next(spent), 3 * 2**20))
+    monkeypatch.setattr(
+        Usage, "_read", lambda self: {pid: (s, 3.0) for pid, s in next(spent).items()}
+    )
     taken = Usage(clock)
 
     clock.s = 2.0
@@ -40,8 +42,8 @@ def test_processor_time_is_a_share_of_one_core(monkeypatch):
     clock.s = 3.0
     third = taken.sample()
 
-    assert second == (50.0, 3.0)  # process 2 is new: what it used before is not of this interval
-    assert third == (150.0, 3.0)
+    assert second == (50.0, 6.0)  # process 2 is new: what it used before is not of this interval
+    assert third == (150.0, 6.0)
 
 
 def test_children_count_and_one_that_died_is_no_error():

@@ -11,9 +11,8 @@ from rookery.report.statistics import comparison_tables
 from rookery.report.statistics.bootstrap import redraw
 from rookery.report.statistics.caveats import caveats
 from rookery.report.statistics.comparison import Question, as_dict, compare
-from rookery.report.statistics.learning_curve import MOST, curve, marks, scores_at
+from rookery.report.statistics.learning_curve import MOST, curve, marks, reach, scores_at
 from rookery.report.statistics.run_records import RunRecord
-from rookery.report.statistics.steps_to_threshold import reach
 from run_records_on_disk import CARTPOLE
 
 REPS = 100
@@ -186,7 +185,7 @@ def test_one_run_has_numbers_and_no_intervals():
     assert alone.spread is None
     assert alone.curve.iqm == [(5.0, None, None)]
     assert json.dumps(as_dict(found), allow_nan=False)
-    assert comparison_tables.sections(found)
+    assert comparison_tables.tables(found)
 
 
 def test_groups_may_differ_in_size():
@@ -219,6 +218,13 @@ def test_tags_choose_groups_and_their_order():
 
     assert (found.groups, found.baseline) == (["c", "a"], "c")
     assert compare(some, QUESTION._replace(baseline="b")).baseline == "b"
+
+
+def test_a_group_called_baseline_is_the_baseline():
+    some = [*runs("a", [1, 2]), *runs("baseline", [3, 4])]
+
+    assert compare(some, QUESTION).baseline == "baseline"
+    assert compare(some, QUESTION._replace(baseline="a")).baseline == "a"
 
 
 # Several tasks
@@ -348,7 +354,7 @@ def test_a_question_about_what_is_not_there_is_refused(changes, said):
 
 
 def test_runs_without_any_score_are_refused():
-    with pytest.raises(ConfigError, match=r"none of 1 runs .* try --metric rollout/ep_rew_mean"):
+    with pytest.raises(ConfigError, match=r"in 1 run; .* try --metric rollout/ep_rew_mean"):
         compare([run({})], QUESTION)
 
 

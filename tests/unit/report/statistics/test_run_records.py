@@ -7,7 +7,7 @@ import pytest
 
 from rookery.errors import ConfigError
 from rookery.event import Counters, Evaluated, Reason
-from rookery.report.statistics.run_records import PERIODS, SCORES, Metric, find, load, read
+from rookery.report.statistics.run_records import Metric, find, load, read
 from rookery.report.trackers.jsonl import NAME, Jsonl
 from run_records_on_disk import CARTPOLE, CORRIDOR, group, record
 
@@ -47,10 +47,6 @@ def test_the_other_metric_is_that_of_training(tmp_path):
 
     assert run.scores.tolist() == [-0.75, -0.25, -0.5]
     assert run.period == 500
-
-
-def test_every_metric_can_be_read():
-    assert set(SCORES) == set(PERIODS) == set(Metric)
 
 
 def test_scores_are_put_in_the_order_of_their_steps_and_the_later_of_two_counts(tmp_path):

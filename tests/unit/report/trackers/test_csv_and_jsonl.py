@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from rookery.errors import CheckpointError
 from rookery.event import Counters, Evaluated, Learned, Logged, Reason, Saved, Stopped, Warned
 from rookery.report.metrics.metric_names import KNOWN
 from rookery.report.trackers import jsonl, whole_lines
@@ -240,3 +241,11 @@ def test_cut_of_an_empty_folder_and_of_an_unfinished_header_does_no_harm(tmp_pat
     written(Csv(tmp_path), logged(1))
 
     assert [row["env_steps"] for row in table(tmp_path / "progress.csv")] == ["1"]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "progress.csv", "timeline.jsonl"])
+def test_a_file_that_cannot_be_cut_back_is_named(tmp_path, name):
+    (tmp_path / name).mkdir()
+
+    with pytest.raises(CheckpointError, match=rf"{name} cannot be cut back to env step 500"):
+        cut(tmp_path, 500)

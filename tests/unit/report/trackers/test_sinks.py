@@ -11,7 +11,7 @@ from rookery.errors import ConfigError
 from rookery.event import Counters, Evaluated, Logged, Reason, Saved, Started, Stopped, Warned
 from rookery.report.trackers import jsonl, sinks
 from rookery.report.trackers.rewind import cut
-from rookery.report.trackers.sinks import PATIENCE, SINKS, Sinks, check, make_sinks
+from rookery.report.trackers.sinks import PATIENCE, Sinks, check, make_sinks
 
 QUIET = Config(report=ReportConfig(tensorboard=False))
 
@@ -101,10 +101,10 @@ def test_closing_reaches_every_sink_and_never_raises():
 
 
 def test_a_sink_that_cannot_be_opened_is_reported_with_the_first_event(tmp_path, monkeypatch):
-    def refuse(setting):
+    def refuse(run_dir):
         raise PermissionError("no")
 
-    monkeypatch.setitem(SINKS, "csv", refuse)
+    monkeypatch.setattr(sinks, "Csv", refuse)
     fan = make_sinks(tmp_path, QUIET, resumed_at=None, stream=None, terminal=False)
 
     (warned,) = fan.write(logged(1))

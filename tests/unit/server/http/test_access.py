@@ -1,9 +1,11 @@
 """Who is let in, by the head of a request alone; clocks are of glass."""
 
+import json
 import logging
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -11,11 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.http import wire_format
-from rookery.server.http.access import Bucket, Gate, Head
-from rookery.server.http.client_keys import Keys
+from rookery.server.http.access import ClientRecord, Gate, Head
+from rookery.server.http.client_keys import Keys, checked_keys
 from rookery.server.http.limits import Limits
-from rookery.server.http.prometheus import Metrics, plain
-from rookery.server.http.refusals import PERIOD_S, Refusals
+from rookery.server.http.prometheus import PERIOD_S, Metrics, Refusals, plain
 from rookery.server.http.wire_format import Kind, Request
 
 KEYS = {"alice": "a" * 40, "bob": "b" * 40}
@@ -39,10 +40,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def gate(clock: Clock) -> Gate:
-    keys = Keys()
-    for client, key in KEYS.items():
-        keys.add(client, key)
-    return Gate(keys, LIMITS, clock)
+    return Gate(KEYS, LIMITS, clock)
 
 
 def asking(client: str = "alice", kind: Kind = Kind.PULL, worker: str = "") -> Request:
@@ -104,13 +102,13 @@ class TestAuthentication:
         for k in range(20):
             refusal(gate.authenticate, head(asking(f"stranger{k}"), "x" * 40))
 
-        assert not gate.standings
+        assert not gate.clients
 
     def test_a_message_is_not_decoded_before_its_key_is_right(self, gate: Gate, monkeypatch):
         def never(token: bytes, client: str) -> Request:
             raise AssertionError("decoded")
 
-        monkeypatch.setattr(wire_format, "request", never)
+        monkeypatch.setattr(wire_format, "read_request", never)
 
         assert refusal(gate.authenticate, Head("alice", b"garbage", "Bearer x")) == "auth"
 
@@ -153,10 +151,10 @@ class TestRates:
         assert gate.admit(asking("bob")).messages == 1
 
     def test_a_bucket_holds_no_more_than_its_burst(self, clock: Clock):
-        bucket = Bucket(10.0, 3, clock)
+        record = ClientRecord(Limits(rate=10.0, burst=3), clock)
         clock.now += 1000
 
-        assert [bucket.take() for _ in range(4)] == [True, True, True, False]
+        assert [record.take() for _ in range(4)] == [True, True, True, False]
 
 
 class TestKeys:
@@ -186,8 +184,8 @@ class TestKeys:
 
         assert set(Keys(path)) == {name for own in names for name in own}
 
-    def test_a_key_is_long_and_another_one_each_time(self):
-        keys = Keys()
+    def test_a_key_is_long_and_another_one_each_time(self, tmp_path):
+        keys = Keys(tmp_path / "keys.json")
 
         assert len({keys.issue(f"client-{number}") for number in range(20)}) == 20
         assert len(keys.issue("alice")) >= 43
@@ -214,14 +212,14 @@ class TestKeys:
 
     def test_a_key_that_could_be_guessed_is_refused(self):
         with pytest.raises(ConfigError, match="could be guessed") as refused:
-            Keys().add("alice", "hunter2")
+            checked_keys({"alice": "hunter2"})
 
         assert "hunter2" not in str(refused.value)
 
     @pytest.mark.parametrize("key", ["k" * 40 + " k", "k" * 40 + "\r\nx: y", "ü" * 40])
     def test_a_key_that_no_header_can_carry_is_refused(self, key: str):
         with pytest.raises(ConfigError, match="HTTP does not carry") as refused:
-            Keys().add("alice", key)
+            checked_keys({"alice": key})
 
         assert key not in str(refused.value)
 
@@ -256,8 +254,8 @@ class TestKeys:
         assert running.get("alice") == key
         assert "stay as they were" in caplog.text
 
-    def test_keys_are_not_shown(self):
-        keys = Keys()
+    def test_keys_are_not_shown(self, tmp_path):
+        keys = Keys(tmp_path / "keys.json")
         key = keys.issue("alice")
 
         assert key not in repr(keys) + str(keys)
@@ -272,6 +270,23 @@ class TestKeys:
             Keys(path)
 
         assert "secret" not in str(refused.value)
+
+    @pytest.mark.parametrize("key", [None, False, 0, 4242, ["k" * 40], "", "hunter2", "ü" * 40])
+    def test_a_file_with_a_key_that_is_no_key_is_refused(self, tmp_path, key):
+        path = tmp_path / "keys.json"
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        path.write_text(json.dumps({"format": 1, "keys": {"alice": key}}))
+
+        with pytest.raises(ConfigError, match=r"keys\.json.*the key of alice .*; ") as refused:
+            Keys(path)
+
+        assert "hunter2" not in str(refused.value)
+        assert "4242" not in str(refused.value)
+
+    @pytest.mark.parametrize("key", [None, False, 0])
+    def test_a_key_that_is_no_text_is_refused(self, key: Any):
+        with pytest.raises(ConfigError, match="the key of alice is no text"):
+            checked_keys({"alice": key})
 
 
 class TestRefusals:

@@ -22,7 +22,7 @@ ARRAYS = {
     "one": np.array(2.0, np.float64),
     "places": np.array([3, 1], np.int32),
 }
-PACKED = bytes(tensor_bytes.pack(ARRAYS))
+PACKED = tensor_bytes.pack(ARRAYS)
 
 
 def token_of(said: object) -> bytes:
@@ -45,18 +45,18 @@ class TestMessages:
         headers = wire_format.headers(SAID)
 
         assert headers[wire_format.CLIENT] == "alice"
-        assert wire_format.request(token(SAID), "alice") == SAID
+        assert wire_format.read_request(token(SAID), "alice") == SAID
 
     def test_an_answer_comes_back_as_it_was_said(self):
         said = Answer(accepted=False, code="stale", message="zu alt — später", version=3)
 
         assert wire_format.headers(said).keys() == {wire_format.MESSAGE}
-        assert wire_format.answer(token(said)) == said
+        assert wire_format.read_answer(token(said)) == said
 
     def test_who_speaks_is_not_what_a_message_says(self):
         """A name in the message would be one that nobody has proved."""
         with pytest.raises(RefusedError):
-            wire_format.request(token_of({"kind": "push", "client": "bob"}), "alice")
+            wire_format.read_request(token_of({"kind": "push", "client": "bob"}), "alice")
 
     @pytest.mark.parametrize(
         "change",
@@ -80,7 +80,7 @@ class TestMessages:
         said = {"kind": "push"} | change
 
         with pytest.raises(RefusedError) as refusal:
-            wire_format.request(token_of(said), "alice")
+            wire_format.read_request(token_of(said), "alice")
 
         assert refusal.value.code == "malformed"
 
@@ -101,8 +101,8 @@ class TestMessages:
     )
     def test_what_is_no_message_at_all_is_refused(self, token: bytes):
         for read in (
-            lambda: wire_format.request(token, "alice"),
-            lambda: wire_format.answer(token),
+            lambda: wire_format.read_request(token, "alice"),
+            lambda: wire_format.read_answer(token),
         ):
             with pytest.raises(RefusedError):
                 read()
@@ -144,14 +144,6 @@ class TestTensors:
             k: v.tolist() for k, v in ARRAYS.items()
         }
 
-    def test_reading_copies_nothing(self):
-        packed = tensor_bytes.pack(ARRAYS)
-
-        found = tensor_bytes.unpack(packed)["weight"]
-        packed[-1] ^= 255
-
-        assert np.shares_memory(found, np.frombuffer(packed, np.uint8))
-
     def test_arrays_that_are_not_in_one_piece_are_packed_in_order(self):
         turned = ARRAYS["weight"].T
 
@@ -177,7 +169,6 @@ class TestTensors:
             outline(shape=[-2]),
             outline(shape=[2.0]),
             outline(shape="2"),
-            outline(shape=[1] * 40 + [2]),
             outline(shape=[1 << 62, 1 << 62]),
             outline(data_offsets=[0, 16], shape=[4]),
             outline(data_offsets=[8, 0]),
@@ -185,6 +176,7 @@ class TestTensors:
             outline(data_offsets=[-8, 0]),
             outline(data_offsets=[0]),
             outline(data_offsets=None),
+            outline(shape=[0, 1 << 63], data_offsets=[0, 0])[:-8],
         ],
         ids=range(21),
     )
@@ -198,15 +190,17 @@ class TestTensors:
         entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         text = json.dumps({"x": entry, "y": entry}).encode()
 
-        with pytest.raises(RefusedError, match="one by one"):
+        with pytest.raises(RefusedError, match="invalid offset"):
             tensor_bytes.unpack(struct.pack("<Q", len(text)) + text + bytes(8))
 
     def test_a_name_said_twice_is_refused(self):
         entry = '{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
         text = f'{{"x":{entry},"x":{entry}}}'.encode()
 
-        with pytest.raises(RefusedError, match="twice"):
+        with pytest.raises(RefusedError, match="'x' twice") as refusal:
             tensor_bytes.unpack(struct.pack("<Q", len(text)) + text + bytes(8))
+
+        assert refusal.value.code == "malformed"
 
     @settings(max_examples=20)
     @given(at=st.integers(0, len(PACKED) - 1), value=st.integers(0, 255), cut=st.booleans())
@@ -216,7 +210,7 @@ class TestTensors:
             damaged[at] = value
 
         try:
-            found = tensor_bytes.unpack(damaged)
+            found = tensor_bytes.unpack(bytes(damaged))
         except RefusedError:
             return
 

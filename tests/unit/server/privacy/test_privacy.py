@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from rookery.errors import BudgetError, ConfigError, RefusedError
+from rookery.errors import ConfigError, RefusedError
 from rookery.server.aggregate import Aggregation
-from rookery.server.privacy.noise import clip, noise, private_mean, release, subsample
+from rookery.server.privacy.noise import clip, noise, noisy_mean, subsample
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.privacy.privacy_checks import (
     BOUNDED,
     UNBOUNDED,
     refuse_aggregation,
     refuse_numbers,
-    refuse_weights,
+    refuse_weight,
 )
 
 
@@ -101,66 +101,16 @@ def test_a_rate_of_one_draws_everybody_in_order():
     assert subsample(["b", "a", "c"], 1.0) == ["b", "a", "c"]
 
 
-def test_the_mean_is_over_the_clients_expected_and_not_those_who_came():
-    """Three of an expected 5 came; the noise is far too small to matter."""
-    book = ledger(noise_multiplier=1e-7, clients=5, target_epsilon=1e300)
-    updates = {name: np.full(4, 0.1, np.float32) for name in "abc"}
+@pytest.mark.parametrize(("rate", "expected"), [(1.0, 10), (0.5, 5)])
+def test_a_mean_is_over_the_clients_expected_and_has_noise_of_z_c_over_q_n(rate, expected):
+    """z 2, C 3, N 10: a deviation of 6 over the clients expected; 6 standard errors."""
+    book, total = ledger(noise_multiplier=2.0, sample_rate=rate), np.full(40_000, 100.0)
 
-    mean = private_mean(updates, book, clip_norm=1.0, invited="abcd", size=4)
+    mean = noisy_mean(total, book, clip_norm=3.0)
 
-    assert mean == pytest.approx(np.full(4, 3 * 0.1 / 5), rel=1e-4)
-
-
-def test_a_released_mean_has_noise_of_z_c_over_q_n():
-    """z 2, C 3, N 10, q 1: a deviation of 0.6; 6 standard errors."""
-    book = ledger(noise_multiplier=2.0)
-    mean = release(np.zeros(40_000), book, clip_norm=3.0)
-    assert mean.std() == pytest.approx(0.6, rel=6 / math.sqrt(2 * mean.size))
-
-
-def test_one_client_moves_the_sum_by_no_more_than_the_bound():
-    book = ledger(noise_multiplier=1e-9, target_epsilon=1e300)
-    others = {name: np.ones(3, np.float32) for name in "ab"}
-    with_it = {**others, "huge": np.array([0, 0, -1e30], np.float32)}
-
-    without, moved = (
-        private_mean(updates, book, clip_norm=0.5, invited=with_it, size=3) * 10
-        for updates in (others, with_it)
-    )
-
-    assert np.linalg.norm(moved - without) == pytest.approx(0.5, rel=1e-5)
-
-
-def test_a_round_to_which_nobody_came_is_noise_and_is_charged():
-    book = ledger()
-    mean = private_mean({}, book, clip_norm=1.0, invited=[], size=5)
-    assert np.all(mean != 0)
-    assert book.rounds == 1
-
-
-def test_nothing_is_released_once_the_budget_is_spent():
-    book = ledger(target_epsilon=1.0)  # one round alone costs more
-    with pytest.raises(BudgetError) as refused:
-        private_mean({"a": np.ones(2, np.float32)}, book, clip_norm=1.0, invited="a", size=2)
-    assert refused.value.code == "budget"
-    assert book.rounds == 0
-
-
-@pytest.mark.parametrize(
-    ("updates", "code"),
-    [
-        ({"z": np.ones(2)}, "uninvited"),
-        ({"a": np.ones(3)}, "schema"),
-        ({"a": np.ones((2, 1))}, "schema"),
-        ({"a": np.array([1.0, math.nan])}, "finite"),
-    ],
-)
-def test_a_round_with_what_may_not_be_in_it_is_refused_and_costs_nothing(updates, code):
-    book = ledger()
-    with pytest.raises(RefusedError) as refused:
-        private_mean(updates, book, clip_norm=1.0, invited="ab", size=2)
-    assert refused.value.code == code
-    assert book.rounds == 0
+    deviation = 6 / expected
+    assert abs(mean.mean() - 100 / expected) < 6 * deviation / math.sqrt(mean.size)
+    assert mean.std() == pytest.approx(deviation, rel=6 / math.sqrt(2 * mean.size))
 
 
 @pytest.mark.parametrize(
@@ -192,13 +142,9 @@ def test_numbers_that_promise_nothing_are_refused(name, number):
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
-def test_clipping_and_releasing_refuse_a_bound_that_bounds_nothing(bound):
-    book = ledger()
+def test_clipping_refuses_a_bound_that_bounds_nothing(bound):
     with pytest.raises(ConfigError, match="clip_norm"):
         clip(np.ones(2), bound)
-    with pytest.raises(ConfigError, match="clip_norm"):
-        release(np.ones(2), book, clip_norm=bound)
-    assert book.rounds == 0
 
 
 def test_every_aggregation_is_either_bounded_or_refused_with_its_reason():
@@ -218,7 +164,7 @@ def test_sums_and_means_of_equal_weights_are_not_refused(method):
 
 
 def test_weights_other_than_one_are_refused():
-    refuse_weights([1.0, 1, 1.0])
+    refuse_weight(1)
     with pytest.raises(RefusedError, match=r"2\.0") as refused:
-        refuse_weights([1.0, 2.0])
+        refuse_weight(2.0)
     assert refused.value.code == "weight"

@@ -231,12 +231,3 @@ def test_what_a_ledger_keeps_is_for_its_user_alone(tmp_path):
     book.charge()
 
     assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
-
-
-def test_a_round_can_be_charged_at_the_rate_it_was_drawn_with():
-    book = ledger(sample_rate=0.01)
-
-    assert book.would_be(sample_rate=1.0) > book.would_be()
-    book.charge(sample_rate=1.0)
-
-    assert book.spent == (Spent(1.0, 1.0, 1),)

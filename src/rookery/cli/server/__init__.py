@@ -1,0 +1,1 @@
+"""Verbs of the parameter server: `serve`, its clients' keys, and `join`."""
