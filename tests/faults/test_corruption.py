@@ -378,3 +378,13 @@ def test_a_broken_best_model_is_not_loaded_either(run_dir, capfd):
 
     assert found.folder == newest(run_dir)
     assert f"best/{best.name} skipped" in capfd.readouterr().err
+
+
+def test_a_damaged_last_checkpoint_is_named_before_the_one_before_is_loaded(run_dir, capfd):
+    last, before, *_ = checkpoint.folders(run_dir / "checkpoints")
+    os.truncate(last / WEIGHTS, 3)
+
+    found = pick_checkpoint(run_dir, "last")
+
+    assert found.folder == before
+    assert f"{last.name} skipped" in capfd.readouterr().err

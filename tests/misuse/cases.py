@@ -328,8 +328,9 @@ HARM: list[tuple[str, str, str, int, str]] = [
     (r"config\.yaml", "missing|folder", ".*", 2, r"no config\.yaml"),
     (r"config\.yaml", ".*", ".*", 2, "cannot read the settings stored in"),
     (r"best/.*", ".*", "best", 0, "best/" + SKIPPED),
+    (r"checkpoints/.*/rows-.*", ".*", "last", 0, ""),  # weights alone are read
     (r"checkpoints/.*", ".*", "resume|last", 0, SKIPPED),
-    (r"metrics\.jsonl|progress\.csv", "folder", "resume", 3, "cannot be cut back"),
+    (r"metrics\.jsonl|progress\.csv|timeline\.jsonl", "folder", "resume", 3, "cannot be cut back"),
     (r"metrics\.jsonl", "folder", "compare", 2, "cannot be read"),
     (r"metrics\.jsonl", "missing|empty|garbage", "compare", 2, "no eval/mean_reward yet"),
     (r"lock", "folder", "resume", 2, "cannot be written"),

@@ -62,6 +62,8 @@ def pick_checkpoint(run_dir: Path, which: str) -> VerifiedCheckpoint:
                 f"{run_dir} has no checkpoint that verifies: "
                 + ("; ".join(last.broken) or "none was written yet")
             )
+        for reason in last.broken:
+            notice(reason)
         return last.found
     return _numbered(run_dir, which)
 
