@@ -10,6 +10,7 @@
 # make bench    runs every benchmark, with peers     BENCH='replay learn' chooses
 # make study    returns of one, two and eight actors at equal env steps; of runs that share; of games; of clients
 # make shelf    the table of algorithms and tasks, beside SB3 with its zoo's settings (hours on 2 cores)
+# make learning  what every algorithm learns in two minutes with nothing but its defaults
 # make proof    compares the weights with those of another commit     PROOF_ARGS='--cases dqn,ppo' chooses
 # make misuse   runs commands, environments, signals and damaged folders that must be refused     MISUSE_ARGS='--only settings' chooses
 # make soak     private memory of a run with eight actors over ten minutes
@@ -35,7 +36,7 @@ VENV_MADE := $(VENV)/.made
 USER_READY := $(VENV)/.user
 DEV_READY := $(VENV)/.dev
 
-.PHONY: help train setup test test-all gpu check format bench study shelf proof soak clean
+.PHONY: help train setup test test-all gpu check format bench study shelf learning proof soak clean
 .NOTPARALLEL: # two pips in one .venv tread on each other
 .DEFAULT_GOAL := help
 
@@ -99,6 +100,10 @@ study: $(DEV_READY)
 
 shelf: $(DEV_READY)
 	$(BIN)/python benchmarks/shelf/rookery_shelf.py --out runs/shelf
+	$(BIN)/python benchmarks/shelf/rookery_shelf.py --out runs/shelf --defaults --seeds 100-104
+
+learning: $(DEV_READY)
+	$(BIN)/python benchmarks/learning/rookery_defaults.py
 
 proof: $(DEV_READY)
 	$(BIN)/python -m benchmarks.proof --jobs $(WORKERS) --out runs/proof.md $(PROOF_ARGS)

@@ -13,5 +13,5 @@ The command, in the order of reading:
 The scripts of a benchmark are in the folder of its name (of `async` in `learn`): a new benchmark is
 such a folder and an entry in `table`. `trial.py` times a function of a script, `rows.py` has the
 rows that replay buffers store, `floor.py` DQN updates in plain PyTorch. The folders `study`,
-`shelf` and `soak` have scripts of their own, which `make` runs.
+`shelf`, `learning` and `soak` have scripts of their own, which `make` runs.
 """

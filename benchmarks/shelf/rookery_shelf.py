@@ -1,6 +1,7 @@
 """The shelf's table: every algorithm on its task, beside SB3 with its zoo's settings.
 
     python benchmarks/shelf/rookery_shelf.py --out runs/shelf --seeds 0-4     # trains
+    python benchmarks/shelf/rookery_shelf.py --defaults --seeds 100-104       # both with defaults
     python benchmarks/shelf/rookery_shelf.py --report runs/shelf             # the table
 
 Every learner is on the CPU with one thread. A training of ours gets two cores, for its evaluator or
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tasks import ROWS
+from tasks import DEFAULTS, EVERY, ROWS, Marks, Row
 
 from rookery.config.load import load
 from rookery.report.statistics.bootstrap import estimate, iqms, pooled, redraw
@@ -56,23 +57,21 @@ def jobs(rows: list[str], chosen: list[int], sides: list[str]) -> Iterator[Job]:
     """Yields trainings, all of one seed before the next: what is cut short is complete so far."""
     for seed in chosen:
         for name in rows:
-            row = ROWS[name]
+            row = EVERY[name]
             there = {OURS: True, ASYNC: row.asynchronous, SB3: row.zoo is not None}
             yield from (Job(name, side, seed) for side in sides if there[side])
 
 
 def run(job: Job, cores: list[int]) -> dict[str, Any]:
     """Returns what a training came to, on these cores."""
+    row = EVERY[job.row]
     if job.side == SB3:
-        judged = load(ROWS[job.row].scenario).eval
-        marks = ("--target", judged.target, "--period", judged.period)
-        words = (job.row, "--seed", job.seed, *marks, "--episodes", judged.episodes)
-        return _ask(cores, str(HERE / "sb3_run.py"), *words)
+        marks = row.marks or Marks(*_marks(row.scenario))
+        words = ("--target", marks.target, "--period", marks.period, "--episodes", marks.episodes)
+        return _ask(cores, str(HERE / "sb3_run.py"), job.row, "--seed", job.seed, *words)
     with tempfile.TemporaryDirectory(prefix="rookery-shelf-") as folder:
         where = ("--seed", job.seed, "--run-dir", f"{folder}/run", "--json", "--quiet", *CPU)
-        trained = _ask(
-            cores, "-m", "rookery", "train", ROWS[job.row].scenario, *MODES[job.side], *where
-        )
+        trained = _ask(cores, "-m", "rookery", "train", *_what(row), *MODES[job.side], *where)
         played = _ask(cores, "-m", "rookery", "evaluate", f"{folder}/run", *LAST, "--json")
     return {
         "solved": trained["solved"],
@@ -80,6 +79,22 @@ def run(job: Job, cores: list[int]) -> dict[str, Any]:
         "seconds": trained["train_s"],
         "score": played["mean_return"],
     }
+
+
+def _marks(scenario: str | None) -> tuple[float, int, int]:
+    evaluated = load(scenario).eval
+    assert evaluated.target is not None
+    return evaluated.target, evaluated.period, evaluated.episodes
+
+
+def _what(row: Row) -> tuple[Any, ...]:
+    """Returns what `rookery train` is given: a scenario, or an algorithm and its task alone."""
+    if row.marks is None or row.zoo is None:
+        return (row.scenario,)
+    stops = {f"eval.{name}": value for name, value in row.marks._asdict().items()}
+    sets = [word for key, value in stops.items() for word in ("--set", f"{key}={value}")]
+    steps = ("--env-steps", row.zoo.env_steps)
+    return ("--algo", row.algorithm.lower(), "--env", row.env, *steps, *sets)
 
 
 def _ask(cores: list[int], *words: Any) -> dict[str, Any]:
@@ -143,7 +158,7 @@ def report(out: Path) -> Iterator[str]:
     found = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
     yield "| task | algorithm | by | solved | score, IQM of seeds [95 %] | env steps | seconds |"
     yield "|---|---|---|---|---|---|---|"
-    for name, row in ROWS.items():
+    for name, row in EVERY.items():
         for side in (OURS, ASYNC, SB3):
             runs = [run for run in found if (run["row"], run["side"]) == (name, side)]
             if runs:
@@ -151,7 +166,7 @@ def report(out: Path) -> Iterator[str]:
 
 
 def _algorithm(name: str, side: str) -> str:
-    row = ROWS[name]
+    row = EVERY[name]
     return row.zoo.algorithm if side == SB3 and row.zoo else row.algorithm
 
 
@@ -173,12 +188,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/shelf"))
     parser.add_argument("--report", type=Path, help="prints the table of what is there")
     parser.add_argument("--seeds", type=seeds, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--rows", nargs="+", choices=list(EVERY))
+    parser.add_argument("--defaults", action="store_true", help="rows without any settings")
     parser.add_argument("--sides", nargs="+", choices=(*MODES, SB3), default=[*MODES, SB3])
     args = parser.parse_args()
     if args.report is None:
         args.out.mkdir(parents=True, exist_ok=True)
-        train(list(jobs(args.rows, args.seeds, args.sides)), args.out)
+        rows = args.rows or list(DEFAULTS if args.defaults else ROWS)
+        train(list(jobs(rows, args.seeds, args.sides)), args.out)
     print(*report(args.report or args.out), sep="\n")
 
 

@@ -1,4 +1,4 @@
-"""One training of Stable-Baselines3 with the zoo's settings: seconds until its task is solved.
+"""One training of Stable-Baselines3, with the zoo's settings or its defaults, until it is solved.
 
     python benchmarks/shelf/sb3_run.py sac-pendulum --seed 0 --target -180 --period 1000
 
@@ -24,7 +24,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tasks import ROWS, Row, Zoo
+from tasks import EVERY, Row, Zoo
 
 LAST_EPISODES, LAST_SEED = 100, 10_000
 
@@ -89,14 +89,14 @@ class Clock(BaseCallback):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("row", choices=[name for name, row in ROWS.items() if row.zoo])
+    parser.add_argument("row", choices=[name for name, row in EVERY.items() if row.zoo])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, required=True, help="mean return that solves it")
     parser.add_argument("--period", type=int, required=True, help="env steps between marks")
     parser.add_argument("--episodes", type=int, default=20, help="at each mark")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    row = ROWS[args.row]
+    row = EVERY[args.row]
     assert row.zoo is not None
     agent, clock = model(row, row.zoo, args.seed), Clock(row.env, args)
     agent.learn(row.zoo.env_steps, callback=clock)

@@ -14,14 +14,23 @@ class Zoo(NamedTuple):
     linear: tuple[str, ...] = ()  # settings that go down to 0 with the run
 
 
+class Marks(NamedTuple):
+    """When a run is evaluated, and when its task is solved."""
+
+    target: float  # mean return
+    period: int  # env steps
+    episodes: int = 20
+
+
 class Row(NamedTuple):
-    """An algorithm on a task; its scenario says when that is solved, and where the marks are."""
+    """An algorithm on a task, by a scenario or, without one, with the defaults of the algorithm."""
 
     algorithm: str
     env: str
-    scenario: str
+    scenario: str | None
     asynchronous: bool = False  # is it measured in async mode as well?
     zoo: Zoo | None = None  # None: SB3 has no such algorithm
+    marks: Marks | None = None  # None: those of the scenario
 
 
 WIDE = {"net_arch": [256, 256]}
@@ -189,3 +198,26 @@ ROWS: dict[str, Row] = {
     "r2d2-recall": Row("R2D2", "Recall", "recall"),
     "dqn-orchard": Row("DQN, images", "Orchard", "orchard"),
 }
+
+CARTPOLE, ACROBOT, PENDULUM = Marks(475.0, 2_500), Marks(-100.0, 2_500), Marks(-180.0, 2_500)
+
+
+def _plain(algorithm: str, env: str, marks: Marks, env_steps: int) -> Row:
+    """Returns a row in which both sides have their defaults, and SB3's has one environment."""
+    return Row(algorithm, env, None, zoo=Zoo(algorithm, env_steps, {}), marks=marks)
+
+
+DEFAULTS: dict[str, Row] = {
+    "default-ppo-cartpole": _plain("PPO", "CartPole-v1", CARTPOLE, 150_000),
+    "default-ppo-acrobot": _plain("PPO", "Acrobot-v1", ACROBOT, 200_000),
+    "default-ppo-pendulum": _plain("PPO", "Pendulum-v1", PENDULUM, 300_000),
+    "default-a2c-cartpole": _plain("A2C", "CartPole-v1", CARTPOLE, 300_000),
+    "default-a2c-acrobot": _plain("A2C", "Acrobot-v1", ACROBOT, 300_000),
+    "default-a2c-pendulum": _plain("A2C", "Pendulum-v1", PENDULUM, 300_000),
+    "default-dqn-cartpole": _plain("DQN", "CartPole-v1", CARTPOLE, 100_000),
+    "default-dqn-acrobot": _plain("DQN", "Acrobot-v1", ACROBOT, 100_000),
+    "default-sac-pendulum": _plain("SAC", "Pendulum-v1", PENDULUM, 20_000),
+    "default-td3-pendulum": _plain("TD3", "Pendulum-v1", PENDULUM, 20_000),
+    "default-ddpg-pendulum": _plain("DDPG", "Pendulum-v1", PENDULUM, 20_000),
+}
+EVERY: dict[str, Row] = ROWS | DEFAULTS
