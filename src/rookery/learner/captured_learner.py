@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rookery.algorithms.algorithm import Loss
 from rookery.learner.learner import (
     CAPTURABLE,
     FlatParameters,
@@ -159,13 +160,9 @@ class CapturedLearner(Learner):
         for backup in self._backups.values():
             backup.save()
         bad = torch.zeros((), device=self.device)
-        td_error: Tensor | None = None
-        metrics: dict[str, Tensor] = {}
-        for loss in self.algorithm.losses(batch, step=step, rng=self.rng):
-            bad = self._descend_on_device(loss.group, loss.value, bad)
-            td_error = loss.td_error if loss.td_error is not None else td_error
-            metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
-            metrics.update(loss.metrics)
+        learned = self._on_losses(batch, step, partial(self._descend_on_device, bad))
+        assert learned is not None, "on a device, all losses are computed"
+        td_error, metrics = learned
         for backup in self._backups.values():
             backup.restore_where(bad)
         self._count(bad)
@@ -181,20 +178,20 @@ class CapturedLearner(Learner):
         in_a_row.add_(bad).mul_(bad)
         torch.maximum(most, in_a_row, out=most)
 
-    def _descend_on_device(self, group: str, loss: Tensor, bad: Tensor) -> Tensor:
-        """Takes an optimizer step, unless `bad` or this loss or its gradient is not finite.
+    def _descend_on_device(self, bad: Tensor, loss: Loss) -> Loss:
+        """Takes an optimizer step, unless `bad` is 1 or this loss or its gradient is not finite.
 
-        Returns 1 if it or `bad` is, else 0, as a scalar tensor.
+        In the latter case it sets the scalar tensor `bad` to 1.
         """
-        flat, optimizer = self._flat[group], self.optimizers[group]
-        norm = flat.descend(loss)
-        bad = torch.maximum(bad, (~torch.isfinite(norm + loss.detach())).float())
+        flat, optimizer = self._flat[loss.group], self.optimizers[loss.group]
+        norm = flat.descend(loss.value)
+        torch.maximum(bad, (~torch.isfinite(norm + loss.value.detach())).float(), out=bad)
         if self.config.max_grad_norm is not None:
             flat.grad.mul_((self.config.max_grad_norm / norm).clamp(max=1.0))
         if optimizer.defaults.get("fused"):  # others are undone by their backups
             optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
         optimizer.step()
-        return bad
+        return loss
 
     def count_skipped(self) -> None:
         """Reads the counts of skipped steps from the device, if the last look was long ago."""
