@@ -23,20 +23,13 @@ from rookery.config.schema import Config, FirstPriority, ReplayConfig, Storage
 from rookery.envs.goals import Goals
 from rookery.envs.make import Factory
 from rookery.errors import CheckpointError, EmptyReplayError
-from rookery.replay import fold
+from rookery.replay import fold, saved_rows
 from rookery.replay.fold import Chains, Horizon
 from rookery.replay.hindsight import Hindsight
 from rookery.replay.replay import Inserted, LentRings, Observed
 from rookery.replay.ring import Ring, obs_column, row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS, UNKNOWN, SampledRows, Sampler
-from rookery.replay.saved_rows import (
-    ReplayState,
-    RowBlock,
-    RowRange,
-    SavedReplay,
-    Segments,
-    are_lost,
-)
+from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay, Segments
 from rookery.types import Array, ArrayBatch, EnvSpec, Floats, Json, Rows, SavedState
 
 if TYPE_CHECKING:
@@ -118,13 +111,10 @@ class LocalReplay:
         # of the run: rows have their number
         actors = len(list(transports)) if actors is None else actors
         self.ring = ring or Ring.create(schema_of(spec), config.capacity, directory=directory)
+        window, capacity = self.horizon.window, config.capacity
+        lanes, stride, burn_in = actors * envs, algo.stride, algo.burn_in
         self.chains = Chains(
-            actors * envs,
-            envs,
-            window=self.horizon.window,
-            stride=algo.stride,
-            burn_in=algo.burn_in,
-            capacity=config.capacity,
+            lanes, envs, window=window, stride=stride, capacity=capacity, burn_in=burn_in
         )
         self.running = np.zeros(actors * envs)  # discounted return so far, by lane
         self.version = 0  # of the newest published weights
@@ -335,8 +325,7 @@ class LocalReplay:
 
         Earlier steps are in the files of earlier checkpoints.
         """
-        numbers, arrays = self.state()
-        return ReplayState(numbers, arrays, self.unsaved(saved))
+        return ReplayState(*self.state(), self.unsaved(saved))
 
     def state(self) -> tuple[dict[str, Json], dict[str, Array]]:
         """Returns the replay state without the stored env steps, for a checkpoint.
@@ -380,7 +369,7 @@ class LocalReplay:
         position, lost = int(numbers["first"]), False
         self.ring.restart_at(position)
         for first, columns in segments:
-            lost = lost or are_lost(columns)
+            lost = lost or saved_rows.are_lost(columns)
             position = self._put_back(position, first, columns, int(numbers["committed"]))
         if position != numbers["committed"]:
             raise CheckpointError(
@@ -404,13 +393,10 @@ class LocalReplay:
         They are the capacity, the environments per actor, the larger of n-step and sequence length
         (`window`), the stride of sequences, and the burn-in.
         """
-        shape = {
-            "capacity": self.ring.capacity,
-            "envs": self.chains.envs,
-            "window": self.chains.window,
-            "stride": self.chains.stride,
-        }
-        return shape | ({"burn_in": self.chains.burn_in} if self.chains.burn_in else {})
+        chains = self.chains
+        shape = {"envs": chains.envs, "window": chains.window, "stride": chains.stride}
+        burn_in = {"burn_in": chains.burn_in} if chains.burn_in else {}
+        return {"capacity": self.ring.capacity, **shape, **burn_in}
 
     def _put_back(self, position: int, first: int, columns: Mapping[str, Array], last: int) -> int:
         skip = position - first  # rows of an old segment that have been overwritten since
@@ -484,8 +470,9 @@ def build_shard(  # type: ignore[explicit-any]  # `build` is a constructor of ma
     """
     capacity = config.capacity // shards
     with contextlib.ExitStack() as stack:
-        hindsight = _hindsight(config, factory)
-        if hindsight is not None:
+        hindsight = None
+        if config.replay.hindsight > 0:
+            hindsight = Hindsight(config.replay.hindsight, Goals(config.env, factory))
             stack.callback(hindsight.close)
         shard = build(
             spec,
@@ -501,12 +488,6 @@ def build_shard(  # type: ignore[explicit-any]  # `build` is a constructor of ma
         )
         stack.pop_all()  # the shard closes it
     return shard
-
-
-def _hindsight(config: Config, factory: Factory | None) -> Hindsight | None:
-    if config.replay.hindsight == 0:
-        return None
-    return Hindsight(config.replay.hindsight, Goals(config.env, factory))
 
 
 def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:

@@ -338,9 +338,9 @@ class PartsBuilder:
         replay: Replay = remote
         limiter: AnyLimiter = build_limiter(config, actors=lambda: actors.count)
         if config.algo.on_policy:  # rollouts are learned from whole: their rows come to the learner
-            build = partial(Rollouts, source=remote)
-            rollouts = build_shard(config, self.spec, [], rng, 1, build)
+            rollouts = build_shard(config, self.spec, [], rng, 1, Rollouts)
             self.stack.callback(rollouts.close)
+            rollouts.source = remote
             replay, limiter = self._rollouts(rollouts)
         learner, cluster = self.learner, actors.cluster
         return Parts(
