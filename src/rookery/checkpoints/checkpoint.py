@@ -184,9 +184,10 @@ def _fill(scratch: Path, content: Content) -> None:
     sync_folder(scratch)
 
 
-def save_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """Serializes named arrays as safetensors."""
-    return bytes(save({name: np.require(a, requirements="C") for name, a in arrays.items()}))
+def save_bytes(arrays: Mapping[str, Array], header: dict[str, str] | None = None) -> bytes:
+    """Serializes named arrays as safetensors, with texts in the header of the file."""
+    whole = {name: np.require(a, requirements="C") for name, a in arrays.items()}
+    return bytes(save(whole, metadata=header))
 
 
 def write_synced(path: Path, data: bytes) -> None:

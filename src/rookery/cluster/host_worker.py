@@ -63,17 +63,9 @@ class HostWorker:
             self.weight_store = WeightStore(setup.weights)
             stack.callback(self.weight_store.close)
             self.weight_store.publish(setup.weights, version=setup.version)
-            self.actors = LocalActors(
-                ActorGroupSetup(
-                    self.config,
-                    setup.spec,
-                    self.weight_store.fd,
-                    setup.factory,
-                    incarnations=setup.incarnations,
-                    numbers=setup.actors,
-                    progress=setup.progress,
-                )
-            )
+            group = ActorGroupSetup(self.config, setup.spec, self.weight_store.fd, setup.factory)
+            group = group._replace(numbers=setup.actors, incarnations=setup.incarnations)
+            self.actors = LocalActors(group._replace(progress=setup.progress))
             stack.callback(self.actors.close)
             self.peers: HostPeers | None = None
             if setup.identity is not None:

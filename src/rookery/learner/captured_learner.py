@@ -6,24 +6,18 @@ except for TD errors that a replay buffer on the host needs for its priorities, 
 `LOOK_PERIOD` steps for the counts of skipped steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rookery.algorithms.algorithm import Loss
-from rookery.learner.learner import (
-    CAPTURABLE,
-    FlatParameters,
-    Learner,
-    make_optimizer,
-    rebuilt,
-    tensors_of,
-)
+from rookery.config.schema import Optimizer
+from rookery.learner.learner import FlatParameters, Learner, make_optimizer
 from rookery.learner.optimizer_backup import OptimizerBackup
 from rookery.networks.cuda_graph import CapturedFunction
 from rookery.replay.batches import arrays_in, replaced
@@ -31,6 +25,8 @@ from rookery.replay.shared_arrays import padded
 from rookery.types import Array, Batch, Json, LearnResult, SampledBatch, SavedState, TensorBatch
 
 LOOK_PERIOD = 100  # learner steps between two looks at the counts of skipped steps
+# those that need capturable=True inside a CUDA graph
+CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.RMSPROP)
 BUFFERS = 4  # batches that may be on their way to the device
 
 
@@ -241,3 +237,23 @@ def _shapes(batch: SampledBatch, given: Sequence[Tensor]) -> tuple[object, ...]:
     parts: Sequence[Tensor | Array] = given or arrays_in(batch)
     fields = tuple(name for name, value in batch._asdict().items() if value is not None)
     return (fields, *((part.shape, part.dtype) for part in parts))
+
+
+def tensors_of(batch: object) -> list[Tensor]:
+    """Returns all tensors of a batch (nested tuples) as a list, in order."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    parts = batch if isinstance(batch, tuple) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def rebuilt(like: object, tensors: Iterator[Tensor]) -> Any:  # type: ignore[explicit-any]  # of the type of `like`
+    """Returns a batch like `like`, with its tensors replaced by `tensors`, in order.
+
+    It is the inverse of `tensors_of`.
+    """
+    if isinstance(like, Tensor):
+        return next(tensors)
+    if not isinstance(like, tuple):
+        return like
+    return type(like)(*(rebuilt(part, tensors) for part in like))

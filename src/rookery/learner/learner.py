@@ -9,7 +9,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +45,6 @@ OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {  # type: i
 FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
 CRITIC = "critic"  # parameter group with a learning rate of its own, `learner.critic_lr`
 NEWEST = "newest_statistics"  # of observations, in the networks of a learner; not in use yet
-# those that need capturable=True inside a CUDA graph
-CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.RMSPROP)
 
 
 class FlatParameters:
@@ -432,26 +429,6 @@ class Learner:
 
     def close(self) -> None:
         """Ends the other learners of a data-parallel run; does nothing for a single learner."""
-
-
-def tensors_of(batch: object) -> list[Tensor]:
-    """Returns all tensors of a batch (nested tuples) as a list, in order."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    parts = batch if isinstance(batch, tuple) else ()
-    return [tensor for part in parts for tensor in tensors_of(part)]
-
-
-def rebuilt(like: object, tensors: Iterator[Tensor]) -> Any:  # type: ignore[explicit-any]  # of the type of `like`
-    """Returns a batch like `like`, with its tensors replaced by `tensors`, in order.
-
-    It is the inverse of `tensors_of`.
-    """
-    if isinstance(like, Tensor):
-        return next(tensors)
-    if not isinstance(like, tuple):
-        return like
-    return type(like)(*(rebuilt(part, tensors) for part in like))
 
 
 def _compile(networks: nn.Module) -> None:

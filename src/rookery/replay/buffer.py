@@ -24,6 +24,7 @@ from rookery.envs.goals import Goals
 from rookery.envs.make import Factory
 from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.replay import fold, saved_rows
+from rookery.replay.batches import others_for
 from rookery.replay.fold import Chains, Horizon
 from rookery.replay.hindsight import Hindsight
 from rookery.replay.replay import Inserted, LentRings, Observed
@@ -434,18 +435,6 @@ class LocalReplay:
                 self.hindsight.close()
         finally:
             self.ring.close()
-
-
-def others_for(missing: Array, rng: np.random.Generator) -> Rows:
-    """Returns indices of a batch in which random other rows replace those that are `missing`.
-
-    Returns no indices if all rows are missing.
-    """
-    index = np.arange(missing.size)
-    if missing.all():
-        return index[:0]
-    index[missing] = rng.choice(index[~missing], size=int(missing.sum()))
-    return index
 
 
 def build_shard(  # type: ignore[explicit-any]  # `build` is a constructor of many arguments

@@ -22,15 +22,8 @@ import numpy as np
 
 from rookery.errors import EmptyReplayError
 from rookery.replay import saved_rows
-from rookery.replay.batches import joined, picked
-from rookery.replay.buffer import (
-    TRIES,
-    FoundRows,
-    LocalReplay,
-    ShardRequest,
-    ShardStatus,
-    others_for,
-)
+from rookery.replay.batches import joined, others_for, picked
+from rookery.replay.buffer import TRIES, FoundRows, LocalReplay, ShardRequest, ShardStatus
 from rookery.replay.replay import Inserted, Observed
 from rookery.replay.sampler import GUESSES, Sampler, unclosed
 from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay

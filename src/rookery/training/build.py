@@ -268,17 +268,10 @@ class PartsBuilder:
 
     def _actors(self, weights_fd: int, opponents: Opponents | None) -> SingleActor | LocalActors:
         config, saved, memory = self.config, self.saved, self.learner.algorithm.memory
-        setup = ActorGroupSetup(
-            config,
-            self.spec,
-            weights_fd,
-            self.factory,
-            self.envs,
-            saved.incarnations,
-            progress=saved.progress,
-            memory=memory,
-            opponents=None if opponents is None else opponents.for_actors,
-        )
+        setup = ActorGroupSetup(config, self.spec, weights_fd, self.factory, self.envs)
+        setup = setup._replace(incarnations=saved.incarnations, progress=saved.progress)
+        for_actors = None if opponents is None else opponents.for_actors
+        setup = setup._replace(memory=memory, opponents=for_actors)
         called = config.run.mode is Mode.SINGLE and config.actor.inference is Inference.LOCAL
         return SingleActor(setup) if called else LocalActors(setup)
 
