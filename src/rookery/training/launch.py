@@ -41,7 +41,7 @@ from rookery.terminal.output import notice
 from rookery.training import resources
 from rookery.training.build import NEW_ACTORS, Parts, build_parts
 from rookery.training.run import RunContext, TrainingRun
-from rookery.training.run_state import Rest, put_back
+from rookery.training.run_state import put_back
 from rookery.types import EnvSpec, Json
 
 RunAnswer: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]  # as result.json has it
@@ -186,8 +186,12 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
             client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
         context = context_of(config, request, run_dir, client, interrupts, about)
         run = TrainingRun(parts, context, saver=saver, resumed=found is not None)
+        if rest is not None:
+            run.restore(rest)
+        elif request.resume is not None:  # without a checkpoint, it starts again from its seed
+            saver.adopt([])
         if request.resume is not None:
-            _take_up(run, rest)
+            run_folder.write_config(run_dir, run.config)
         interrupts.begin()
         yield run
 
@@ -225,23 +229,6 @@ def _approve(
         notice(f"waiting at {place} for other learners, started with RANK=1 to RANK={last}")
     if config.run.mode is Mode.DEVICE and about["device"] == "cpu":
         notice(f"run.mode device without a GPU is slow; {batched_env_of(config).without_gpu}")
-
-
-def _take_up(run: TrainingRun, rest: Rest | None) -> None:
-    """Restores a resumed run's own state from its checkpoint; writes the settings to its folder.
-
-    If `rest` is None, there is no checkpoint, and the run starts again from its seed.
-    """
-    if rest is None:
-        run.saver.adopt([])
-    else:
-        run.saver.adopt(rest.segments)
-        run.restore(rest.run)
-        for event in rest.unwritten:
-            run.evaluation_client.write(event, again=True)
-        for snapshot in rest.pending:
-            run.evaluation_client.submit(snapshot)
-    run_folder.write_config(run.run_dir, run.config)
 
 
 def open_evaluation_client(

@@ -45,9 +45,9 @@ from rookery.runtime.signals import Interrupts
 from rookery.runtime.supervision import LossKind
 from rookery.training import LOOPS
 from rookery.training.build import Parts
-from rookery.training.run_state import capture, flush_period, flush_rows
+from rookery.training.run_state import Rest, capture, flush_period, flush_rows
 from rookery.training.steps import progress
-from rookery.types import Json, SavedState, Weights
+from rookery.types import Json, Weights
 
 WRITTEN = (Started, Evaluated, Saved, Warned, Traced, Stopped)  # `Logged` where it is made
 
@@ -482,11 +482,14 @@ class TrainingRun(BaseRun):
             "written": asdict(self._written),
         }
 
-    def restore(self, state: SavedState) -> None:
-        """Restores the loop's own state from a checkpoint: best score, elapsed time, what is due.
+    def restore(self, rest: Rest) -> None:
+        """Restores the run's own state from a checkpoint: best score, elapsed time, what is due.
 
-        Due are the next log, evaluation and checkpoint. Weights and replay are restored elsewhere.
+        Due are the next log, evaluation and checkpoint, also those that were not finished. Weights
+        and replay are restored elsewhere.
         """
+        state = rest.run
+        self.saver.adopt(rest.segments)
         self.meter.restore(state["meter"])
         self.best_score, self.train_s_before = state["best_score"], state["train_s"]
         self.faults = Counter(state["faults"])
@@ -495,6 +498,10 @@ class TrainingRun(BaseRun):
         self._submitted = Counters(**state["submitted"])
         self._written = Counters(**state["written"])
         self._began_at = self.parts.counters.env_steps
+        for event in rest.unwritten:
+            self.evaluation_client.write(event, again=True)
+        for snapshot in rest.pending:
+            self.evaluation_client.submit(snapshot)
 
 
 def understood(ask: Ask | str) -> Ask:
