@@ -70,6 +70,7 @@ class Sb3Backend:
         Raises ConfigError if SB3 is missing, or if an earlier run is to be resumed.
         """
         require_sb3()
+        from rookery.checkpoints import run_folder
         from rookery.networks.device import pick_device
         from rookery.report.trackers.sinks import check as check_sinks
         from rookery.runtime.signals import Interrupts
@@ -77,7 +78,6 @@ class Sb3Backend:
         from rookery.training.launch import (
             about_of,
             check_environment,
-            claim,
             context_of,
             open_evaluation_client,
         )
@@ -91,7 +91,7 @@ class Sb3Backend:
         notice(f"starting {config.name}, seed {config.run.seed}")
         with Interrupts() as interrupts, contextlib.ExitStack() as stack:
             check_environment(config, request.factory)
-            run_dir = claim(config, interrupts, stack)
+            run_dir = stack.enter_context(run_folder.claimed(config, interrupts))
             client = open_evaluation_client(config, request, run_dir, stack)
             learning = sb3_run.prepare(config, request.factory, device, run_dir, stack)
             interrupts.begin()
