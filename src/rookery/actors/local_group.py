@@ -308,7 +308,7 @@ class LocalActors(SupervisedActors):
         for seat in self.seats:
             if seat.host is not None and (trouble := self._trouble(seat, seat.host)):
                 self._lose(seat, seat.host, trouble)
-            elif notice := seat.watch.take_notice():
+            elif notice := seat.watch.slow_start(self.config.actor.env_step_timeout_s):
                 self._warnings.append(notice)
             if seat.host is None and seat.watch.due and self._emptied(seat):
                 self._replace(seat)
@@ -320,7 +320,6 @@ class LocalActors(SupervisedActors):
             alive=host.alive,
             silence_s=self.rings[seat.index].silence_s,
             limit_s=self.config.actor.env_step_timeout_s,
-            setting="actor.env_step_timeout_s",
             closing_s=CLOSE_S,
             busy=self._hangs is None and seat.working,
         )

@@ -121,7 +121,6 @@ class InferenceSupervisor:
             alive=host.alive,
             silence_s=self.slots.silence_s,
             limit_s=self._setup.config.actor.env_step_timeout_s,
-            setting="actor.env_step_timeout_s",
         )
 
     def _lose(self, host: ServerHandle, trouble: str) -> None:
