@@ -80,7 +80,6 @@ class LocalActors(SupervisedActors):
         self.setup, self.config, self.spec = setup, setup.config, setup.spec
         config = setup.config
         self._start_role = ENGINES[config.engine]
-        self._envs = setup.envs  # the first inline actor takes them
         self._losses: list[ActorLoss] = []  # not taken yet
         self.rings: list[Ring] = []
         self.seats: list[ActorSeat] = []
@@ -127,15 +126,17 @@ class LocalActors(SupervisedActors):
         return ring
 
     def _start(self, seat: ActorSeat) -> None:
-        envs, self._envs = self._envs, None
+        group, self.setup = self.setup, self.setup._replace(envs=None)  # the first actor takes them
         server, ring = self._inference, self.rings[seat.index]
-        ring_fd, fd = copies(ring.fd, self.setup.weights_fd if server is None else server.slots.fd)
-        setup = self.setup.of_actor(seat.number, seat.incarnation, ring_fd)._replace(
-            weights_fd=fd if server is None else None,
-            inference=None if server is None else server.address(seat.index, fd),
-            envs=envs,
-            progress=self.progress.of(seat.number),
-            calls=None if self._hangs is None else self._hangs.calls,
+        ring_fd, fd = copies(ring.fd, group.weights_fd if server is None else server.slots.fd)
+        setup = messages.ActorSetup(
+            group._replace(progress=()),  # of all actors, for this process only
+            seat.number,
+            seat.incarnation,
+            ring_fd,
+            fd,
+            self.progress.of(seat.number),
+            None if self._hangs is None else self._hangs.calls,
         )
         with self._here(seat):
             seat.host = self._start_role(

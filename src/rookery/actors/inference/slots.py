@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rookery.algorithms import Acted
+from rookery.config.schema import ActorConfig
 from rookery.replay.shared_arrays import ArrayLayout, SharedFile, new_file
 from rookery.replay.shared_memory import look, post
 from rookery.runtime.timeouts import CLOCK
@@ -180,8 +181,13 @@ class InferenceSlots(SharedFile):
 
     what = "shared memory of the inference server"
 
-    def __init__(self, layout: ArrayLayout, count: int, *, fd: int | None = None):
-        size = HEAD.size + count * layout.size
+    def __init__(self, actor: ActorConfig, spec: EnvSpec, memory: int, *, fd: int | None = None):
+        """Maps the slots of `fd`; without it, creates those of `actor.num` actors.
+
+        `memory` is the size of the policy's recurrent state.
+        """
+        layout = layout_of(spec, memory, actor.envs)
+        size = HEAD.size + actor.num * layout.size
         what = "the slots of the inference server"
         super().__init__(new_file(size, what=what) if fd is None else fd)
         self._head = HEAD.views(self.bytes)
