@@ -42,9 +42,8 @@ class EvaluationSetup:
     config: Config
     run_dir: str
     factory: Any  # makes the user's environment, if it was given from Python
-    resumed_at: int | None
+    resumed_at: int | None  # env steps, where this process is the first of a resumed run
     console: bool
-    first_try: bool  # False after a restart of this process
 
 
 class EvaluationSnapshot(NamedTuple):
@@ -66,7 +65,6 @@ class SnapshotEvaluated(NamedTuple):
     It contains the scores of its episodes, or the traceback if it failed.
     """
 
-    env_steps: int
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     success_rate: float | None
@@ -77,12 +75,7 @@ class SnapshotEvaluated(NamedTuple):
 
 
 class EvaluationBegun(NamedTuple):
-    """Message from the evaluation to the training process: an evaluation has begun.
-
-    `env_steps` is the training step at which the evaluated weights were copied.
-    """
-
-    env_steps: int
+    """Message from the evaluation to the training process: an evaluation has begun."""
 
 
 class WriteEvent(NamedTuple):
@@ -157,7 +150,7 @@ class _EvaluationProcess:
         sinks = make_sinks(
             Path(setup.run_dir),
             setup.config,
-            resumed_at=setup.resumed_at if setup.first_try else None,
+            resumed_at=setup.resumed_at,
             stream=sys.stdout if setup.console else None,
             terminal=setup.console and is_terminal(sys.stdout),
         )
@@ -192,9 +185,7 @@ class _EvaluationProcess:
                 evaluator = evaluator or self._evaluator()
                 evaluated = self._evaluate(evaluator, snapshot)
             except (Exception, SystemExit):  # a user's code may raise anything; training continues
-                evaluated = SnapshotEvaluated(
-                    snapshot.counters.env_steps, (), (), None, traceback.format_exc()
-                )
+                evaluated = SnapshotEvaluated((), (), None, traceback.format_exc())
                 evaluator = None
             self._evaluating = False
             self._send(evaluated)
@@ -235,7 +226,7 @@ class _EvaluationProcess:
         from rookery.networks.named_arrays import load_arrays
 
         config, began = self._setup.config, time.monotonic()
-        self._send(EvaluationBegun(snapshot.counters.env_steps))
+        self._send(EvaluationBegun())
         load_arrays(evaluator.algorithm.acting, snapshot.arrays)
         seed = seeding.integer(config.run.seed, Role.EVALUATOR, index=snapshot.counters.env_steps)
         with self._watched(evaluator.envs.calls):
@@ -249,7 +240,6 @@ class _EvaluationProcess:
         ended = time.monotonic()
         self._record(snapshot, result)
         return SnapshotEvaluated(
-            snapshot.counters.env_steps,
             result.returns,
             result.lengths,
             result.success_rate,
