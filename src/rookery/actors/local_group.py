@@ -95,20 +95,18 @@ class LocalActors(SupervisedActors):
             numbers = range(config.actor.num) if setup.numbers is None else setup.numbers
             for index, number in enumerate(numbers):
                 incarnation = setup.incarnation(index)
+                watch = Supervision(
+                    f"actor {number}",
+                    max_restarts=config.actor.max_restarts,
+                    start_s=START_S,
+                    remedy="correct the environment",
+                    per_hour=PER_HOUR,
+                )
                 with started(f"actor {index} of {config.actor.num}"):
                     self.rings.append(self._ring(number, incarnation))
-                    self.seats.append(ActorSeat(index, number, incarnation, self._watch(number)))
+                    self.seats.append(ActorSeat(index, number, incarnation, watch))
                     self._start(self.seats[-1])
             stack.pop_all()
-
-    def _watch(self, number: int) -> Supervision:
-        return Supervision(
-            f"actor {number}",
-            max_restarts=self.config.actor.max_restarts,
-            start_s=START_S,
-            remedy="correct the environment",
-            per_hour=PER_HOUR,
-        )
 
     def _here(self, seat: ActorSeat) -> contextlib.AbstractContextManager[None]:
         """Returns the context manager inside which an actor must be called.

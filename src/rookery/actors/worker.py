@@ -324,15 +324,7 @@ class SingleActor(ActorGroup):
                     )
                 )
             stack.pop_all()
-
-    @property
-    def actor(self) -> Actor:
-        return self._worker.actor
-
-    @property
-    def rings(self) -> list[Ring]:
-        """The ring buffer into which the actor writes its env steps for replay, in a list."""
-        return [self.ring]
+        self.actor, self.rings = self._worker.actor, [self.ring]  # what it writes for replay
 
     def warnings(self) -> Iterator[str]:
         """Yields nothing: the actor's errors are raised instead."""

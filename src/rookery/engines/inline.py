@@ -20,14 +20,10 @@ class Inline:
     """
 
     def __init__(self, role: EngineRole[object, object], name: str):
-        self.role, self.name = role, name
+        self.role, self.name, self.pid = role, name, os.getpid()
         self._orders: deque[object] = deque()
         self._closed = False
         self.alive = True
-
-    @property
-    def pid(self) -> int:
-        return os.getpid()
 
     def send(self, message: object) -> None:
         self._orders.append(message)

@@ -84,7 +84,7 @@ class InferenceSlot:
     def __init__(self, arrays: Arrays):
         self._arrays = arrays
         self._asked, self._answered = arrays["asked"], arrays["answered"]
-        self._waited_ns = arrays["waited_ns"]
+        self.waited_ns = arrays["waited_ns"]
         self._leaves, self._extras = below("obs.", arrays), below("extra.", arrays)
 
     @property
@@ -166,11 +166,7 @@ class InferenceSlot:
 
     def waited(self, nanoseconds: int) -> None:
         """Adds `nanoseconds` to the time that this actor has waited for the inference server."""
-        self._waited_ns += nanoseconds
-
-    @property
-    def waited_ns(self) -> int:
-        return look(self._waited_ns, 0)
+        self.waited_ns += nanoseconds
 
 
 class InferenceSlots(SharedFile):
@@ -227,7 +223,7 @@ class InferenceSlots(SharedFile):
     @property
     def done(self) -> InferenceTotals:
         questions, observations, batches = self._head["totals"].tolist()
-        waited_s = sum(slot.waited_ns for slot in self._slots) / 1e9
+        waited_s = sum(look(slot.waited_ns, 0) for slot in self._slots) / 1e9
         return InferenceTotals(questions, observations, batches, waited_s)
 
     def close(self) -> None:
