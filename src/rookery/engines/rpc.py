@@ -161,8 +161,7 @@ class RoleServer:
 
     def _build(self, order: BuildRole) -> None:
         os.environ.update(order.environ)
-        known = set(sys.path)
-        sys.path.extend(path for path in order.paths if path not in known and os.path.exists(path))
+        sys.path.extend(_missing(order.paths))
         self._role = plugins.load(order.target)(cloudpickle.loads(order.setup))
         threading.Thread(target=self._work, name="work", daemon=True).start()
 
@@ -194,6 +193,10 @@ class RoleServer:
         except Exception as error:  # a user's environment may raise anything
             self._failure = _at_home(error, traceback.format_exc())
             return self._failure
+
+
+def _missing(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if path not in sys.path and os.path.exists(path)]
 
 
 def _at_home(error: Exception, text: str) -> RoleFailed:
