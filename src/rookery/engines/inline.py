@@ -41,7 +41,7 @@ class Inline:
             return self.role.do(self._orders.popleft()) if self._orders else self.role.work()
         except Exception as error:  # the caller decides what follows
             self.alive = False
-            return describe(error, traceback.format_exc())._replace(error=error)
+            return describe(error, traceback.format_exc())
 
     def stop(self, grace_s: float = 0.0) -> int | None:
         self.alive = False

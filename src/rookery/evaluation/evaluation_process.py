@@ -136,7 +136,6 @@ class _EvaluationProcess:
         self._best = float("-inf")
         self._warned_no_frames = False
         self._rater: Any = None  # for games against opponents
-        self._seats = 1  # players of a game
 
     def listen(self) -> None:
         """Receives messages until `CloseProcess`: logs events, and queues weights to evaluate.
@@ -205,7 +204,6 @@ class _EvaluationProcess:
         num, render = min(config.eval.episodes, MOST_ENVS), config.eval.record
         with self._watched() as calls:
             envs = make(config.eval_env, num, factory=factory, render=render, calls=calls)
-        self._seats = envs.tables.seats if envs.tables is not None else 1
         policy = build_policy(config, envs, factory)
         with_opponents(config, envs, policy)
         return Evaluator(lambda num: envs, policy, episodes=config.eval.episodes)
@@ -236,7 +234,7 @@ class _EvaluationProcess:
                 timeout_s=config.eval.timeout_s,
                 record=config.eval.record,
             )
-        figures = self._figures(snapshot)
+        figures = self._figures(evaluator.envs, snapshot)
         ended = time.monotonic()
         self._record(snapshot, result)
         return SnapshotEvaluated(
@@ -248,7 +246,7 @@ class _EvaluationProcess:
             figures=figures,
         )
 
-    def _figures(self, snapshot: EvaluationSnapshot) -> dict[str, float]:
+    def _figures(self, envs: Any, snapshot: EvaluationSnapshot) -> dict[str, float]:
         """Returns further metrics of a weight snapshot, such as its Elo rating in a game.
 
         Empty for runs without opponents, and for games that cannot be rated.
@@ -257,7 +255,8 @@ class _EvaluationProcess:
 
         config = self._setup.config
         if self._rater is None and (builder := opponents_builder(config)) is not None:
-            self._rater = builder.rater(config, self._setup.factory, self._seats)
+            seats = 1 if envs.tables is None else envs.tables.seats
+            self._rater = builder.rater(config, self._setup.factory, seats)
         if self._rater is None:
             return {}
         seed = seeding.integer(config.run.seed, Role.RATER, index=snapshot.counters.env_steps)

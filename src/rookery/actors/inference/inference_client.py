@@ -67,7 +67,7 @@ class InferenceClient(Algorithm):
                 )
             self._beat()
             time.sleep(NAP_S if waited_s < SOON_S else LONG_NAP_S)
-        slot.waited(time.monotonic_ns() - began)
+        slot.waited_ns += time.monotonic_ns() - began
 
     def close(self) -> None:
         self.slots.close()

@@ -84,7 +84,7 @@ class InferenceSlot:
     def __init__(self, arrays: Arrays):
         self._arrays = arrays
         self._asked, self._answered = arrays["asked"], arrays["answered"]
-        self.waited_ns = arrays["waited_ns"]
+        self.waited_ns = arrays["waited_ns"]  # by this actor, for the server's answers
         self._leaves, self._extras = below("obs.", arrays), below("extra.", arrays)
 
     @property
@@ -163,10 +163,6 @@ class InferenceSlot:
             arrays["remembered"][:size].copy() if remembers else None,
             version,
         )
-
-    def waited(self, nanoseconds: int) -> None:
-        """Adds `nanoseconds` to the time that this actor has waited for the inference server."""
-        self.waited_ns += nanoseconds
 
 
 class InferenceSlots(SharedFile):

@@ -213,7 +213,7 @@ def test_what_was_answered_is_measured_between_two_looks(make, world):
     slots.count(2, 6)
     slots.count(1, 2)
     slots[0].ask(InferenceRequest({"": np.zeros((2, 3), np.float32)}, None, 0, 0.0, True, False))
-    slots[0].waited(6_000_000)
+    slots[0].waited_ns += 6_000_000
 
     assert supervisor.metrics() == {
         "inference/restarts": 0.0,

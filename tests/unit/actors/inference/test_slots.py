@@ -129,8 +129,8 @@ def test_requests_left_open_by_a_dead_server_are_found_by_the_next_one(slots):
 def test_what_was_done_is_counted(slots):
     slots.count(questions=2, observations=6)
     slots.count(questions=1, observations=1)
-    slots[0].waited(1_000_000_000)
-    slots[1].waited(500_000_000)
+    slots[0].waited_ns += 1_000_000_000
+    slots[1].waited_ns += 500_000_000
 
     assert slots.done == (3, 7, 2, 1.5)
 
