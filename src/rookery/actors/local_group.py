@@ -182,7 +182,7 @@ class LocalActors(SupervisedActors):
             reports = {i: a for i, a in answers.items() if isinstance(a, messages.ActorReport)}
             yield list(reports.values())
             orders = {
-                i: messages.PlayChunk(env_steps, report.left, report.epsilon)
+                i: messages.PlayChunk(env_steps, report.left, epsilons[i])
                 for i, report in reports.items()
                 if report.left
             }

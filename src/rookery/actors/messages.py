@@ -106,7 +106,6 @@ class ActorReport(NamedTuple):
 
     env_steps: int
     ended: Sequence[Episode]
-    epsilon: float
     version: int  # of the weights that played last
     left: int = 0  # episodes that did not fit into the ring any more
     traced: Traced | None = None

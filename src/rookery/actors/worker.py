@@ -145,7 +145,7 @@ class ActorWorker:
             case messages.PlayFreely():
                 self._pull()  # a resumed run's weights came after this was built
                 self.self_driven = True
-                return self._report(0.0)
+                return self._report()
             case messages.CutEpisodes():
                 self.actor.cut()
                 return messages.ActorDone()
@@ -169,7 +169,6 @@ class ActorWorker:
         return messages.ActorReport(
             played.env_steps,
             messages.EndedEpisodes(played.ended),
-            epsilon,
             self.actor.version,
             left,
             self._traced(),
@@ -203,7 +202,7 @@ class ActorWorker:
         else:
             self._nap()
         due = time.monotonic() - self._told >= NEWS_S
-        return self._report(ring.epsilon) if due else None
+        return self._report() if due else None
 
     def _nap(self) -> None:
         began = time.monotonic()
@@ -212,11 +211,10 @@ class ActorWorker:
         self.actor.ring.beat()
         self.trace.note(Activity.WAIT, began, time.monotonic())
 
-    def _report(self, epsilon: float) -> messages.ActorReport:
+    def _report(self) -> messages.ActorReport:
         report = messages.ActorReport(
             self._played,
             messages.EndedEpisodes(self._ended),
-            epsilon,
             self.actor.version,
             traced=self._traced(),
             progress=self._standing(),
