@@ -118,5 +118,4 @@ class RoleFailed(NamedTuple):
     summary: str
     traceback: str
     final: bool  # True where another try would fail in the same way: a wrong request
-    error: Exception | None = None  # itself, where it was raised in this process
     environment: bool = False  # True where it is an error of an environment

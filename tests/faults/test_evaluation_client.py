@@ -38,7 +38,7 @@ class Fake:
         if isinstance(message, CloseProcess):
             self.answers.append(message)
         if isinstance(message, EvaluationSnapshot) and self.deadly:
-            self.answers.append(EvaluationBegun(message.counters.env_steps))
+            self.answers.append(EvaluationBegun())
             self.alive = False
 
     def receive(self, timeout_s: float = 0.0) -> Any | None:
@@ -81,7 +81,7 @@ def fake_processes(monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
 def make(**settings: Any) -> EvaluationClient:
     changes = {f"eval.{key}": value for key, value in settings.items()}
     config = load("corridor", changes={"eval.timeout_s": LIMIT_S, **changes})
-    return EvaluationClient(EvaluationSetup(config, "nowhere", None, None, False, first_try=True))
+    return EvaluationClient(EvaluationSetup(config, "nowhere", None, None, False))
 
 
 def snapshot(mark: int) -> EvaluationSnapshot:
@@ -140,9 +140,9 @@ def test_an_evaluation_resets_the_count_of_deaths(fake_processes):
         fake_processes.children[-1].alive = False
         warned = list(told(client, fake_processes, looks=2))
         assert [each.kind for each in warned] == ["evaluator"]
-        fake_processes.children[-1].answers.append(SnapshotEvaluated(mark, (1.0,), (1,), None))
+        fake_processes.children[-1].answers.append(SnapshotEvaluated((mark,), (1,), None))
         ((given, evaluation),) = list(client.poll())
-        assert given.counters.env_steps == evaluation.env_steps == mark
+        assert (given.counters.env_steps, evaluation.returns) == (mark, (mark,))
 
 
 def test_a_process_that_cannot_be_started_is_given_up_and_not_waited_for(fake_processes):
@@ -181,7 +181,7 @@ def test_time_to_import_is_not_counted_as_a_hang_and_time_to_evaluate_is(fake_pr
     fake_processes.now += evaluation_client.START_S
 
     assert list(client.poll()) == []
-    fake_processes.children[-1].answers.append(EvaluationBegun(1))
+    fake_processes.children[-1].answers.append(EvaluationBegun())
     assert list(client.poll()) == []
     fake_processes.now += LIMIT_S + evaluation_client.MARGIN_S + 1.0
     (warned,) = list(client.poll())

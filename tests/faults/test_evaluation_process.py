@@ -124,9 +124,7 @@ def test_a_line_written_by_a_process_that_died_before_saying_so_is_not_doubled(
 ):
     config = load("corridor", changes={"report.tensorboard": False})
     warned = Warned(Counters(7, 8, 9), "test", "only once")
-    client = EvaluationClient(
-        EvaluationSetup(config, str(tmp_path), None, None, False, first_try=True)
-    )
+    client = EvaluationClient(EvaluationSetup(config, str(tmp_path), None, None, False))
     try:
         with monkeypatch.context() as patch:
             patch.setattr(client, "_receive", lambda message: None)  # its answer is lost

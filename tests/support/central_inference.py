@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rookery.actors.inference.inference_server import InferenceServer, InferenceSetup
-from rookery.actors.inference.slots import InferenceRequest, InferenceSlots, layout_of
+from rookery.actors.inference.slots import InferenceRequest, InferenceSlots
 from rookery.algorithms import Acted, Algorithm, build_algorithm, row_spec
 from rookery.config.load import load
 from rookery.config.schema import Config
@@ -51,7 +51,7 @@ class Service:
         self.spec = row_spec(spec, algorithm)
         self.weight_store = WeightStore(arrays_of(algorithm.acting))
         self.weight_store.publish(arrays_of(algorithm.acting))
-        self.slots = InferenceSlots(layout_of(self.spec, algorithm.memory, ENVS), config.actor.num)
+        self.slots = InferenceSlots(config.actor, self.spec, algorithm.memory)
         self.inference_server = self.another()
 
     def another(self) -> InferenceServer:

@@ -105,15 +105,15 @@ class FakeActorGroup:
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None
     ) -> Iterator[list[ActorReport]]:
-        for seat, epsilon in enumerate(epsilons):
+        for seat in range(len(epsilons)):
             self.write(seat, env_steps)
-            yield [ActorReport(env_steps, (), epsilon, 0)]
+            yield [ActorReport(env_steps, (), 0)]
 
     def start(self) -> None: ...
 
     def tell(self, standing: EnvProgress) -> None:
         """An actor says how far its environments have come."""
-        self.told.append(ActorReport(0, (), 0.5, 0, progress=standing))
+        self.told.append(ActorReport(0, (), 0, progress=standing))
 
     def reports(self) -> list[ActorReport]:
         told, self.told = self.told, []

@@ -88,9 +88,7 @@ class Inline:
         mark = snapshot.counters.env_steps
         seed = seeding.integer(config.run.seed, Role.EVALUATOR, index=mark)
         evaluation = self._evaluator.run(seed=seed)
-        return SnapshotEvaluated(
-            mark, evaluation.returns, evaluation.lengths, evaluation.success_rate
-        )
+        return SnapshotEvaluated(evaluation.returns, evaluation.lengths, evaluation.success_rate)
 
 
 @contextmanager

@@ -80,7 +80,6 @@ class LocalActors(SupervisedActors):
         self.setup, self.config, self.spec = setup, setup.config, setup.spec
         config = setup.config
         self._start_role = ENGINES[config.engine]
-        self._envs = setup.envs  # the first inline actor takes them
         self._losses: list[ActorLoss] = []  # not taken yet
         self.rings: list[Ring] = []
         self.seats: list[ActorSeat] = []
@@ -96,20 +95,18 @@ class LocalActors(SupervisedActors):
             numbers = range(config.actor.num) if setup.numbers is None else setup.numbers
             for index, number in enumerate(numbers):
                 incarnation = setup.incarnation(index)
+                watch = Supervision(
+                    f"actor {number}",
+                    max_restarts=config.actor.max_restarts,
+                    start_s=START_S,
+                    remedy="correct the environment",
+                    per_hour=PER_HOUR,
+                )
                 with started(f"actor {index} of {config.actor.num}"):
                     self.rings.append(self._ring(number, incarnation))
-                    self.seats.append(ActorSeat(index, number, incarnation, self._watch(number)))
+                    self.seats.append(ActorSeat(index, number, incarnation, watch))
                     self._start(self.seats[-1])
             stack.pop_all()
-
-    def _watch(self, number: int) -> Supervision:
-        return Supervision(
-            f"actor {number}",
-            max_restarts=self.config.actor.max_restarts,
-            start_s=START_S,
-            remedy="correct the environment",
-            per_hour=PER_HOUR,
-        )
 
     def _here(self, seat: ActorSeat) -> contextlib.AbstractContextManager[None]:
         """Returns the context manager inside which an actor must be called.
@@ -127,15 +124,17 @@ class LocalActors(SupervisedActors):
         return ring
 
     def _start(self, seat: ActorSeat) -> None:
-        envs, self._envs = self._envs, None
+        group, self.setup = self.setup, self.setup._replace(envs=None)  # the first actor takes them
         server, ring = self._inference, self.rings[seat.index]
-        ring_fd, fd = copies(ring.fd, self.setup.weights_fd if server is None else server.slots.fd)
-        setup = self.setup.of_actor(seat.number, seat.incarnation, ring_fd)._replace(
-            weights_fd=fd if server is None else None,
-            inference=None if server is None else server.address(seat.index, fd),
-            envs=envs,
-            progress=self.progress.of(seat.number),
-            calls=None if self._hangs is None else self._hangs.calls,
+        ring_fd, fd = copies(ring.fd, group.weights_fd if server is None else server.slots.fd)
+        setup = messages.ActorSetup(
+            group._replace(progress=()),  # of all actors, for this process only
+            seat.number,
+            seat.incarnation,
+            ring_fd,
+            fd,
+            self.progress.of(seat.number),
+            None if self._hangs is None else self._hangs.calls,
         )
         with self._here(seat):
             seat.host = self._start_role(
@@ -183,7 +182,7 @@ class LocalActors(SupervisedActors):
             reports = {i: a for i, a in answers.items() if isinstance(a, messages.ActorReport)}
             yield list(reports.values())
             orders = {
-                i: messages.PlayChunk(env_steps, report.left, report.epsilon)
+                i: messages.PlayChunk(env_steps, report.left, epsilons[i])
                 for i, report in reports.items()
                 if report.left
             }
@@ -308,7 +307,7 @@ class LocalActors(SupervisedActors):
         for seat in self.seats:
             if seat.host is not None and (trouble := self._trouble(seat, seat.host)):
                 self._lose(seat, seat.host, trouble)
-            elif notice := seat.watch.take_notice():
+            elif notice := seat.watch.slow_start(self.config.actor.env_step_timeout_s):
                 self._warnings.append(notice)
             if seat.host is None and seat.watch.due and self._emptied(seat):
                 self._replace(seat)
@@ -320,7 +319,6 @@ class LocalActors(SupervisedActors):
             alive=host.alive,
             silence_s=self.rings[seat.index].silence_s,
             limit_s=self.config.actor.env_step_timeout_s,
-            setting="actor.env_step_timeout_s",
             closing_s=CLOSE_S,
             busy=self._hangs is None and seat.working,
         )

@@ -6,7 +6,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from rookery.actors.env_progress import EnvProgress
-from rookery.actors.inference.inference_client import InferenceAddress
 from rookery.config.schema import Config
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, Factory
@@ -22,43 +21,34 @@ class ActorState(NamedTuple):
     exact: bool  # False: the environments cannot export their state in the middle of episodes
 
 
-class ActorSetup(NamedTuple):
-    """Arguments of `ActorWorker`, which runs one actor: settings, environments, shared memory."""
-
-    config: Config
-    factory: Factory | None  # the user's environment, where it was given from Python
-    actor: int  # its number in the run
-    incarnation: int
-    ring_fd: int  # its transport ring
-    weights_fd: int | None = None  # the weight store; None: the inference server has the weights
-    envs: Envs | None = None  # made already, where the actor lives in the process that made them
-    inference: InferenceAddress | None = None
-    opponents: object = None  # `Opponents.for_actors`, of a run that has opponents
-    progress: list[Json] | None = None  # that its environments begin with
-    calls: EnvCalls | None = None  # of the environments of all actors of this process
-
-
 class ActorGroupSetup(NamedTuple):
     """Arguments from which the actors of one host are built: settings, environments, weights."""
 
     config: Config
     spec: EnvSpec  # of their rows
     weights_fd: int  # the weight store
-    factory: Factory | None = None
+    factory: Factory | None = None  # the user's environment, where it was given from Python
     envs: Envs | None = None  # made already, for the first actor of this process
     incarnations: Sequence[int] = ()  # of the actors; 0 where there is none
     numbers: Sequence[int] | None = None  # in the run, where these are only some of its actors
     progress: Iterable[Sequence[object]] = ()  # of environments, as `Progress` accepts it
     memory: int = 0  # recurrent state of the policy for each environment, for central inference
-    opponents: object = None
+    opponents: object = None  # `Opponents.for_actors`, of a run that has opponents
 
     def incarnation(self, index: int) -> int:
         return self.incarnations[index] if index < len(self.incarnations) else 0
 
-    def of_actor(self, actor: int, incarnation: int, ring_fd: int) -> ActorSetup:
-        """Returns the arguments of one actor's worker, with what all of the actors share."""
-        setup = ActorSetup(self.config, self.factory, actor, incarnation, ring_fd)
-        return setup._replace(opponents=self.opponents)
+
+class ActorSetup(NamedTuple):
+    """Arguments of `ActorWorker`, which runs one actor: shared memory, and those of its group."""
+
+    group: ActorGroupSetup  # with environments only for the actor that takes them
+    actor: int  # its number in the run
+    incarnation: int
+    ring_fd: int  # its transport ring
+    weights_fd: int  # the weight store, or with central inference the slots of its server
+    progress: list[Json] | None = None  # that its environments begin with
+    calls: EnvCalls | None = None  # of the environments of all actors of this process
 
 
 class PlayChunk(NamedTuple):
@@ -116,7 +106,6 @@ class ActorReport(NamedTuple):
 
     env_steps: int
     ended: Sequence[Episode]
-    epsilon: float
     version: int  # of the weights that played last
     left: int = 0  # episodes that did not fit into the ring any more
     traced: Traced | None = None

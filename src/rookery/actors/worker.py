@@ -27,7 +27,7 @@ from rookery.actors.env_progress import EnvProgress, Progress
 from rookery.actors.inference.inference_client import InferenceClient
 from rookery.actors.start_errors import started
 from rookery.algorithms import Algorithm, build_algorithm
-from rookery.config.schema import Config
+from rookery.config.schema import Config, Inference
 from rookery.engines.engine import copies
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.make import Envs, make
@@ -59,7 +59,8 @@ class ActorWorker:
     """
 
     def __init__(self, setup: messages.ActorSetup):
-        config, self.setup = setup.config, setup
+        self.setup, self.config = setup, setup.group.config
+        config = self.config
         self.self_driven = False
         self._no_room = (
             f"actor.devices {list(config.actor.devices)} have no room for actor {setup.actor} of "
@@ -69,7 +70,9 @@ class ActorWorker:
         self._builder = opponents_builder(config)
         ring = Ring.from_fd(setup.ring_fd)
         calls = setup.calls or EnvCalls(ring.beat)
-        envs = setup.envs or make(config.env, config.actor.envs, factory=setup.factory, calls=calls)
+        envs = setup.group.envs or make(
+            config.env, config.actor.envs, factory=setup.group.factory, calls=calls
+        )
         try:
             with full_gpu(self._no_room):
                 self._begin(envs, ring)
@@ -83,7 +86,7 @@ class ActorWorker:
         self._grown, self._stood_at = False, -math.inf  # has an episode ended since?
 
     def _begin(self, envs: Envs, ring: Ring) -> None:
-        setup, config = self.setup, self.setup.config
+        setup, config = self.setup, self.config
         if setup.progress is not None:
             envs.restore_progress(setup.progress)
         algorithm = self._algorithm(envs.spec, ring)
@@ -104,16 +107,16 @@ class ActorWorker:
         self._pull()
 
     def _algorithm(self, spec: EnvSpec, ring: Ring) -> Algorithm:
-        setup, config = self.setup, self.setup.config
+        setup, config = self.setup, self.config
         self.weight_store: WeightStore | None = None
-        if setup.inference is not None:
-            return InferenceClient(setup.inference, beat=ring.beat)
+        if config.actor.inference is Inference.CENTRAL:
+            return InferenceClient(setup.group, setup.actor, setup.weights_fd, beat=ring.beat)
         algorithm = build_algorithm(config, spec)
         announced = {} if self._builder is None else self._builder.blank(config)
         self.weight_store = WeightStore(
             arrays_of(algorithm.acting) | announced, fd=setup.weights_fd
         )
-        algorithm.networks.to(_device(config, setup.actor))
+        algorithm.networks.to(actor_device(config, setup.actor, "cpu"))
         return algorithm
 
     def _opponent_seats(self, envs: Envs, algorithm: Algorithm) -> OpponentSeats | None:
@@ -124,9 +127,8 @@ class ActorWorker:
         """
         if self._builder is None:
             return None
-        opponent_seats = self._builder.seat(
-            self.setup.config, envs, self.setup.opponents, algorithm
-        )
+        opponents = self.setup.group.opponents
+        opponent_seats = self._builder.seat(self.config, envs, opponents, algorithm)
         published = self.weight_store.latest(0) if self.weight_store is not None else None
         if published is not None:
             opponent_seats.hear(published.arrays)
@@ -143,7 +145,7 @@ class ActorWorker:
             case messages.PlayFreely():
                 self._pull()  # a resumed run's weights came after this was built
                 self.self_driven = True
-                return self._report(0.0)
+                return self._report()
             case messages.CutEpisodes():
                 self.actor.cut()
                 return messages.ActorDone()
@@ -167,7 +169,6 @@ class ActorWorker:
         return messages.ActorReport(
             played.env_steps,
             messages.EndedEpisodes(played.ended),
-            epsilon,
             self.actor.version,
             left,
             self._traced(),
@@ -192,7 +193,7 @@ class ActorWorker:
         ring buffer to the learner is full. Returns a report if the last one is at least 50 ms old,
         otherwise None.
         """
-        ring, chunk = self.actor.ring, self.setup.config.actor.chunk
+        ring, chunk = self.actor.ring, self.config.actor.chunk
         if ring.may_write and ring.free >= self.actor.room(chunk):
             self._nap_s = NAP_S
             played = self._chunk(chunk, None, ring.epsilon)
@@ -201,7 +202,7 @@ class ActorWorker:
         else:
             self._nap()
         due = time.monotonic() - self._told >= NEWS_S
-        return self._report(ring.epsilon) if due else None
+        return self._report() if due else None
 
     def _nap(self) -> None:
         began = time.monotonic()
@@ -210,11 +211,10 @@ class ActorWorker:
         self.actor.ring.beat()
         self.trace.note(Activity.WAIT, began, time.monotonic())
 
-    def _report(self, epsilon: float) -> messages.ActorReport:
+    def _report(self) -> messages.ActorReport:
         report = messages.ActorReport(
             self._played,
             messages.EndedEpisodes(self._ended),
-            epsilon,
             self.actor.version,
             traced=self._traced(),
             progress=self._standing(),
@@ -271,9 +271,13 @@ def full_gpu(what: str) -> Iterator[None]:
         raise ConfigError(f"GPU out of memory: {what} ({error})") from error
 
 
-def _device(config: Config, index: int) -> torch.device:
+def actor_device(config: Config, index: int, otherwise: str) -> torch.device:
+    """Returns the device of `actor.devices` for actor number `index`; they take turns.
+
+    Returns `otherwise` if `actor.devices` names none.
+    """
     devices = config.actor.devices
-    return pick_device(devices[index % len(devices)] if devices else "cpu", "actor.devices")
+    return pick_device(devices[index % len(devices)] if devices else otherwise, "actor.devices")
 
 
 class InlineWatch(HangWatch):
@@ -311,23 +315,14 @@ class SingleActor(ActorGroup):
                 ring_fd, weights_fd = copies(self.ring.fd, setup.weights_fd)
                 for fd in (ring_fd, weights_fd):
                     stack.callback(os.close, fd)
-                own = setup.of_actor(0, incarnation, ring_fd)._replace(
-                    weights_fd=weights_fd,
-                    envs=setup.envs,
-                    progress=Progress(setup.progress).of(0),
-                    calls=self._hangs.calls,
+                progress = Progress(setup.progress).of(0)
+                self._worker = ActorWorker(
+                    messages.ActorSetup(
+                        setup, 0, incarnation, ring_fd, weights_fd, progress, self._hangs.calls
+                    )
                 )
-                self._worker = ActorWorker(own)
             stack.pop_all()
-
-    @property
-    def actor(self) -> Actor:
-        return self._worker.actor
-
-    @property
-    def rings(self) -> list[Ring]:
-        """The ring buffer into which the actor writes its env steps for replay, in a list."""
-        return [self.ring]
+        self.actor, self.rings = self._worker.actor, [self.ring]  # what it writes for replay
 
     def warnings(self) -> Iterator[str]:
         """Yields nothing: the actor's errors are raised instead."""

@@ -70,7 +70,7 @@ class EnvironmentActors:
                 f"environment.generate_experiences was asked for {asked} episodes and returned no "
                 "step; return the steps of whole episodes"
             )
-        yield [ActorReport(len(self.steps), ended, epsilons[0], loop.version)]
+        yield [ActorReport(len(self.steps), ended, loop.version)]
 
     def asynchronous(self) -> None:
         """They only play when asked."""

@@ -20,14 +20,10 @@ class Inline:
     """
 
     def __init__(self, role: EngineRole[object, object], name: str):
-        self.role, self.name = role, name
+        self.role, self.name, self.pid = role, name, os.getpid()
         self._orders: deque[object] = deque()
         self._closed = False
         self.alive = True
-
-    @property
-    def pid(self) -> int:
-        return os.getpid()
 
     def send(self, message: object) -> None:
         self._orders.append(message)
@@ -45,7 +41,7 @@ class Inline:
             return self.role.do(self._orders.popleft()) if self._orders else self.role.work()
         except Exception as error:  # the caller decides what follows
             self.alive = False
-            return describe(error, traceback.format_exc())._replace(error=error)
+            return describe(error, traceback.format_exc())
 
     def stop(self, grace_s: float = 0.0) -> int | None:
         self.alive = False

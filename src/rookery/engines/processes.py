@@ -50,17 +50,13 @@ class Child:
         connection: "Connection[object, object]",
         name: str,
     ):
-        self.process, self.name = process, name
+        self.process, self.name, self.pid = process, name, process.pid
         self._connection = connection
         self._outbox: deque[bytes] = deque()
         self._wake = threading.Condition()
         self._broken = False
         self._sender = threading.Thread(target=self._pump, name=f"to-{name}", daemon=True)
         self._sender.start()
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     @property
     def alive(self) -> bool:
@@ -149,21 +145,16 @@ def spawn(target: str, setup: object, *, name: str, fds: Sequence[int] = ()) -> 
             stdin=subprocess.DEVNULL,
             env={**ONE_BLAS_THREAD, **os.environ},
         )
-        child = _talking_to(process, Connection(ours.detach()), name)
-    child.send((list(sys.path), raw))
-    return child
-
-
-def _talking_to(
-    process: "subprocess.Popen[bytes]", connection: "Connection[object, object]", name: str
-) -> Child:
+        connection = Connection(ours.detach())
     try:
-        return Child(process, connection, name)
+        child = Child(process, connection, name)
     except RuntimeError as error:  # threads count as processes: the system may have none left
         process.kill()
         process.wait()
         connection.close()
         raise OSError(errno.EAGAIN, str(error)) from error
+    child.send((list(sys.path), raw))
+    return child
 
 
 def send(connection: "Connection[object, object]", message: object) -> None:

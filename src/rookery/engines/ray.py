@@ -296,27 +296,21 @@ class _Session:
 
     def close(self) -> None:
         """Shuts Ray down. If Ray hangs, kills its processes and leaves the thread behind."""
+        global left_behind
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(END_S if self._up.is_set() else INTERRUPTED_S)
         if self._thread.is_alive():
-            self._abandon()
+            left_behind = True
+            skip_ray_shutdown_at_exit()
+            if self._cleanup is not None:
+                self._cleanup.sweep()
         else:
-            self._tidy()
+            if self._cleanup is not None:
+                self._cleanup.finish()
+            self._quiet.close()
+            self._environ.restore()
         _take_signals_back()
-
-    def _abandon(self) -> None:
-        global left_behind
-        left_behind = True
-        skip_ray_shutdown_at_exit()
-        if self._cleanup is not None:
-            self._cleanup.sweep()
-
-    def _tidy(self) -> None:
-        if self._cleanup is not None:
-            self._cleanup.finish()
-        self._quiet.close()
-        self._environ.restore()
 
     def _live(self) -> None:
         ray = import_ray()

@@ -295,7 +295,7 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
         self.address: str | None = None
         self.pid = 0
         self.failure: str | None = None
-        self._place: str | None = None  # how messages name where it is
+        self._place = name  # how messages name where it is
         self._link = link
         self._sent, self._heard = 0, 0.0  # messages; when the last of them was answered
         self._calls: deque[_Call] = deque()
@@ -429,22 +429,18 @@ class RemoteHandle(Generic[OrderT, AnswerT]):
 
     def _broken(self, call: _Call, error: Exception) -> None:
         """Handles a call that has failed: repeats it, or counts the worker as dead."""
-        verdict, what = self._link.classify(error), f"{self._where}: {gist(error)}"
+        verdict, what = self._link.classify(error), f"{self._place}: {gist(error)}"
         if verdict is CallVerdict.RAISED:
             self._fail(describe(error, str(error))._replace(summary=what))
         elif verdict is CallVerdict.RETRY:
             self._retry(call)
         elif getattr(error, "actor_init_failed", False):  # rookery could not be loaded there
             _, found, rest = str(error).partition("ip=")
-            place = rest.split(",")[0].split(")")[0] if found else self._where
+            place = rest.split(",")[0].split(")")[0] if found else self._place
             what = f"{place}: {gist(error)}; install rookery there"
             self._fail(RoleFailed(what, str(error), final=True))
         else:
             self._end(what)
-
-    @property
-    def _where(self) -> str:
-        return self._place or self.name
 
     def _end(self, why: str) -> None:
         self.failure = self.failure or why

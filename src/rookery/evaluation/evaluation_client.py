@@ -162,7 +162,7 @@ class EvaluationClient:
         for message in (*self.unconfirmed, *self.pending):
             self._send(message)
         self.unconfirmed = deque(message._replace(again=True) for message in self.unconfirmed)
-        self._setup = replace(self._setup, first_try=False)
+        self._setup = replace(self._setup, resumed_at=None)
 
     def _repair(self) -> Iterator[Warned]:
         if self._child is not None and (problem := self._problem(self._child)):

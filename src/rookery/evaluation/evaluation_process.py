@@ -42,9 +42,8 @@ class EvaluationSetup:
     config: Config
     run_dir: str
     factory: Any  # makes the user's environment, if it was given from Python
-    resumed_at: int | None
+    resumed_at: int | None  # env steps, where this process is the first of a resumed run
     console: bool
-    first_try: bool  # False after a restart of this process
 
 
 class EvaluationSnapshot(NamedTuple):
@@ -66,7 +65,6 @@ class SnapshotEvaluated(NamedTuple):
     It contains the scores of its episodes, or the traceback if it failed.
     """
 
-    env_steps: int
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     success_rate: float | None
@@ -77,12 +75,7 @@ class SnapshotEvaluated(NamedTuple):
 
 
 class EvaluationBegun(NamedTuple):
-    """Message from the evaluation to the training process: an evaluation has begun.
-
-    `env_steps` is the training step at which the evaluated weights were copied.
-    """
-
-    env_steps: int
+    """Message from the evaluation to the training process: an evaluation has begun."""
 
 
 class WriteEvent(NamedTuple):
@@ -143,7 +136,6 @@ class _EvaluationProcess:
         self._best = float("-inf")
         self._warned_no_frames = False
         self._rater: Any = None  # for games against opponents
-        self._seats = 1  # players of a game
 
     def listen(self) -> None:
         """Receives messages until `CloseProcess`: logs events, and queues weights to evaluate.
@@ -157,7 +149,7 @@ class _EvaluationProcess:
         sinks = make_sinks(
             Path(setup.run_dir),
             setup.config,
-            resumed_at=setup.resumed_at if setup.first_try else None,
+            resumed_at=setup.resumed_at,
             stream=sys.stdout if setup.console else None,
             terminal=setup.console and is_terminal(sys.stdout),
         )
@@ -192,9 +184,7 @@ class _EvaluationProcess:
                 evaluator = evaluator or self._evaluator()
                 evaluated = self._evaluate(evaluator, snapshot)
             except (Exception, SystemExit):  # a user's code may raise anything; training continues
-                evaluated = SnapshotEvaluated(
-                    snapshot.counters.env_steps, (), (), None, traceback.format_exc()
-                )
+                evaluated = SnapshotEvaluated((), (), None, traceback.format_exc())
                 evaluator = None
             self._evaluating = False
             self._send(evaluated)
@@ -214,7 +204,6 @@ class _EvaluationProcess:
         num, render = min(config.eval.episodes, MOST_ENVS), config.eval.record
         with self._watched() as calls:
             envs = make(config.eval_env, num, factory=factory, render=render, calls=calls)
-        self._seats = envs.tables.seats if envs.tables is not None else 1
         policy = build_policy(config, envs, factory)
         with_opponents(config, envs, policy)
         return Evaluator(lambda num: envs, policy, episodes=config.eval.episodes)
@@ -235,7 +224,7 @@ class _EvaluationProcess:
         from rookery.networks.named_arrays import load_arrays
 
         config, began = self._setup.config, time.monotonic()
-        self._send(EvaluationBegun(snapshot.counters.env_steps))
+        self._send(EvaluationBegun())
         load_arrays(evaluator.algorithm.acting, snapshot.arrays)
         seed = seeding.integer(config.run.seed, Role.EVALUATOR, index=snapshot.counters.env_steps)
         with self._watched(evaluator.envs.calls):
@@ -245,11 +234,10 @@ class _EvaluationProcess:
                 timeout_s=config.eval.timeout_s,
                 record=config.eval.record,
             )
-        figures = self._figures(snapshot)
+        figures = self._figures(evaluator.envs, snapshot)
         ended = time.monotonic()
         self._record(snapshot, result)
         return SnapshotEvaluated(
-            snapshot.counters.env_steps,
             result.returns,
             result.lengths,
             result.success_rate,
@@ -258,7 +246,7 @@ class _EvaluationProcess:
             figures=figures,
         )
 
-    def _figures(self, snapshot: EvaluationSnapshot) -> dict[str, float]:
+    def _figures(self, envs: Any, snapshot: EvaluationSnapshot) -> dict[str, float]:
         """Returns further metrics of a weight snapshot, such as its Elo rating in a game.
 
         Empty for runs without opponents, and for games that cannot be rated.
@@ -267,7 +255,8 @@ class _EvaluationProcess:
 
         config = self._setup.config
         if self._rater is None and (builder := opponents_builder(config)) is not None:
-            self._rater = builder.rater(config, self._setup.factory, self._seats)
+            seats = 1 if envs.tables is None else envs.tables.seats
+            self._rater = builder.rater(config, self._setup.factory, seats)
         if self._rater is None:
             return {}
         seed = seeding.integer(config.run.seed, Role.RATER, index=snapshot.counters.env_steps)

@@ -82,14 +82,13 @@ class Evaluator:
         self.envs.close()
 
 
-def with_opponents(config: Config, envs: Envs, algorithm: Algorithm) -> Envs:
-    """Lets self-play opponents act for the other players of evaluation games; returns `envs`.
+def with_opponents(config: Config, envs: Envs, algorithm: Algorithm) -> None:
+    """Lets self-play opponents act for the other players of evaluation games.
 
     Does nothing in runs without opponents.
     """
     if (builder := opponents_builder(config)) is not None:
         builder.seat_evaluation(config, envs, algorithm)
-    return envs
 
 
 class _Tally:

@@ -68,7 +68,7 @@ class DeviceActors(ActorGroup):
         began = time.monotonic()
         ended, played = self._play(epsilon)
         self._trace.note(Activity.PLAY, began, time.monotonic(), played)
-        yield [ActorReport(played, ended, epsilon, self.version, traced=self._traced())]
+        yield [ActorReport(played, ended, self.version, traced=self._traced())]
 
     def _traced(self) -> Traced | None:
         if time.monotonic() - self._traced_at < TRACE_S:

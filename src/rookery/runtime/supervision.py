@@ -15,6 +15,7 @@ heartbeat in time. The caller starts and stops the processes; a `Supervision` on
 import re
 import time
 from collections import Counter, deque
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -71,6 +72,7 @@ class LossTally:
             raise noted(error, loss.traceback)
 
 
+@dataclass
 class Supervision:
     """State of one supervised process: its heartbeats, its error, and its failures so far.
 
@@ -78,32 +80,24 @@ class Supervision:
     doubles with each failure.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        max_restarts: int,
-        start_s: float = 0.0,
-        remedy: str = "",
-        per_hour: int | None = None,
-    ):
-        """Creates the state of a process that may be restarted `max_restarts` times in a row.
+    name: str
+    _: KW_ONLY
+    max_restarts: int  # in a row
+    start_s: float = 0.0  # added to the heartbeat timeout of a process that has not answered yet
+    remedy: str = ""  # advice to the user, for the message of LostError
+    per_hour: int | None = None  # restarts within one hour, whatever the process did in between
+    in_a_row: int = 0  # failures
+    next_try: float = 0.0  # when the next process may be started, monotonic
+    loss: LossKind = LossKind.CRASH  # kind of the reason that `trouble` returned last
+    heard: bool = False  # anything, of the present process
+    proven: bool = False  # some process has answered: the settings work
+    failure: RoleFailed | None = None  # of the present process
+    _noticed: bool = False  # whether the present process was called slow
 
-        `per_hour` limits the restarts within one hour, whatever the process did in between.
-        `start_s` seconds are added to the heartbeat timeout of a process that has not answered yet.
-        `remedy` is advice to the user, for the message of LostError.
-        """
-        self.name, self._start_s, self._remedy = name, start_s, remedy
-        self.max_restarts, self.in_a_row = max_restarts, 0
-        self.next_try = 0.0  # when the next process may be started, monotonic
-        self.loss = LossKind.CRASH  # kind of the reason that `trouble` returned last
-        self._per_hour, self._lost_at = per_hour, deque[float]()
-        self._slow_start = ""  # notice that was not taken yet
-        self._noticed = False  # whether the present process was called slow
-        self.heard = False  # anything, of the present process
-        self.proven = False  # some process has answered: the settings work
-        self.failure: RoleFailed | None = None  # of the present process
+    def __post_init__(self) -> None:
         self._patience = Patience()
+        most = None if self.per_hour is None else self.per_hour + 1
+        self._lost_at = deque[float](maxlen=most)  # when the last failures were counted
 
     def started(self) -> None:
         """Clears heartbeat and error of the previous process: a new process was just started.
@@ -117,17 +111,12 @@ class Supervision:
         """Restarts the heartbeat timeout: the process has just received a control message."""
         self._patience = Patience()
 
-    def alive(self) -> None:
-        """Records a heartbeat of the process."""
-        self.heard, self._patience = True, Patience()
-
     def heard_from(self) -> None:
         """Records a message from the process other than an error.
 
         It counts as a heartbeat, and proves that a process with these settings can run.
         """
-        self.alive()
-        self.proven = True
+        self.heard, self.proven, self._patience = True, True, Patience()
 
     def failed(self, failure: RoleFailed) -> None:
         """Records the error that the process raised; it may still be closing its environments."""
@@ -139,15 +128,14 @@ class Supervision:
         alive: bool,
         silence_s: float,
         limit_s: float,
-        setting: str = "",
         closing_s: float = 0.0,
         busy: bool = True,
     ) -> str | None:
         """Returns the reason why the process counts as failed, or None if it has not failed.
 
         A process that has raised gets `closing_s` seconds to end. `silence_s` is the time since its
-        last heartbeat and `limit_s` the timeout, which applies only if `busy`: while the process
-        has work to do. `setting` names the timeout in the reason.
+        last heartbeat and `limit_s` the timeout, `actor.env_step_timeout_s`, which applies only if
+        `busy`: while the process has work to do.
         """
         if self.failure is not None:
             self.loss = LossKind.ENV_ERROR if self.failure.environment else LossKind.ERROR
@@ -156,13 +144,12 @@ class Supervision:
         if not alive:
             self.loss = LossKind.CRASH
             return "died"
-        allowed_s = limit_s + (0 if self.heard else self._start_s)
+        allowed_s = limit_s + (0 if self.heard else self.start_s)
         if not busy or not self._patience.at_end(silence_s, allowed_s):
-            self._look_at_start(limit_s, allowed_s)
             return None
         self.loss = LossKind.HANG
-        limit = f" ({setting} is {limit_s:g})" if setting else ""
-        return f"has not moved for {self._patience.silent_s:.0f} s{limit}"
+        silent_s = self._patience.silent_s
+        return f"has not moved for {silent_s:.0f} s (actor.env_step_timeout_s is {limit_s:g})"
 
     def count_failure(self) -> float:
         """Counts a failure of the process; returns the seconds to wait before its restart."""
@@ -184,20 +171,19 @@ class Supervision:
         """Whether the pause before the next restart is over."""
         return time.monotonic() >= self.next_try
 
-    def _look_at_start(self, limit_s: float, allowed_s: float) -> None:
-        """Prepares a notice, once for each process, if a process takes long to start."""
-        silent_s = self._patience.silent_s
-        if not self.heard and not self._noticed and silent_s > limit_s:
-            self._noticed = True
-            self._slow_start = (
-                f"{self.name} is still starting: it has not answered for {silent_s:.0f} s, and is "
-                f"replaced after {allowed_s:.0f} s"
-            )
+    def slow_start(self, limit_s: float) -> str:
+        """Returns a notice, once for each process, if it has not answered within `limit_s`.
 
-    def take_notice(self) -> str:
-        """Returns a notice that the process takes long to start, once; else an empty string."""
-        notice, self._slow_start = self._slow_start, ""
-        return notice
+        Otherwise returns an empty string.
+        """
+        silent_s = self._patience.silent_s
+        if self.heard or self._noticed or silent_s <= limit_s:
+            return ""
+        self._noticed = True
+        return (
+            f"{self.name} is still starting: it has not answered for {silent_s:.0f} s, and is "
+            f"replaced after {limit_s + self.start_s:.0f} s"
+        )
 
     def lost(self, trouble: str, *, status: int | None = None, details: str = "") -> str:
         """Counts a failure of the process for the reason `trouble`; returns a warning for the log.
@@ -223,10 +209,10 @@ class Supervision:
         wait_s, often = self.count_failure(), ""
         if self.too_many:
             often = f"{self.in_a_row} times in a row"
-            advice = f"{self._remedy}, or raise actor.max_restarts ({self.max_restarts})"
+            advice = f"{self.remedy}, or raise actor.max_restarts ({self.max_restarts})"
         elif self._too_many_per_hour():
             often = f"{len(self._lost_at)} times within an hour"
-            advice = f"at most {self._per_hour} are allowed; {self._remedy}, then resume the run"
+            advice = f"at most {self.per_hour} are allowed; {self.remedy}, then resume the run"
         if often:
             last = f"{self.name}{details} was lost {often}, the last time: {trouble}; {advice}"
             raise noted(LostError(last), traceback)
@@ -234,10 +220,6 @@ class Supervision:
         return f"{self.name} was lost ({trouble}) and is replaced{pause}"
 
     def _too_many_per_hour(self) -> bool:
-        if self._per_hour is None:
-            return False
-        now = time.monotonic()
-        self._lost_at.append(now)
-        while self._lost_at[0] <= now - HOUR_S:
-            self._lost_at.popleft()
-        return len(self._lost_at) > self._per_hour
+        self._lost_at.append(time.monotonic())
+        full = len(self._lost_at) == self._lost_at.maxlen
+        return full and self._lost_at[-1] - self._lost_at[0] < HOUR_S

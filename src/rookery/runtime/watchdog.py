@@ -128,7 +128,7 @@ class HangWatch(Watchdog):
         `name` is that of the environment and `limit_s` the setting `actor.env_step_timeout_s`.
         `calls` is the record that the environments were made with.
         """
-        self.calls = calls
+        self.calls = calls  # each of them is a heartbeat
         self._name, self._limit_s, self._remedy = name, limit_s, remedy
         self.heartbeat: Heartbeat | None = None  # of code that runs now; None: nothing is watched
         self._patience = Patience()
@@ -148,22 +148,6 @@ class HangWatch(Watchdog):
             f"(actor.env_step_timeout_s is {self._limit_s:g}); {self._remedy}"
         )
 
-    @contextlib.contextmanager
-    def watch(self, heartbeat: Heartbeat) -> Iterator[None]:
-        """Context manager around a call of the environments, each call of which is a heartbeat.
-
-        Raises StalledError if there is no heartbeat for `limit_s` seconds.
-        """
-        heartbeat.beat()
-        self.calls.beat = heartbeat.beat
-        self.heartbeat = heartbeat
-        try:
-            yield
-        except Hung as hung:
-            raise StalledError(str(hung)) from None
-        finally:
-            self.heartbeat = None
-
 
 @contextlib.contextmanager
 def watched_calls(name: str, limit_s: float, calls: EnvCalls | None = None) -> Iterator[EnvCalls]:
@@ -172,9 +156,12 @@ def watched_calls(name: str, limit_s: float, calls: EnvCalls | None = None) -> I
     `calls` is the record of environments that were made before. Raises StalledError if one call of
     an environment takes longer than `limit_s` seconds.
     """
-    hang_watch = HangWatch(name, limit_s, calls or EnvCalls())
+    hang_watch, heartbeat = HangWatch(name, limit_s, calls or EnvCalls()), LocalHeartbeat()
+    hang_watch.calls.beat, hang_watch.heartbeat = heartbeat.beat, heartbeat
     try:
-        with hang_watch.watch(LocalHeartbeat()):
-            yield hang_watch.calls
+        yield hang_watch.calls
+    except Hung as hung:
+        raise StalledError(str(hung)) from None
     finally:
+        hang_watch.heartbeat = None
         hang_watch.close()

@@ -124,7 +124,7 @@ class GradientWorker:
         if time.monotonic() - self._told < NEWS_S:
             return None
         played, ended = self.source.env_steps, list(self.source.ended)
-        report = ActorReport(played - self._played, EndedEpisodes(ended), 0.0, self.version)
+        report = ActorReport(played - self._played, EndedEpisodes(ended), self.version)
         self._played, self._told = played, time.monotonic()
         self.source.ended.clear()
         return report

@@ -240,7 +240,7 @@ def open_evaluation_client(
 ) -> EvaluationClient:
     """Starts the evaluation process, which also writes the logs; leaving `stack` closes it."""
     console, factory = request.console, request.factory
-    setup = EvaluationSetup(config, str(run_dir), factory, resumed_at, console, first_try=True)
+    setup = EvaluationSetup(config, str(run_dir), factory, resumed_at, console)
     return stack.enter_context(closing(EvaluationClient(setup)))
 
 

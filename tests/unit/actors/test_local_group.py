@@ -64,7 +64,7 @@ class Pretender:
     def obey(self, order: Any) -> None:
         answers: dict[type, Callable[[], Any]] = {
             PlayChunk: lambda: self.play(order.env_steps),
-            PlayFreely: lambda: ActorReport(0, (), 0.0, 1),
+            PlayFreely: lambda: ActorReport(0, (), 1),
             CutEpisodes: ActorDone,
             RestoreActor: ActorDone,
             SaveActor: lambda: ActorState(
@@ -75,7 +75,7 @@ class Pretender:
 
     def play(self, rows: int) -> ActorReport:
         self.ring.put(rows, {"end": 0, "env": 0, "episode": 0, "t": np.arange(rows)})
-        return ActorReport(rows, (), 0.5, 1)
+        return ActorReport(rows, (), 1)
 
     def die(self, order: Any = None) -> None:
         self.alive = False
@@ -700,7 +700,7 @@ class TestRoaming:
 class TestProgress:
     def tell(self, local_actors: LocalActors, host: Pretender, envs: list[Any]) -> None:
         standing = EnvProgress(host.setup.actor, envs)
-        host.answers.append(ActorReport(0, (), 0.0, 1, progress=standing))
+        host.answers.append(ActorReport(0, (), 1, progress=standing))
         local_actors.reports()
 
     def test_the_next_incarnation_begins_with_the_newest(self, make: Any, world: World) -> None:
@@ -718,7 +718,7 @@ class TestProgress:
         local_actors = make(run__mode="async")
         local_actors.start()
         host = world.hosts[1]
-        host.answers.append(ActorReport(0, (), 0.0, 1, progress=EnvProgress(1, [{"level": 3}])))
+        host.answers.append(ActorReport(0, (), 1, progress=EnvProgress(1, [{"level": 3}])))
         host.die()
         local_actors.reports()
 

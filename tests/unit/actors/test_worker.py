@@ -93,7 +93,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: Any) -> None:
 class TestEnded:
     def arrived(self, *episodes: Episode) -> EndedEpisodes:
         """Returns what another process gets of a report with these."""
-        report = ActorReport(64, EndedEpisodes(episodes), 0.5, 3)
+        report = ActorReport(64, EndedEpisodes(episodes), 3)
         ended = cloudpickle.loads(cloudpickle.dumps(report)).ended
         assert isinstance(ended, EndedEpisodes)
         return ended

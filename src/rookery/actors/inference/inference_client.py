@@ -2,31 +2,20 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from torch import nn
 
-from rookery.actors.inference.slots import InferenceRequest, InferenceSlots, layout_of
+from rookery.actors.inference.slots import InferenceRequest, InferenceSlots
+from rookery.actors.messages import ActorGroupSetup
 from rookery.algorithms import Acted, Algorithm
 from rookery.errors import StalledError
-from rookery.types import EnvSpec, Floats, Obs
+from rookery.types import Floats, Obs
 
 SPINS = 20  # looks before the first nap: an answer may be there in microseconds
 NAP_S, LONG_NAP_S = 0.00005, 0.001  # between two looks for an answer
 SOON_S = 0.05  # after which naps are long: the server is gone, or busy with a large batch
 LIMIT_S = 300.0  # for an answer; a lost server is noticed long before
-
-
-class InferenceAddress(NamedTuple):
-    """Arguments of `InferenceClient`: the shared memory in which an actor requests its actions."""
-
-    spec: EnvSpec  # of its rows
-    memory: int  # numbers that the policy remembers of each environment
-    envs: int  # of an actor
-    seats: int
-    seat: int  # its own
-    fd: int  # of the slots of all actors
 
 
 class InferenceClient(Algorithm):
@@ -37,18 +26,16 @@ class InferenceClient(Algorithm):
     the server batches together.
     """
 
-    def __init__(self, address: InferenceAddress, beat: Callable[[], None]):
-        """Opens the shared memory (slot) in which this actor requests actions.
+    def __init__(self, setup: ActorGroupSetup, actor: int, fd: int, beat: Callable[[], None]):
+        """Opens the shared memory `fd`: the slots in which this and other actors request actions.
 
         `beat` sends the actor's heartbeat; `act` calls it while it waits for the inference server.
         """
-        self.spec, self.extras, self.memory = address.spec, address.spec.extras, address.memory
+        self.spec, self.extras, self.memory = setup.spec, setup.spec.extras, setup.memory
         self.acting: nn.Module = nn.Module()
         self.networks = nn.ModuleDict()
-        self.slots = InferenceSlots(
-            layout_of(address.spec, address.memory, address.envs), address.seats, fd=address.fd
-        )
-        self._slot, self._beat = self.slots[address.seat], beat
+        self.slots = InferenceSlots(setup.config.actor, setup.spec, setup.memory, fd=fd)
+        self._slot, self._beat = self.slots[actor], beat
 
     def act(
         self,
@@ -80,7 +67,7 @@ class InferenceClient(Algorithm):
                 )
             self._beat()
             time.sleep(NAP_S if waited_s < SOON_S else LONG_NAP_S)
-        slot.waited(time.monotonic_ns() - began)
+        slot.waited_ns += time.monotonic_ns() - began
 
     def close(self) -> None:
         self.slots.close()

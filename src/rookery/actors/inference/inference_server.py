@@ -16,18 +16,12 @@ import numpy as np
 import torch
 
 from rookery import seeding
-from rookery.actors.inference.slots import (
-    InferenceRequest,
-    InferenceSlot,
-    InferenceSlots,
-    layout_of,
-)
-from rookery.actors.worker import full_gpu
+from rookery.actors.inference.slots import InferenceRequest, InferenceSlot, InferenceSlots
+from rookery.actors.worker import actor_device, full_gpu
 from rookery.algorithms import Acted, build_algorithm
 from rookery.algorithms.exploration import ActorSlice, BatchedGenerators
 from rookery.config.schema import Config, Mode
 from rookery.learner.weight_store import WeightStore
-from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import arrays_of, load_arrays
 from rookery.types import Array, EnvSpec
 
@@ -74,11 +68,10 @@ class InferenceServer:
         config, spec = setup.config, setup.spec
         self.config, self.spec, self.self_driven = config, spec, True
         torch.set_num_threads(config.learner.threads)
-        device = _device(config)
+        device = actor_device(config, 0, config.learner.device)
         self.algorithm = build_algorithm(config, replace(spec, extras=()))
         self.weight_store = WeightStore(arrays_of(self.algorithm.acting), fd=setup.weights_fd)
-        layout = layout_of(spec, self.algorithm.memory, config.actor.envs)
-        self.slots = InferenceSlots(layout, config.actor.num, fd=setup.slots_fd)
+        self.slots = InferenceSlots(config.actor, spec, self.algorithm.memory, fd=setup.slots_fd)
         self._no_room = (
             f"{device} has no room for the network that answers {config.actor.num} actors of "
             f"{config.actor.envs} environments; lower actor.envs, name another device in "
@@ -193,10 +186,3 @@ class InferenceServer:
 
 def _joined(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _device(config: Config) -> torch.device:
-    """Returns the inference server's device: the first of `actor.devices`, or the learner's."""
-    if config.actor.devices:
-        return pick_device(config.actor.devices[0], "actor.devices")
-    return pick_device(config.learner.device)

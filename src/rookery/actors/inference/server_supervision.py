@@ -7,9 +7,8 @@ run with the server's traceback.
 import contextlib
 import time
 
-from rookery.actors.inference.inference_client import InferenceAddress
 from rookery.actors.inference.inference_server import InferenceReady, InferenceSetup
-from rookery.actors.inference.slots import InferenceSlots, InferenceTotals, layout_of
+from rookery.actors.inference.slots import InferenceSlots, InferenceTotals
 from rookery.actors.messages import ActorGroupSetup
 from rookery.engines import ENGINES
 from rookery.engines.engine import CloseRole, RoleHandle, copies
@@ -30,8 +29,7 @@ class InferenceSupervisor:
 
     def __init__(self, setup: ActorGroupSetup):
         config, self._setup = setup.config, setup
-        layout = layout_of(setup.spec, setup.memory, config.actor.envs)
-        self.slots = InferenceSlots(layout, config.actor.num)
+        self.slots = InferenceSlots(config.actor, setup.spec, setup.memory)
         self._host: ServerHandle | None = None
         self._watch = Supervision(
             "the inference server",
@@ -44,11 +42,6 @@ class InferenceSupervisor:
         self.restarts = 0
         self.warnings: list[str] = []  # about its failures, not taken yet
 
-    def address(self, seat: int, fd: int) -> InferenceAddress:
-        """Returns what actor number `seat` asks the server with; `fd` is a copy of the slots'."""
-        spec, memory, actor = self._setup.spec, self._setup.memory, self._setup.config.actor
-        return InferenceAddress(spec, memory, actor.envs, actor.num, seat, fd)
-
     @property
     def pids(self) -> dict[str, int]:
         return {} if self._host is None else {self._host.name: self._host.pid}
@@ -58,13 +51,12 @@ class InferenceSupervisor:
 
         Raises LostError, which ends the run, after too many failures in a row.
         """
-        if self._host is None:
-            if self._watch.due:
-                self._replace()
-            return
-        self._hear(self._host)
-        if trouble := self._trouble(self._host):
-            self._lose(self._host, trouble)
+        if self._host is not None:
+            self._hear(self._host)
+            if trouble := self._trouble(self._host):
+                self._lose(self._host, trouble)
+        elif self._watch.due:
+            self._replace()
 
     def metrics(self) -> dict[str, float]:
         """Returns the inference server's request rate, batch size and mean waiting time of actors.
@@ -121,7 +113,6 @@ class InferenceSupervisor:
             alive=host.alive,
             silence_s=self.slots.silence_s,
             limit_s=self._setup.config.actor.env_step_timeout_s,
-            setting="actor.env_step_timeout_s",
         )
 
     def _lose(self, host: ServerHandle, trouble: str) -> None:

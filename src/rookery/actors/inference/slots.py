@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rookery.algorithms import Acted
+from rookery.config.schema import ActorConfig
 from rookery.replay.shared_arrays import ArrayLayout, SharedFile, new_file
 from rookery.replay.shared_memory import look, post
 from rookery.runtime.timeouts import CLOCK
@@ -83,7 +84,7 @@ class InferenceSlot:
     def __init__(self, arrays: Arrays):
         self._arrays = arrays
         self._asked, self._answered = arrays["asked"], arrays["answered"]
-        self._waited_ns = arrays["waited_ns"]
+        self.waited_ns = arrays["waited_ns"]  # by this actor, for the server's answers
         self._leaves, self._extras = below("obs.", arrays), below("extra.", arrays)
 
     @property
@@ -163,14 +164,6 @@ class InferenceSlot:
             version,
         )
 
-    def waited(self, nanoseconds: int) -> None:
-        """Adds `nanoseconds` to the time that this actor has waited for the inference server."""
-        self._waited_ns += nanoseconds
-
-    @property
-    def waited_ns(self) -> int:
-        return look(self._waited_ns, 0)
-
 
 class InferenceSlots(SharedFile):
     """Shared memory of central inference: one slot for each actor's requests and answers.
@@ -180,8 +173,13 @@ class InferenceSlots(SharedFile):
 
     what = "shared memory of the inference server"
 
-    def __init__(self, layout: ArrayLayout, count: int, *, fd: int | None = None):
-        size = HEAD.size + count * layout.size
+    def __init__(self, actor: ActorConfig, spec: EnvSpec, memory: int, *, fd: int | None = None):
+        """Maps the slots of `fd`; without it, creates those of `actor.num` actors.
+
+        `memory` is the size of the policy's recurrent state.
+        """
+        layout = layout_of(spec, memory, actor.envs)
+        size = HEAD.size + actor.num * layout.size
         what = "the slots of the inference server"
         super().__init__(new_file(size, what=what) if fd is None else fd)
         self._head = HEAD.views(self.bytes)
@@ -221,7 +219,7 @@ class InferenceSlots(SharedFile):
     @property
     def done(self) -> InferenceTotals:
         questions, observations, batches = self._head["totals"].tolist()
-        waited_s = sum(slot.waited_ns for slot in self._slots) / 1e9
+        waited_s = sum(look(slot.waited_ns, 0) for slot in self._slots) / 1e9
         return InferenceTotals(questions, observations, batches, waited_s)
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from central_inference import (
     settings,
 )
 from rookery.actors.inference import inference_client as caller_module
-from rookery.actors.inference.inference_client import InferenceAddress, InferenceClient
+from rookery.actors.inference.inference_client import InferenceClient
 from rookery.actors.inference.inference_server import InferenceReady
+from rookery.actors.messages import ActorGroupSetup
 from rookery.algorithms import Acted
 from rookery.algorithms.exploration import BatchedGenerators, normal
 from rookery.errors import ConfigError, ProtocolError, StalledError
@@ -220,9 +221,8 @@ def _caller(made: Service, seat: int, beat: Any = lambda: None) -> InferenceClie
     from rookery.engines.engine import copies
 
     (fd,) = copies(made.slots.fd)
-    return InferenceClient(
-        InferenceAddress(made.spec, made.algorithm.memory, ENVS, ACTORS, seat, fd), beat
-    )
+    setup = ActorGroupSetup(made.config, made.spec, weights_fd=-1, memory=made.algorithm.memory)
+    return InferenceClient(setup, seat, fd, beat)
 
 
 def test_a_gpu_without_room_is_a_wrong_request():

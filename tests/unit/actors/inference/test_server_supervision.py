@@ -10,7 +10,7 @@ import pytest
 from rookery.actors.inference import server_supervision as supervision_module
 from rookery.actors.inference.inference_server import InferenceReady, InferenceSetup
 from rookery.actors.inference.server_supervision import InferenceSupervisor
-from rookery.actors.inference.slots import InferenceRequest, InferenceSlots, layout_of
+from rookery.actors.inference.slots import InferenceRequest, InferenceSlots
 from rookery.actors.messages import ActorGroupSetup
 from rookery.config.load import load
 from rookery.config.schema import Engine
@@ -28,7 +28,7 @@ class Pretender:
     def __init__(self, setup: InferenceSetup, name: str):
         self.setup, self.name, self.pid, self.alive = setup, name, 7, True
         self.weight_store = WeightStore({"w": np.zeros(1)}, fd=setup.weights_fd)
-        self.slots = InferenceSlots(LAYOUT, 1, fd=setup.slots_fd)
+        self.slots = InferenceSlots(setup.config.actor, setup.spec, 0, fd=setup.slots_fd)
         self.says: deque[Any] = deque()
         self.grace_s: float | None = None
 
@@ -62,9 +62,6 @@ class World:
 
     def monotonic(self) -> float:
         return self.now
-
-
-LAYOUT = layout_of(flat_spec(), 0, 2)
 
 
 @pytest.fixture
@@ -216,7 +213,7 @@ def test_what_was_answered_is_measured_between_two_looks(make, world):
     slots.count(2, 6)
     slots.count(1, 2)
     slots[0].ask(InferenceRequest({"": np.zeros((2, 3), np.float32)}, None, 0, 0.0, True, False))
-    slots[0].waited(6_000_000)
+    slots[0].waited_ns += 6_000_000
 
     assert supervisor.metrics() == {
         "inference/restarts": 0.0,

@@ -6,32 +6,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.actors.inference.slots import InferenceRequest, InferenceSlots, layout_of
+from rookery.actors.inference.slots import InferenceRequest, InferenceSlots
 from rookery.algorithms import Acted
+from rookery.config.schema import ActorConfig
 from rookery.errors import ClosedError
 from rookery.types import ActionSpec, EnvSpec, Extra, Leaf, LeafKind
 
 ENVS, MEMORY = 3, 2
-LAYOUT = layout_of(
-    EnvSpec(
-        "here",
-        (
-            Leaf("a", (4,), "float32", LeafKind.VECTOR),
-            Leaf("b", (3, 6, 6), "uint8", LeafKind.IMAGE),
-        ),
-        ActionSpec(shape=(2,), sizes=(3, 5)),
-        frame_stack=2,
-        extras=(Extra("log_prob"), Extra("memory", (MEMORY,)), Extra("ahead")),
+SPEC = EnvSpec(
+    "here",
+    (
+        Leaf("a", (4,), "float32", LeafKind.VECTOR),
+        Leaf("b", (3, 6, 6), "uint8", LeafKind.IMAGE),
     ),
-    MEMORY,
-    ENVS,
+    ActionSpec(shape=(2,), sizes=(3, 5)),
+    frame_stack=2,
+    extras=(Extra("log_prob"), Extra("memory", (MEMORY,)), Extra("ahead")),
 )
+TWO_ACTORS = ActorConfig(num=2, envs=ENVS)
 RNG = np.random.default_rng(0)
 
 
 @pytest.fixture
 def slots() -> Iterator[InferenceSlots]:
-    made = InferenceSlots(LAYOUT, 2)
+    made = InferenceSlots(TWO_ACTORS, SPEC, MEMORY)
     yield made
     made.close()
 
@@ -122,7 +120,7 @@ def test_requests_left_open_by_a_dead_server_are_found_by_the_next_one(slots):
     slots[1].ask(question())
     slots[1].tell(1, answer(), version=1)
 
-    again = InferenceSlots(LAYOUT, 2, fd=slots.fd)
+    again = InferenceSlots(TWO_ACTORS, SPEC, MEMORY, fd=slots.fd)
 
     assert [place for place, _, _ in again.open()] == [0]
     np.testing.assert_array_equal(again[0].question().leaves["a"], slots[0].question().leaves["a"])
@@ -131,8 +129,8 @@ def test_requests_left_open_by_a_dead_server_are_found_by_the_next_one(slots):
 def test_what_was_done_is_counted(slots):
     slots.count(questions=2, observations=6)
     slots.count(questions=1, observations=1)
-    slots[0].waited(1_000_000_000)
-    slots[1].waited(500_000_000)
+    slots[0].waited_ns += 1_000_000_000
+    slots[1].waited_ns += 500_000_000
 
     assert slots.done == (3, 7, 2, 1.5)
 
@@ -144,7 +142,7 @@ def test_silence_is_counted_from_the_last_beat(slots):
 
 
 def test_slots_are_closed_once():
-    made = InferenceSlots(LAYOUT, 1)
+    made = InferenceSlots(TWO_ACTORS, SPEC, MEMORY)
     made.close()
 
     with pytest.raises(ClosedError, match="keep one owner"):
