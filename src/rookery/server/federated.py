@@ -30,14 +30,14 @@ import numpy as np
 import torch
 
 from rookery.errors import BudgetError, ConfigError, RefusedError
-from rookery.server.aggregate import Aggregation, Doubles, RunningSum
+from rookery.server.aggregate import Aggregation, Doubles, Pending, RunningSum
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.parameter_server import Parameters, ParameterServer, Push
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.server_rules import ServerOptions, checked_methods, choose
-from rookery.server.server_state import Machine, Pending, skip
+from rookery.server.server_state import Machine, skip
 from rookery.server.store import Store
 from rookery.types import Array, Floats
 
@@ -162,7 +162,7 @@ class FederatedParameterServer(ParameterServer):
 
     def add_differential_privacy_noise(self, arrays: Named, clients: int = 1) -> dict[str, Array]:
         """Returns the mean of so many clipped updates with noise on it; of 1: their sum."""
-        privacy_checks.refuse_numbers(clients, {"noise_multiplier": self.noise_scale})
+        privacy_checks.refuse_numbers(noise_multiplier=self.noise_scale)
         vector = self._machine.layout.join(arrays)
         return self._machine.layout.split(self._noisy(vector, clients))
 
@@ -266,8 +266,7 @@ class FederatedParameterServer(ParameterServer):
     def _draw(self, ledger: Ledger) -> None:
         """Draws clients. A round without any goes out too: at its deadline, as noise, charged."""
         drawn = noise.subsample(self._machine.roster.active(), ledger.sample_rate)
-        self._opened = self.rules.clock()
-        self._commit([Record("open", self._terms()), Record("invite", {"workers": drawn})])
+        self._commit([self._opening(drawn)])
 
     @property
     def over(self) -> str | None:
@@ -313,7 +312,9 @@ class FederatedParameterServer(ParameterServer):
             return record
         gathered = self._machine.gathered
         assert isinstance(gathered, RunningSum), "no other rule is private"
-        total = gathered.total if last is None else gathered.total + last
+        total = np.zeros(self._machine.layout.total)
+        for part in (gathered.total, last):
+            total += 0.0 if part is None else part
         return record._replace(floats=self._released(total, len(pending)))
 
     def _released(self, total: Doubles, count: int) -> Floats:
@@ -344,8 +345,7 @@ class FederatedParameterServer(ParameterServer):
 
     def _leaving(self, worker: str) -> Record:
         """With a ledger all that ever joined count, so none of them is forgotten."""
-        kind = "leave" if self.ledger is None else "retire"
-        return Record(kind, {"worker": worker})
+        return Record("leave", {"worker": worker, "counts": self.ledger is not None})
 
 
 def _refuse(server: FederatedParameterServer, aggregation: str, options: ServerOptions) -> None:
@@ -362,8 +362,7 @@ def _refuse(server: FederatedParameterServer, aggregation: str, options: ServerO
                 "or leave the ledger out"
             )
         return
-    numbers = {"noise_multiplier": server.noise_scale, "clip_norm": server.clip_norm}
-    privacy_checks.refuse_numbers(1, numbers)
+    privacy_checks.refuse_numbers(noise_multiplier=server.noise_scale, clip_norm=server.clip_norm)
     privacy_checks.refuse_aggregation(aggregation)
     if server.ledger is not None and quorum is not None and quorum > server.ledger.clients:
         raise ConfigError(

@@ -78,8 +78,7 @@ class Journal:
         What a kill left half written is cut off.
         """
         salt, frames, size = _read(path)
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        journal = cls(path, fd, salt, len(frames), size)
+        journal = cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), salt, len(frames), size)
         journal._cut()
         return journal, frames
 
@@ -152,51 +151,42 @@ def read(path: Path) -> list[list[Record]]:
 
 
 def _read(path: Path) -> tuple[bytes, list[list[Record]], int]:
+    """Returns the salt, the frames, and where the last whole one ends."""
     try:
         raw = memoryview(path.read_bytes())
-        return bytes(raw[:SALT_BYTES]), *_whole(raw)
+        salt, end, frames = bytes(raw[:SALT_BYTES]), SALT_BYTES, list[list[Record]]()
+        while (body := _body(raw, salt, end, len(frames))) is not None:
+            frames.append(decode(body))
+            end += FRONT.size + len(body)
+        _refuse_damaged(raw, salt, end, len(frames))
     # the last ones: a body that is whole and still none of ours
     except (OSError, ValueError, TypeError, struct.error) as error:
         raise CheckpointError(
             f"the journal {path} cannot be read ({error}); without it, pushes would be lost that "
             "were acknowledged: put it back from a copy, or begin with another checkpoint_path"
         ) from error
+    return salt, frames, end
 
 
-def _whole(raw: memoryview) -> tuple[list[list[Record]], int]:
-    """Returns the frames of a journal and where the last one ends."""
-    salt, at = bytes(raw[:SALT_BYTES]), SALT_BYTES
-    frames: list[list[Record]] = []
-    while (frame := _frame(raw, salt, at)) is not None and frame.number == len(frames):
-        frames.append(decode(frame.body))
-        at = frame.end
-    marks = (at + found.start() for found in re.finditer(MARK, raw[at:]))
-    behind = (_frame(raw, salt, mark) for mark in marks)
-    if any(frame is not None and frame.number > len(frames) for frame in behind):
-        raise ValueError(f"frame {len(frames)} is damaged, and there are whole ones behind it")
+def _refuse_damaged(raw: memoryview, salt: bytes, end: int, frames: int) -> None:
+    """Refuses whole frames behind the last one that was found in its place."""
     if not frames:
         raise ValueError("its first frame is missing")
-    return frames, at
+    for mark in re.finditer(MARK, raw[end:]):
+        at = end + mark.start()
+        number = FRONT.unpack_from(raw, at)[1] if at + FRONT.size <= len(raw) else 0
+        if number > frames and _body(raw, salt, at, number) is not None:
+            raise ValueError(f"frame {frames} is damaged, and there are whole ones behind it")
 
 
-class JournalFrame(NamedTuple):
-    """A frame that is whole."""
-
-    number: int
-    body: memoryview
-    end: int
-
-
-def _frame(raw: memoryview, salt: bytes, at: int) -> JournalFrame | None:
-    """Returns the whole frame that begins at `at`; None: there is no such frame."""
+def _body(raw: memoryview, salt: bytes, at: int, number: int) -> memoryview | None:
+    """Returns the body of the frame of this number at `at`; None: there is no such whole frame."""
     if at + FRONT.size > len(raw):
         return None
-    mark, number, length, digest = FRONT.unpack_from(raw, at)
-    end = at + FRONT.size + int(length)
-    if mark != MARK or end > len(raw):
-        return None
-    body = raw[at + FRONT.size : end]
-    return JournalFrame(number, body, end) if digest == _digest(salt, number, [body]) else None
+    mark, found, length, digest = FRONT.unpack_from(raw, at)
+    body = raw[at + FRONT.size :][:length]
+    whole = mark == MARK and found == number and len(body) == length
+    return body if whole and digest == _digest(salt, number, [body]) else None
 
 
 def _digest(salt: bytes, number: int, parts: Sequence[Part]) -> bytes:

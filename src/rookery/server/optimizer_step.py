@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Maker: TypeAlias = Callable[..., torch.optim.Optimizer]
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")  # no method; needs a closure; needs sparse gradients
+PLAIN = bool | int | float | str | None  # what a checkpoint has besides tensors
 
 
 def optimizers() -> dict[str, Maker]:
@@ -50,10 +51,10 @@ class Stepper:
             self.optimizer = maker(self._parameters(shapes), **settings)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"optimizer {_name(maker)} does not take {settings}: {error}; change lr or "
+                f"optimizer {rules.optimizer} does not take {settings}: {error}; change lr or "
                 "optimizer_kwargs"
             ) from error
-        self.name = _name(type(self.optimizer))
+        self.name = type(self.optimizer).__name__
 
     def _parameters(self, shapes: Sequence[tuple[int, ...]]) -> list[nn.Parameter]:
         values, made = torch.from_numpy(self.values), []
@@ -76,24 +77,27 @@ class Stepper:
         Returns False where parameters or the optimizer's tensors would not be finite after it.
         Everything is then as it was before, as it is without `keep`.
         """
-        values = self.values.copy()
-        state = {
-            parameter: {key: _copied(value) for key, value in slots.items()}
-            for parameter, slots in self.optimizer.state.items()
-        }
+        values, slots = self.values.copy(), copy.deepcopy(self._slots())
         self._move(gradient, lrs)
-        finite = self._is_finite(state)
+        finite = self._is_finite(slots)
         if not (finite and keep):
             self.values[:] = values
-            self.optimizer.state.clear()
-            self.optimizer.state.update(state)
+            self._load_slots(slots)
         return finite
 
-    def _is_finite(self, before: Mapping[Any, Mapping[str, Any]]) -> bool:
+    def _slots(self) -> dict[int, dict[str, Any]]:
+        """Returns the optimizer's state, such as moments, by the number of the parameter."""
+        slots: dict[int, dict[str, Any]] = self.optimizer.state_dict()["state"]
+        return slots
+
+    def _load_slots(self, slots: Mapping[int, Mapping[str, Any]]) -> None:
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
+
+    def _is_finite(self, before: Mapping[int, Mapping[str, Any]]) -> bool:
         """Looks at all tensors but those that were not finite before, as some optimizers begin."""
         return _finite(torch.from_numpy(self.values)) and all(
-            _finite(value) or not _finite(before.get(parameter, {}).get(key))
-            for parameter, slots in self.optimizer.state.items()
+            _finite(value) or not _finite(before.get(index, {}).get(key))
+            for index, slots in self._slots().items()
             for key, value in slots.items()
         )
 
@@ -111,20 +115,15 @@ class Stepper:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Returns JSON-ready numbers and copied arrays that `restore` goes on from exactly."""
-        numbers: dict[str, Any] = {}
-        arrays = {}
-        state = self.optimizer.state_dict()["state"]
-        slots = {f"{index}.{key}": value for index in state for key, value in state[index].items()}
-        for name, value in slots.items():
-            if isinstance(value, Tensor):
-                arrays[name] = value.detach().cpu().numpy().copy()
-            elif value is None or isinstance(value, bool | int | float | str):
-                numbers[name] = value
-            else:
-                raise CheckpointError(
-                    f"{self.name} keeps a {type(value).__name__} in {name!r}, which cannot be "
-                    "saved; numbers, strings and tensors can: choose another optimizer"
-                )
+        slots = {f"{i}.{key}": v for i, own in self._slots().items() for key, v in own.items()}
+        tensors = {name: value for name, value in slots.items() if isinstance(value, Tensor)}
+        numbers = {name: value for name, value in slots.items() if name not in tensors}
+        if wrong := [name for name, value in numbers.items() if not isinstance(value, PLAIN)]:
+            raise CheckpointError(
+                f"{self.name} keeps {', '.join(wrong)}, which cannot be saved; numbers, strings "
+                "and tensors can: choose another optimizer"
+            )
+        arrays = {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
         return {"optimizer": self.name, "slots": numbers}, arrays
 
     def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -140,11 +139,7 @@ class Stepper:
         for name, value in {**numbers["slots"], **tensors}.items():
             index, _, key = name.partition(".")
             found.setdefault(int(index), {})[key] = value
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+        self._load_slots(found)
 
 
 def _finite(value: Any) -> bool:
@@ -156,7 +151,7 @@ def _finite(value: Any) -> bool:
 
 def _maker(optimizer: str | Maker) -> Maker:
     found = optimizers().get(optimizer.lower()) if isinstance(optimizer, str) else optimizer
-    if found is None or found in (torch.optim.LBFGS, torch.optim.SparseAdam):
+    if found is None or getattr(found, "__name__", "") in UNFIT:
         raise ConfigError(
             f"optimizer {optimizer!r} cannot step from a gradient alone, or torch.optim has none "
             f"of that name; choose one of {', '.join(sorted(optimizers()))}, or give a callable"
@@ -166,7 +161,3 @@ def _maker(optimizer: str | Maker) -> Maker:
 
 def _fusible(maker: Maker) -> bool:
     return isinstance(maker, type) and "fused" in inspect.signature(maker).parameters
-
-
-def _name(maker: Any) -> str:
-    return str(getattr(maker, "__name__", maker))

@@ -24,12 +24,12 @@ import numpy as np
 
 from rookery.errors import CheckpointError, ConfigError, ProtocolError, RefusedError
 from rookery.server import store
-from rookery.server.aggregate import WEIGHTED, Aggregation
+from rookery.server.aggregate import WEIGHTED, Aggregation, Pending
 from rookery.server.flat_layout import Named
 from rookery.server.journal import Record
 from rookery.server.server_rules import Rules, ServerOptions, checked_methods, choose, refuse_weight
-from rookery.server.server_state import Machine, Pending, check_name, skip
-from rookery.server.store import Store, StoredServer
+from rookery.server.server_state import Machine, check_name, skip
+from rookery.server.store import SavedServer, Store
 from rookery.types import Array, Floats, Weights
 
 Parameters: TypeAlias = Weights  # (version, arrays), the arrays read-only
@@ -166,10 +166,9 @@ class ParameterServer:
 
     def _refuse_parts(self, worker: str) -> None:
         """Refuses one part of a client too many: each is remembered, with all it pushed."""
-        client = client_of(worker)
-        roster = self._machine.roster
-        parts = {*roster.active(), *roster.quarantined()}
-        if sum(client_of(each) == client for each in parts - {worker}) >= PARTS:
+        client, roster = worker.partition("/")[0], self._machine.roster
+        others = {*roster.active(), *roster.quarantined()} - {worker}
+        if sum(each.partition("/")[0] == client for each in others) >= PARTS:
             raise RefusedError(
                 f"{client!r} has {PARTS} parts registered, and {worker!r} would be one more; push "
                 "as one of those",
@@ -192,7 +191,7 @@ class ParameterServer:
         """Ends a worker's quarantine."""
         with self._turn():
             if worker in self._machine.roster.quarantined():
-                self._commit([Record("pardon", {"worker": worker})])
+                self._commit([Record("quarantine", {"worker": worker, "strikes": 0, "on": False})])
 
     # Parameters.
 
@@ -280,7 +279,7 @@ class ParameterServer:
             machine = self._machine
             if not machine.pending:
                 return None
-            return machine.layout.split(machine.gathered.combined())
+            return machine.layout.split(machine.combined())
 
     def update_parameters(self, learning_rate: float | None = None) -> int:
         """Applies what is pending now, with this learning rate or the optimizer's own.
@@ -336,14 +335,15 @@ class ParameterServer:
     def _accept(self, push: Push, update: Floats) -> None:
         """Writes down an update, and with it what it sets off."""
         about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
-        records = [Record("push", about, update)]
+        opening = [] if self._machine.round_is_open else [self._opening(None)]
         pending = [*self._machine.pending, Pending(push.worker, push.weight)]
-        if not self._machine.round_is_open:
-            self._opened = self.rules.clock()
-            records.insert(0, Record("open", self._terms()))
-        if self._complete(pending):
-            records.append(self._closing(pending, last=update))
-        self._commit(records)
+        closing = [self._closing(pending, last=update)] if self._complete(pending) else []
+        self._commit([*opening, Record("push", about, update), *closing])
+
+    def _opening(self, invited: Sequence[str] | None) -> Record:
+        """Returns the record of a round that begins now, for these clients or for all."""
+        self._opened = self.rules.clock()
+        return Record("open", {"terms": self._terms(), "invited": invited})
 
     @property
     def over(self) -> str | None:
@@ -532,9 +532,11 @@ class ParameterServer:
                 file = file if file.suffix else file.with_suffix(store.SUFFIX)
                 store.write_checkpoint(file, self._machine.state())
                 return file
-            found = self._own_store().save(self._machine.state(), self._machine.identity())
-            self._saved, self._trouble = self._machine.version, ""
-            return found
+            kept, machine = self._own_store(), self._machine
+            file = kept.save(machine.state(), machine.identity())
+            kept.settle()
+            self._saved, self._trouble = machine.version, ""
+            return file
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Goes on from a file, or a server's folder; without a path from `checkpoint_path`.
@@ -544,13 +546,16 @@ class ParameterServer:
         """
         with self._turn():
             folder = self._own_store().folder if path is None else Path(path)
-            machine = self._restored(store.look_into(folder))
+            present, machine = self._machine, self._restored(store.look_into(folder))
             if self._is_foreign_round(machine):
                 machine.do(skip("settings"))
-            if _would_stand_for_two(machine, self.newest):
-                machine.version = self.newest.version + 1
+            known = machine.version == present.version and np.array_equal(
+                machine.stepper.values, present.stepper.values
+            )
+            if machine.version <= present.version and not known:
+                machine.version = present.version + 1
             if self._store is not None:  # first: where this fails, the present state stays
-                self._store.replace(machine.state(), machine.identity())
+                self._store.save(machine.state(), machine.identity())
                 self._saved, self._trouble = machine.version, ""
             self._machine, self._opened = machine, self.rules.clock()
             self._publish()
@@ -570,7 +575,7 @@ class ParameterServer:
         found = None if self._store is None else self._store.load()
         if found is not None:
             self._machine = self._restored(found)
-            self._saved = int(found.saved.numbers["version"])
+            self._saved = int(found.numbers["version"])
         self._publish()
         self._refuse_past()
         if self._is_foreign_round(self._machine):
@@ -581,11 +586,11 @@ class ParameterServer:
     def _refuse_past(self) -> None:
         """Refuses to go on from what this server may not go on from."""
 
-    def _restored(self, found: StoredServer) -> Machine:
+    def _restored(self, found: SavedServer) -> Machine:
         start = self._machine.layout.split(self._machine.stepper.values)
         rules = self.rules
         if not self._adopted and "optimizer" not in self._given:  # an earlier server had adopted it
-            rules = replace(rules, optimizer=found.saved.numbers["stepper"]["optimizer"])
+            rules = replace(rules, optimizer=found.numbers["stepper"]["optimizer"])
         machine = Machine(start, rules)  # where this fails, the present one stays
         machine.restore(found)
         return machine
@@ -618,19 +623,6 @@ class ParameterServer:
         service, self._service = self._service, None
         if service is not None:
             service.stop()
-
-
-def _would_stand_for_two(machine: Machine, before: Parameters) -> bool:
-    """Would the version that was loaded be an earlier one, or that of other parameters?"""
-    if machine.version != before.version:
-        return machine.version < before.version
-    loaded = machine.layout.split(machine.stepper.values)
-    return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
-
-
-def client_of(worker: str) -> str:
-    """Returns the client that a worker is, or is a part of."""
-    return worker.partition("/")[0]
 
 
 def _workers(pending: Sequence[Pending]) -> int:

@@ -15,6 +15,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,18 @@ import torch
 from rookery.config.load import load
 from rookery.config.schema import Config, Mode
 from rookery.errors import RefusedError, StalledError
-from rookery.event import Collected, Episode, IterationEnded
+from rookery.event import Collected, IterationEnded
 from rookery.learner.gradients import refuse_others
 from rookery.learner.learner import trained
 from rookery.runtime.signals import Interrupts
 from rookery.server.advertised_settings import OVER, Notice, Sharing, config_of, portable
-from rookery.server.gradient_worker import RunGradients, RunSetup, Update, UpdateSource
+from rookery.server.gradient_worker import (
+    RunGradients,
+    RunSetup,
+    RunUpdates,
+    Update,
+    UpdateSource,
+)
 from rookery.server.http.remote_server import RemoteParameterServer
 from rookery.server.parameter_server import Receipt
 from rookery.server.serve_report import CommandOutcome, say
@@ -88,22 +95,17 @@ class ProximalTerm:
             parameter.grad.add_(parameter - anchor, alpha=self._mu)
 
 
-class RoundLearner:
+class RoundLearner(RunUpdates):
     """Trains for a while as a run of its own, and computes what that has changed."""
 
     def __init__(self, config: Config, notice: Notice):
-        self.parts = build_parts(config)
+        super().__init__(build_parts(config))
         self._events = LOOPS[Mode.SINGLE](self.parts)
         self.trained = trained(self.parts.learner.algorithm)
         self._steps, self._begun, self._learned = notice.round_steps, 0, 0
         self._start: dict[str, Array] = {}
-        self.ended: list[Episode] = []
         optimizers = self.parts.learner.optimizers.values() if notice.mu else ()
         self._proximal = [ProximalTerm(optimizer, notice.mu) for optimizer in optimizers]
-
-    @property
-    def env_steps(self) -> int:
-        return self.parts.counters.env_steps
 
     @torch.no_grad()
     def load(self, parameters: Mapping[str, Array], steps: int) -> None:
@@ -135,9 +137,6 @@ class RoundLearner:
             return None
         change = {n: p.detach().numpy() - self._start[n] for n, p in self.trained.items()}
         return Update(change, float(played))
-
-    def close(self) -> None:
-        self.parts.close()
 
 
 LEARNERS: dict[Sharing, Callable[[Config, Notice], UpdateSource]] = {
@@ -231,9 +230,8 @@ class Member:
 
     def _push(self, update: Update) -> Receipt | None:
         """Sends an update; None if the server answers that training is over."""
-        push_id = uuid.uuid4().hex
         try:
-            receipt = self._send(update, push_id)
+            receipt = self._send(update)
         except RefusedError as refusal:
             if refusal.code not in OVER:
                 raise
@@ -245,17 +243,17 @@ class Member:
             self.version = -1  # an older checkpoint was loaded there: its version is new here
         return receipt
 
-    def _send(self, update: Update, push_id: str, *, again: bool = True) -> Receipt:
+    def _send(self, update: Update) -> Receipt:
         name, weight = self.asked.client, 1.0 if self.private else update.weight
+        push_id = uuid.uuid4().hex
+        push = partial(self.remote.push_gradients, version=self.version, push_id=push_id)
         try:
-            return self.remote.push_gradients(
-                name, update.arrays, weight, version=self.version, push_id=push_id
-            )
+            return push(name, update.arrays, weight)
         except RefusedError as refusal:
-            if refusal.code != "unknown_worker" or not again:
+            if refusal.code != "unknown_worker":
                 raise
         self.remote.register_worker(name)  # the server's checkpoint is older than this client
-        return self._send(update, push_id, again=False)
+        return push(name, update.arrays, weight)
 
     def _await(self, update: Update) -> None:
         """Waits for the end of a round; sends the update again if the round was skipped."""

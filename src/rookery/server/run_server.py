@@ -12,10 +12,9 @@ The same command with the same folder goes on where it was, whatever ended it.
 """
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,12 @@ from rookery.server.aggregate import ROBUST
 from rookery.server.federated import MU, FederatedParameterServer, ServerRule
 from rookery.server.http.limits import Limits
 from rookery.server.parameter_server import Parameters, ParameterServer
-from rookery.server.privacy.privacy_budget import LOCK, Ledger
+from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.serve_report import CommandOutcome, progress, reachable, say, welcome
-from rookery.server.server_rules import ServerOptions
 from rookery.types import Array
 
 STORE, LEDGER, KEYS = "server", "ledger.json", "keys.json"
+SERVICE = ("certificate", "private_key", "client_ca", "status_token", "limits")  # of a plan
 ROUND_S = 30.0  # from a round's first update to its end, unless it is said
 LOOK_S = 0.1  # between two looks at what has happened
 REPORT_S = 10.0  # between two lines about it
@@ -153,12 +152,8 @@ def serve(plan: Plan) -> CommandOutcome:
             plan.host,
             plan.port,
             keys=plan.known_keys,
-            certificate=plan.certificate,
-            private_key=plan.private_key,
-            client_ca=plan.client_ca,
-            status_token=plan.status_token,
-            limits=plan.limits,
             announced=lambda: {KEY: notice.told()},
+            **{name: getattr(plan, name) for name in SERVICE},
         )
         url = reachable(service.start())
         stack.callback(service.stop)
@@ -207,31 +202,16 @@ def _claim(plan: Plan, stack: contextlib.ExitStack, undo: contextlib.ExitStack) 
     `undo` takes away what was made here: with a request that is refused, nothing is left.
     """
     config = portable(plan.config)
-    missing = [path for path in (plan.run_dir, *plan.run_dir.parents) if not path.exists()]
-    try:
-        plan.run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{plan.run_dir} cannot be made: {error}; name another folder") from error
+    here = replace(config.run, run_dir=str(plan.run_dir))
+    folder = run_folder.make(replace(config, run=here))
     stack.enter_context(run_folder.locked(plan.run_dir))
-    if not any((plan.run_dir / name).exists() for name in (RUN_FILE, STORE, LEDGER)):
-        undo.callback(_clear, plan.run_dir, missing)
+    undo.callback(folder.undo)
     if not (plan.run_dir / RUN_FILE).exists():
         run_folder.describe(plan.run_dir, config)
         return config
     for change in differences(load_run(plan.run_dir), config):
         say(f"changed: {change.key} {change.before!r} -> {change.after!r}")
     return config
-
-
-def _clear(run_dir: Path, made: Sequence[Path]) -> None:
-    """Empties a folder of which nothing was served; keys of clients stay."""
-    shutil.rmtree(run_dir / STORE, ignore_errors=True)
-    run_folder.forget(run_dir)
-    for name in (LEDGER, LEDGER + LOCK, run_folder.LOCK):
-        (run_dir / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # keys are in it, or other files
-        for path in made:
-            path.rmdir()
 
 
 def _notice(plan: Plan, config: Config, server: ParameterServer) -> Notice:
@@ -241,31 +221,29 @@ def _notice(plan: Plan, config: Config, server: ParameterServer) -> Notice:
 
 
 def _ledger(plan: Plan) -> Ledger | None:
-    if (given := plan.privacy) is None:
+    if plan.privacy is None:
         return None
-    return Ledger(
-        given.target_epsilon,
-        given.delta,
-        noise_multiplier=given.noise,
-        sample_rate=given.sample_rate,
-        clients=given.clients,
-        path=plan.run_dir / LEDGER,
-    )
+    given = asdict(plan.privacy)
+    del given["clip"]
+    return Ledger(noise_multiplier=given.pop("noise"), path=plan.run_dir / LEDGER, **given)
 
 
 def _gradient_server(plan: Plan, config: Config, arrays: dict[str, Array]) -> ParameterServer:
     aggregation, learner = plan.aggregation or "average", config.learner
-    options: ServerOptions = {
-        **_rules(plan),
-        "optimizer": learner.optimizer.value,
-        "lr": learner.lr,
-        "optimizer_kwargs": learner.optimizer_kwargs,
-        "synchronous": bool(plan.quorum or plan.deadline_s) or aggregation in ROBUST,
-        "staleness": plan.staleness,
-    }
-    folder = plan.run_dir / STORE
     return ParameterServer(
-        arrays, aggregation, plan.update_frequency, checkpoint_path=folder, **options
+        arrays,
+        aggregation,
+        plan.update_frequency,
+        checkpoint_path=plan.run_dir / STORE,
+        optimizer=learner.optimizer.value,
+        lr=learner.lr,
+        optimizer_kwargs=learner.optimizer_kwargs,
+        synchronous=bool(plan.quorum or plan.deadline_s) or aggregation in ROBUST,
+        staleness=plan.staleness,
+        quorum=plan.quorum,
+        deadline_s=plan.round_s,
+        byzantine=plan.byzantine,
+        max_norm=plan.max_norm,
     )
 
 
@@ -282,17 +260,11 @@ def _federated_server(plan: Plan, config: Config, arrays: dict[str, Array]) -> P
         ledger=_ledger(plan),
         server_rule=plan.server_rule,
         mu=MU if plan.mu is None else plan.mu,
-        **_rules(plan),
+        quorum=plan.quorum,
+        deadline_s=plan.round_s,
+        byzantine=plan.byzantine,
+        max_norm=plan.max_norm,
     )
-
-
-def _rules(plan: Plan) -> ServerOptions:
-    return {
-        "quorum": plan.quorum,
-        "deadline_s": plan.round_s,
-        "byzantine": plan.byzantine,
-        "max_norm": plan.max_norm,
-    }
 
 
 SERVERS: dict[Sharing, Callable[[Plan, Config, dict[str, Array]], ParameterServer]] = {

@@ -2,16 +2,17 @@
 
 import inspect
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import numpy as np
 from beartype import BeartypeConf, beartype
 
-from rookery.config.checks import check_arguments
+from rookery.config.checks import Count, CountOr0, Limit, check_arguments
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.aggregate import ROBUST, Aggregation, Liars, least
 from rookery.server.optimizer_step import Maker
@@ -44,10 +45,12 @@ SCALES: Mapping[str, Callable[[int, int], float | None]] = {  # of (age, max_sta
     Staleness.DISCOUNT: lambda age, most: 1.0 / (1 + age) if age <= most else None,
     Staleness.KEEP: lambda age, most: 1.0,
 }
-LEAST = {  # the smallest value of a whole number
-    **dict.fromkeys(("update_frequency", "save_frequency", "quarantine_after", "quorum"), 1),
-    **dict.fromkeys(("max_staleness", "byzantine"), 0),
-}
+FINITE: Mapping[str, float] = {"exclusiveMinimum": 0, "maximum": sys.float_info.max}
+Finite = Annotated[float, Limit("must be finite and above 0", FINITE)]
+Trim = Annotated[
+    float,
+    Limit("must be at least 0 and below 0.5", {"minimum": 0, "maximum": math.nextafter(0.5, 0)}),
+]
 
 
 class ServerOptions(TypedDict, total=False):
@@ -69,38 +72,31 @@ class ServerOptions(TypedDict, total=False):
     clock: Callable[[], float]
 
 
-@checked
+@checked_methods
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """How updates are taken and applied."""
 
     aggregation: Aggregation = Aggregation.AVERAGE
-    update_frequency: int = 10  # pushes, outside of rounds
-    save_frequency: int = 100  # versions
+    update_frequency: Count = 10  # pushes, outside of rounds
+    save_frequency: Count = 100  # versions
     optimizer: str | Maker = "sgd"  # the name of one of torch's, or called with parameters and lr
     lr: float = 0.001
     optimizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
     synchronous: bool = False
-    quorum: int | None = None  # workers; None: all that are registered
-    deadline_s: float = 30.0  # of a round, from its first push
+    quorum: Count | None = None  # workers; None: all that are registered
+    deadline_s: Finite = 30.0  # of a round, from its first push
     staleness: str = Staleness.DISCOUNT
-    max_staleness: int = 16  # versions
-    max_weight: float = 1e6
-    max_norm: float | None = None  # L2 norm of an update; None: any
-    quarantine_after: int = 3  # pushes in a row that are not finite, or would overflow
-    trim: float = 0.1  # see Liars
-    byzantine: int = 0
+    max_staleness: CountOr0 = 16  # versions
+    max_weight: Finite = 1e6
+    max_norm: Finite | None = None  # L2 norm of an update; None: any
+    quarantine_after: Count = 3  # pushes in a row that are not finite, or would overflow
+    trim: Trim = 0.1  # see Liars
+    byzantine: CountOr0 = 0
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         choose(Staleness, self.staleness, "staleness")
-        for name, smallest in LEAST.items():
-            value = getattr(self, name)
-            _require(value is None or value >= smallest, name, value, f"{smallest} or more")
-        for name in ("deadline_s", "max_weight", "max_norm"):
-            value = getattr(self, name)
-            _require(value is None or 0 < value < math.inf, name, value, "finite and above 0")
-        _require(0 <= self.trim < 0.5, "trim", self.trim, "at least 0 and below 0.5")
         self._refuse_too_few()
 
     def _refuse_too_few(self) -> None:
@@ -160,11 +156,6 @@ def refuse_weight(weight: float) -> None:
             "or steps that the update is made of",
             "weight",
         )
-
-
-def _require(fits: bool, name: str, given: object, allowed: str) -> None:
-    if not fits:
-        raise ConfigError(f"{name} must be {allowed}, got {given}; change it")
 
 
 def choose(kind: type[E], word: str, name: str) -> E:

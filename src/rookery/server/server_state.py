@@ -7,20 +7,20 @@ What happens is a function of the state and the record: no clock, no chance, no 
 machine's own. A server that writes its records down and does them again comes to the same state.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rookery.errors import CheckpointError, RefusedError
-from rookery.server.aggregate import SUM, RunningSum, gather
+from rookery.server.aggregate import SUM, Pending, RunningSum, gather
 from rookery.server.flat_layout import Layout, Named
 from rookery.server.journal import Record
 from rookery.server.optimizer_step import Stepper
 from rookery.server.server_rules import Rules
-from rookery.server.store import SavedServer, StoredServer
+from rookery.server.store import SavedServer
 from rookery.types import Array, Floats
 
 PARAMETER, SLOT, PENDING = "parameter.", "optimizer.", "pending."  # arrays in a checkpoint
@@ -37,7 +37,7 @@ class WorkerRecord:
     quarantined: bool = False
     strikes: int = 0  # in a row
     pushes: int = 0  # accepted
-    applied: OrderedDict[str, None] = field(default_factory=OrderedDict)  # push ids, oldest first
+    applied: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # push ids
 
 
 class Roster:
@@ -49,28 +49,27 @@ class Roster:
     def join(self, worker: str) -> None:
         self.workers.setdefault(worker, WorkerRecord()).registered = True
 
-    def leave(self, worker: str) -> None:
-        """Forgets nothing at once: a repeat may still be on its way, and quarantine stays."""
+    def leave(self, worker: str, *, counts: bool = False) -> None:
+        """Lets a worker leave; one that `counts` is remembered for good.
+
+        Others are not forgotten at once: a repeat may still be on its way, and quarantine stays.
+        """
         self.workers[worker] = record = self.workers.pop(worker)  # now the latest to depart
         record.registered = False
         gone = [n for n, w in self.workers.items() if not (w.registered or w.quarantined)]
-        for old in gone[:-DEPARTED]:
+        for old in () if counts else gone[:-DEPARTED]:
             del self.workers[old]
-
-    def retire(self, worker: str) -> None:
-        """Lets a worker leave that is remembered for good, since it counts."""
-        self.workers[worker].registered = False
 
     def knows(self, name: str) -> bool:
         return name in self.workers and self.workers[name].registered
 
     def active(self) -> list[str]:
         """Returns the workers whose updates are awaited."""
-        return [n for n, w in self.workers.items() if w.registered and not w.quarantined]
+        return [name for name in self.joined() if not self.workers[name].quarantined]
 
     def joined(self) -> list[str]:
         """Returns the registered workers, also those in quarantine."""
-        return [n for n, w in self.workers.items() if w.registered]
+        return [name for name, worker in self.workers.items() if worker.registered]
 
     def quarantined(self) -> list[str]:
         return [name for name, worker in self.workers.items() if worker.quarantined]
@@ -98,19 +97,15 @@ class Roster:
         worker.pushes += 1
         worker.strikes = 0
         if push_id is not None:
-            worker.applied[push_id] = None
-            while len(worker.applied) > REMEMBERED:
-                worker.applied.popitem(last=False)
+            worker.applied.append(push_id)
 
-    def quarantine(self, worker: str, strikes: int) -> None:
+    def quarantine(self, worker: str, strikes: int, *, on: bool = True) -> None:
+        """Refuses what a worker pushes from now on; with `on` False it may push again."""
         record = self.workers[worker]
-        record.quarantined, record.strikes = True, strikes
-
-    def pardon(self, worker: str) -> None:
-        record = self.workers[worker]
-        record.quarantined, record.strikes = False, 0
+        record.quarantined, record.strikes = on, strikes
 
     def state(self) -> dict[str, Any]:
+        """Returns it ready for JSON."""
         return {
             name: [w.registered, w.quarantined, w.strikes, w.pushes, list(w.applied)]
             for name, w in self.workers.items()
@@ -118,8 +113,8 @@ class Roster:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.workers = {
-            name: WorkerRecord(bool(r), bool(q), int(s), int(p), OrderedDict.fromkeys(ids))
-            for name, (r, q, s, p, ids) in state.items()
+            name: WorkerRecord(r, q, strikes, pushes, deque(push_ids, REMEMBERED))
+            for name, (r, q, strikes, pushes, push_ids) in state.items()
         }
 
 
@@ -132,13 +127,6 @@ def check_name(text: str, what: str) -> None:
         )
 
 
-class Pending(NamedTuple):
-    """An accepted update that has not been applied yet; the machine has gathered its values."""
-
-    worker: str
-    weight: float
-
-
 class Machine:
     """Parameters, optimizer, workers and what is pending."""
 
@@ -149,6 +137,12 @@ class Machine:
         self.version = 0
         self.counts: Counter[str] = Counter()
         self._end_round()
+
+    def _end_round(self) -> None:
+        self.pending: list[Pending] = []
+        self.gathered = gather(self.rules.aggregation, self.rules.liars)
+        self.invited: list[str] | None = None  # clients that may push in this round; None: all
+        self.terms: dict[str, Any] | None = None  # settings that the open round began with
 
     def change_rules(self, rules: Rules) -> None:
         """Continues from the same parameters; an optimizer of the same kind keeps its state."""
@@ -171,6 +165,10 @@ class Machine:
         """Is something pending, or has a round drawn its clients?"""
         return bool(self.pending) or self.invited is not None
 
+    def combined(self) -> Floats:
+        """Returns what is pending as one update, [P]."""
+        return self.gathered.combined(self.pending)
+
     def do(self, record: Record) -> None:
         """Lets something happen."""
         if record.kind in ROSTER_DEEDS:
@@ -178,23 +176,23 @@ class Machine:
         else:
             DEEDS[record.kind](self, record)
 
+    def _open(self, record: Record) -> None:
+        self.terms, self.invited = record.about["terms"], record.about["invited"]
+
     def _push(self, record: Record) -> None:
         assert record.floats is not None, "a push has an update"
         worker, weight = record.about["worker"], record.about["weight"]
-        self._gather(worker, weight, record.floats)
+        self.pending.append(Pending(worker, weight))
+        self.gathered.add(record.floats, weight)
         self.roster.pushed(worker, record.about["id"])
         self.counts["ok"] += 1
-
-    def _gather(self, worker: str, weight: float, update: Floats) -> None:
-        self.pending.append(Pending(worker, weight))
-        self.gathered.add(worker, update, weight)
 
     def _apply(self, record: Record) -> None:
         """Where the record does not have the update, it is that of what is pending.
 
         A step after which something would be infinite is not taken.
         """
-        update = self.gathered.combined() if record.floats is None else record.floats
+        update = self.combined() if record.floats is None else record.floats
         if np.isfinite(update).all() and self.stepper.step(update, record.about["lrs"]):
             self._end_round()
             self.version += 1
@@ -205,28 +203,15 @@ class Machine:
         self._end_round()
         self.counts[f"skipped_{record.about['why']}"] += 1
 
-    def _end_round(self) -> None:
-        self.pending: list[Pending] = []
-        self.gathered = gather(self.rules.aggregation, self.layout.total, self.rules.liars)
-        self.invited: list[str] | None = None  # clients that may push in this round; None: all
-        self.terms: dict[str, Any] | None = None  # settings that the open round began with
-
-    def _open(self, record: Record) -> None:
-        self.terms = dict(record.about)
-
-    def _invite(self, record: Record) -> None:
-        self.invited = list(record.about["workers"])
-
     # Saved, and back.
 
     def state(self) -> SavedServer:
         """Returns everything, to be saved before anything else happens."""
         numbers, slots = self.stepper.state()
-        parameters = self.layout.split(self.stepper.values)
-        arrays = {
-            **{SLOT + name: array for name, array in slots.items()},
-            **{PARAMETER + name: array for name, array in parameters.items()},
-            **{PENDING + name: array for name, array in self.gathered.state().items()},
+        groups = {
+            SLOT: slots,
+            PARAMETER: self.layout.split(self.stepper.values),
+            PENDING: self.gathered.state(),
         }
         about = {
             "version": self.version,
@@ -238,14 +223,15 @@ class Machine:
             "invited": self.invited,
             "terms": self.terms,
         }
+        arrays = {prefix + n: array for prefix in groups for n, array in groups[prefix].items()}
         return SavedServer(about, arrays)
 
-    def restore(self, found: StoredServer) -> None:
+    def restore(self, saved: SavedServer) -> None:
         """Goes on from a checkpoint and from what happened after it. For a machine just made."""
-        self._refuse_others(found)
+        self._refuse_others(saved.journal)
         try:
-            self._load(found.saved)
-            for record in (record for frame in found.frames[1:] for record in frame):
+            self._load(saved.numbers, saved.arrays)
+            for record in saved.journal[1:]:
                 self.do(record)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise CheckpointError(
@@ -253,19 +239,17 @@ class Machine:
                 f"{error}); put it back from a copy"
             ) from error
 
-    def _refuse_others(self, found: StoredServer) -> None:
+    def _refuse_others(self, journal: Sequence[Record]) -> None:
         """With other rules the same pushes would lead to other parameters, under one version."""
-        if not any(record.kind == "apply" for frame in found.frames for record in frame):
-            return
-        written = found.frames[0][0].about
-        if written != self.identity():
+        steps = any(record.kind == "apply" for record in journal)
+        if steps and journal[0].about != self.identity():
             raise CheckpointError(
-                f"the journal was written with {written}, this server has {self.identity()}; "
-                "start it once with the old settings and call save_checkpoint(), then change them"
+                f"the journal was written with {journal[0].about}, this server has "
+                f"{self.identity()}; start it once with the old settings and call "
+                "save_checkpoint(), then change them"
             )
 
-    def _load(self, saved: SavedServer) -> None:
-        numbers, arrays = saved
+    def _load(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         parameters = _below(arrays, PARAMETER)
         if wrong := self.layout.differences(parameters):
             raise CheckpointError(
@@ -276,23 +260,21 @@ class Machine:
         self.layout = Layout.of(ordered)
         self.stepper = Stepper(self.layout.start(ordered), self.layout, self.rules)
         self.stepper.restore(numbers["stepper"], _below(arrays, SLOT))
-        self._load_round(numbers["pending"], _below(arrays, PENDING))
-        self.invited = None if numbers["invited"] is None else list(numbers["invited"])
-        terms = numbers.get("terms")  # an earlier release did not save them
-        self.terms = None if terms is None else dict(terms)
+        self._load_round(_below(arrays, PENDING), numbers["pending"])
+        self.invited = numbers["invited"]
+        self.terms = numbers.get("terms")  # an earlier release did not save them
         self.roster.restore(numbers["workers"])
         self.counts = Counter(numbers["counts"])
         self.version = int(numbers["version"])
 
-    def _load_round(self, pending: list[list[Any]], arrays: Mapping[str, Array]) -> None:
+    def _load_round(self, arrays: Mapping[str, Array], pending: Iterable[Sequence[Any]]) -> None:
         """Goes on with what is pending: a sum, or updates, which an earlier release saved too."""
+        self.pending = [Pending(worker, weight) for worker, weight, *_ in pending]
         if SUM not in arrays:
-            for index, (worker, weight, *_) in enumerate(pending):
-                self._gather(str(worker), float(weight), arrays[str(index)])
-            return
-        self.pending = [Pending(str(worker), float(weight)) for worker, weight in pending]
-        if isinstance(self.gathered, RunningSum):  # else the round is skipped: see `terms`
-            self.gathered.restore(arrays[SUM], [each.weight for each in self.pending])
+            for index, each in enumerate(self.pending):
+                self.gathered.add(arrays[str(index)], each.weight)
+        elif isinstance(self.gathered, RunningSum):  # else the round is skipped: see `terms`
+            self.gathered.total = arrays[SUM]
 
 
 DEEDS: dict[str, Callable[[Machine, Record], None]] = {
@@ -300,19 +282,16 @@ DEEDS: dict[str, Callable[[Machine, Record], None]] = {
     "push": Machine._push,
     "apply": Machine._apply,
     "skip": Machine._skip,
-    "invite": Machine._invite,
 }
 ROSTER_DEEDS: dict[str, Callable[..., None]] = {
     "join": Roster.join,
     "leave": Roster.leave,
-    "retire": Roster.retire,
     "quarantine": Roster.quarantine,
-    "pardon": Roster.pardon,
 }
 
 
 def skip(why: str) -> Record:
-    """Returns that a round comes to nothing."""
+    """Returns the record of a round that comes to nothing."""
     return Record("skip", {"why": why})
 
 

@@ -12,10 +12,9 @@ new one: after a loss of power either of the two checkpoints may be there.
 
 import hashlib
 import json
-import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,17 +38,11 @@ ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a checkpoint
 
 
 class SavedServer(NamedTuple):
-    """All there is to know of a server."""
+    """All there is to know of a server: a checkpoint, and what happened after it."""
 
     numbers: dict[str, Any]  # ready for JSON
     arrays: dict[str, Array]
-
-
-class StoredServer(NamedTuple):
-    """What a folder holds: a checkpoint and what happened since."""
-
-    saved: SavedServer
-    frames: list[list[Record]]  # the first says what the journal is of
+    journal: Sequence[Record] = ()  # the first one says what the journal is of
 
 
 class Store:
@@ -57,13 +50,13 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        locked = lock_file(
+        self._unlock = lock_file(
+            self,
             folder / LOCK,
             unusable=f"checkpoint_path {folder} cannot be used",
             taken=f"another parameter server is at work in {folder}; close() it, or give this one "
             "another checkpoint_path",
         )
-        self._unlock = weakref.finalize(self, os.close, locked)
         self._journal: Journal | None = None
         self._number = 0  # of the journal
         self._settled = True  # has the disk the name of the checkpoint?
@@ -72,7 +65,7 @@ class Store:
     def journal_bytes(self) -> int:
         return 0 if self._journal is None else self._journal.size
 
-    def load(self) -> StoredServer | None:
+    def load(self) -> SavedServer | None:
         """Returns what an earlier server left, and goes on with its journal; None: nothing.
 
         For a store just made.
@@ -81,25 +74,19 @@ class Store:
             return None
         saved = read_checkpoint(self.folder / CHECKPOINT)
         self._number = _journal_number(saved)
-        self._journal, frames = Journal.reopen(self._path(self._number))
+        self._journal, frames = Journal.reopen(_journal_path(self.folder, self._number))
         self.settle()
-        return StoredServer(saved, frames)
+        return saved._replace(journal=[*chain(*frames)])
 
     def save(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
-        """Replaces the checkpoint, begins a new journal, and waits until the disk has both."""
-        path = self.replace(saved, identity)
-        self.settle()
-        return path
-
-    def replace(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
         """Replaces the checkpoint and begins a new journal; `settle` must follow.
 
         Where it raises, the old checkpoint and its journal are still the ones that count.
         """
         number, path = self._number + 1, self.folder / CHECKPOINT
         with _writing(path):
-            journal = Journal.create(self._path(number), identity)
-        _replace_checkpoint(path, SavedServer({**saved.numbers, "journal": number}, saved.arrays))
+            journal = Journal.create(_journal_path(self.folder, number), identity)
+        _replace_checkpoint(path, saved._replace(numbers={**saved.numbers, "journal": number}))
         self._journal, self._number, self._settled = journal, number, False
         return path
 
@@ -115,27 +102,25 @@ class Store:
         self._journal = None  # its file is closed with it
         self._unlock()
 
-    def _path(self, number: int) -> Path:
-        return self.folder / f"journal-{number:09d}.log"
-
     def settle(self) -> None:
         """Waits until the disk has the checkpoint's name; only then the old journal may go."""
         self._settled = False
         with _writing(self.folder / CHECKPOINT):
             sync_folder(self.folder)
         self._settled = True
-        own = self._path(self._number)
+        own = _journal_path(self.folder, self._number)
         for path in (*self.folder.glob("journal-[0-9]*.log"), *self.folder.glob("*" + UNFINISHED)):
             if path != own:
                 path.unlink(missing_ok=True)
 
 
-def look_into(path: Path) -> StoredServer:
+def look_into(path: Path) -> SavedServer:
     """Reads a checkpoint file, or all that is in a server's folder, without changing either."""
     if not path.is_dir():
-        return StoredServer(read_checkpoint(path), [])
+        return read_checkpoint(path)
     saved = read_checkpoint(path / CHECKPOINT)
-    return StoredServer(saved, read(path / f"journal-{_journal_number(saved):09d}.log"))
+    frames = read(_journal_path(path, _journal_number(saved)))
+    return saved._replace(journal=[*chain(*frames)])
 
 
 def write_checkpoint(path: Path, saved: SavedServer) -> None:
@@ -187,6 +172,10 @@ def _seal(about: str, arrays: Mapping[str, Array]) -> str:
 def _journal_number(saved: SavedServer) -> int:
     """Returns 0, which no journal has, of a checkpoint that was written elsewhere."""
     return int(saved.numbers.get("journal", 0))
+
+
+def _journal_path(folder: Path, number: int) -> Path:
+    return folder / f"journal-{number:09d}.log"
 
 
 @contextmanager

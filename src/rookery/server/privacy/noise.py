@@ -24,12 +24,11 @@ keep what it sees to itself.
 
 import os
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from rookery.errors import RefusedError
+from rookery.server.aggregate import Doubles
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.privacy.privacy_checks import refuse_numbers
 from rookery.types import Array
@@ -37,15 +36,13 @@ from rookery.types import Array
 DRAWS = 4  # normal numbers in each number of noise
 HAIR = 1e-6  # far above what rounding to float32 can add to a norm, and far below any use
 
-Doubles: TypeAlias = npt.NDArray[np.float64]
-
 
 def clip(update: Array, bound: float) -> Array:
     """Scales an update [P] down to an L2 norm of at most `bound`; one that is below it stays.
 
     A NaN has no norm: an update that is not finite is a RefusedError.
     """
-    refuse_numbers(1, {"clip_norm": bound})
+    refuse_numbers(clip_norm=bound)
     wide = update.astype(np.float64)
     with np.errstate(over="ignore"):
         norm = float(np.linalg.norm(wide))
@@ -68,7 +65,7 @@ def noise(size: int, scale: float) -> Doubles:
     Each number is the sum of four, of variance a quarter: the gaps between floating-point numbers
     then no longer tell what was added to (Holohan & Braghin 2021; the leak is Mironov 2012's).
     """
-    refuse_numbers(1, {"noise_scale": scale})
+    refuse_numbers(noise_scale=scale)
     total = np.zeros(size)
     for _ in range(DRAWS):
         total += _normals(size)
@@ -81,7 +78,7 @@ def subsample(clients: Iterable[str], rate: float) -> list[str]:
 
     Epsilon holds only if it is unknown which were drawn: the operating system's bits here too.
     """
-    refuse_numbers(1, {"sample_rate": rate})
+    refuse_numbers(sample_rate=rate)
     every = list(clients)
     drawn = _uniforms(len(every)) < rate
     return [client for client, is_in in zip(every, drawn, strict=True) if is_in]

@@ -20,10 +20,9 @@ charged.
 import hashlib
 import json
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 from rookery.errors import BudgetError, CheckpointError, ConfigError
 from rookery.files import UNFINISHED, replace_file, sync_folder
 from rookery.server.file_lock import lock_file
-from rookery.server.privacy.privacy_checks import refuse_numbers
+from rookery.server.privacy.privacy_checks import refuse_delta, refuse_numbers
 
 FORMAT = 2
 UNPROMISED = 1  # a format without the promise
@@ -57,40 +56,42 @@ class Spent(NamedTuple):
     rounds: int
 
 
+@dataclass(eq=False)
 class Ledger:
     """An account of epsilon that outlives its server. Threads may share one; servers may not.
 
     Without a path it lasts as long as the object does.
     """
 
-    def __init__(
-        self,
-        target_epsilon: float,
-        delta: float,
-        *,
-        noise_multiplier: float,
-        sample_rate: float,
-        clients: int,
-        path: Path | str | None = None,
-    ):
-        numbers = {"target_epsilon": target_epsilon, "delta": delta}
-        numbers |= {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate}
-        refuse_numbers(clients, numbers)
-        self.target_epsilon, self.delta, self.clients = target_epsilon, delta, clients
-        self.noise_multiplier, self.sample_rate = noise_multiplier, sample_rate
-        self.path = None if path is None else Path(path)
+    target_epsilon: float
+    delta: float
+    _: KW_ONLY
+    noise_multiplier: float
+    sample_rate: float
+    clients: int
+    path: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        refuse_delta(self.delta, self.clients)
+        refuse_numbers(
+            target_epsilon=self.target_epsilon,
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=self.sample_rate,
+        )
         self.spent: tuple[Spent, ...] = ()
         self._turn = threading.Lock()
         _accounting()  # missing: said now, and not after the first round
-        if self.path is not None:
-            locked = lock_file(
-                self.path.with_name(self.path.name + LOCK),
-                unusable=f"a privacy ledger cannot be kept at {path}",
-                taken=f"the privacy ledger {path} is in use by another server, and two would each "
-                "spend the whole budget; stop that one, or name another file for other clients",
+        self._file = None if self.path is None else Path(self.path)
+        if self._file is not None:
+            self._unlock = lock_file(
+                self,
+                self._file.with_name(self._file.name + LOCK),
+                unusable=f"a privacy ledger cannot be kept at {self.path}",
+                taken=f"the privacy ledger {self.path} is in use by another server, and two would "
+                "each spend the whole budget; stop that one, or name another file for other "
+                "clients",
             )
-            self._unlock = weakref.finalize(self, os.close, locked)
-            self._open(self.path)
+            self._open(self._file)
 
     def _open(self, path: Path) -> None:
         """Goes on with a file, or begins one; the promise is on the disk before clients hear it."""
@@ -142,8 +143,8 @@ class Ledger:
                     f"{epsilon:.4g}, and {self.target_epsilon:g} at delta {self.delta:g} was "
                     "promised; end here, or begin anew with other clients or more noise"
                 )
-            if self.path is not None:
-                write(self.path, self.promise, after)
+            if self._file is not None:
+                write(self._file, self.promise, after)
             self.spent = after
             return epsilon
 

@@ -13,6 +13,7 @@ from rookery.server.privacy.privacy_checks import (
     BOUNDED,
     UNBOUNDED,
     refuse_aggregation,
+    refuse_delta,
     refuse_numbers,
     refuse_weight,
 )
@@ -138,7 +139,7 @@ def test_a_mean_is_over_the_clients_expected_and_has_noise_of_z_c_over_q_n(rate,
 )
 def test_numbers_that_promise_nothing_are_refused(name, number):
     with pytest.raises(ConfigError, match=name):
-        refuse_numbers(10, {name: number})
+        refuse_delta(number, 10) if name == "delta" else refuse_numbers(**{name: number})
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
