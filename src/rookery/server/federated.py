@@ -21,7 +21,7 @@ all). Each goes out at its deadline with what came, and its mean is over the exp
 clients; only where all are drawn it goes out once all have come. See `privacy/noise.py`.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Unpack
@@ -29,16 +29,16 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
+from rookery.config.checks import Count
 from rookery.errors import BudgetError, ConfigError, RefusedError
 from rookery.server.aggregate import Aggregation, Doubles, Pending, RunningSum
 from rookery.server.flat_layout import Named
-from rookery.server.journal import Record
 from rookery.server.parameter_server import Parameters, ParameterServer, Push
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
-from rookery.server.server_rules import ServerOptions, checked_methods, choose
-from rookery.server.server_state import Machine, skip
-from rookery.server.store import Store
+from rookery.server.server_rules import FiniteOr0, ServerOptions, checked_methods, choose
+from rookery.server.server_state import skip
+from rookery.server.store import Record, Store
 from rookery.types import Array, Floats
 
 MU = 0.01  # of FedProx, unless it is said
@@ -96,13 +96,13 @@ class FederatedParameterServer(ParameterServer):
         save_frequency: int = 100,
         checkpoint_path: str | Path | None = None,
         *,
-        min_workers_for_update: int = 2,
+        min_workers_for_update: Count = 2,
         differential_privacy: bool = False,
         noise_scale: float = 0.1,
         clip_norm: float = 1.0,
         ledger: Ledger | None = None,
         server_rule: str = "fedavg",
-        mu: float = MU,
+        mu: FiniteOr0 = MU,
         pushes: str = "deltas",
         **options: Unpack[ServerOptions],
     ):
@@ -202,15 +202,19 @@ class FederatedParameterServer(ParameterServer):
 
     # What is other than in the server of gradients.
 
-    def _refuse_crowd(self, newcomers: Set[str]) -> None:
+    def _refuse_newcomer(self, worker: str) -> None:
+        super()._refuse_newcomer(worker)
+        self._refuse_crowd(worker)
+
+    def _refuse_crowd(self, *newcomers: str) -> None:
         if self.private:
             clients = float("inf") if self.ledger is None else self.ledger.clients
-            privacy_checks.refuse_workers(self._machine.roster.workers.keys() | newcomers, clients)
+            privacy_checks.refuse_workers({*self._machine.roster.workers, *newcomers}, clients)
 
     def _refuse_past(self) -> None:
         """Refuses to go on from what no promise was made about."""
         try:
-            self._refuse_crowd(frozenset())
+            self._refuse_crowd()
             version = self._machine.version
             if self.ledger is not None and self.ledger.rounds < version:
                 raise RefusedError(
@@ -231,12 +235,6 @@ class FederatedParameterServer(ParameterServer):
             terms |= {"privacy": "ledger", "sample_rate": self.ledger.sample_rate}
         return terms
 
-    def _is_foreign_round(self, machine: Machine) -> bool:
-        """An earlier release may have opened a round without a note of its settings."""
-        unknown = machine.round_is_open and machine.terms is None
-        either = self.private or machine.invited is not None
-        return (unknown and either) or super()._is_foreign_round(machine)
-
     def _incoming(self, update: Floats) -> Floats:
         """Returns the change as a gradient, [P]: against the one the optimizer goes."""
         is_delta = self.pushes is Pushes.DELTAS
@@ -256,17 +254,14 @@ class FederatedParameterServer(ParameterServer):
         if self._machine.invited is None:
             if len(self._machine.roster.joined()) < self._quorum(self.ledger):
                 return "early"
-            self._draw(self.ledger)
+            # a round without clients goes out too: at its deadline, as noise, charged
+            drawn = noise.subsample(self._machine.roster.active(), self.ledger.sample_rate)
+            self._commit([self._opening(drawn)])
         return "" if push.worker in (self._machine.invited or ()) else "uninvited"
 
     def _quorum(self, ledger: Ledger) -> int:
         """Returns how many clients must have joined: rounds of few cost all of them as much."""
         return self.rules.quorum or (ledger.clients + 1) // 2
-
-    def _draw(self, ledger: Ledger) -> None:
-        """Draws clients. A round without any goes out too: at its deadline, as noise, charged."""
-        drawn = noise.subsample(self._machine.roster.active(), ledger.sample_rate)
-        self._commit([self._opening(drawn)])
 
     @property
     def over(self) -> str | None:
@@ -350,11 +345,6 @@ class FederatedParameterServer(ParameterServer):
 
 def _refuse(server: FederatedParameterServer, aggregation: str, options: ServerOptions) -> None:
     quorum = options.get("quorum")
-    if server.min_workers_for_update < 1 or not 0 <= server.mu < float("inf"):
-        raise ConfigError(
-            "min_workers_for_update must be 1 or more and mu finite and 0 or more, got "
-            f"{server.min_workers_for_update} and {server.mu}; change them"
-        )
     if not server.private:
         if server.ledger is not None:
             raise ConfigError(

@@ -14,7 +14,7 @@ the next server with that path goes on where this one was, with the same version
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +26,9 @@ from rookery.errors import CheckpointError, ConfigError, ProtocolError, RefusedE
 from rookery.server import store
 from rookery.server.aggregate import WEIGHTED, Aggregation, Pending
 from rookery.server.flat_layout import Named
-from rookery.server.journal import Record
 from rookery.server.server_rules import Rules, ServerOptions, checked_methods, choose, refuse_weight
 from rookery.server.server_state import Machine, check_name, skip
-from rookery.server.store import SavedServer, Store
+from rookery.server.store import Record, SavedServer, Store
 from rookery.types import Array, Floats, Weights
 
 Parameters: TypeAlias = Weights  # (version, arrays), the arrays read-only
@@ -143,9 +142,8 @@ class ParameterServer:
     def round_bytes(self) -> int:
         """How much memory an open round must be able to take, or it would never be closed."""
         rules, size = self.rules, self._machine.layout.total
-        if not rules.robust:
-            return 8 * size  # one sum
-        return 4 * size * (rules.enough(1) if rules.synchronous else rules.update_frequency)
+        needed = (rules.quorum or rules.least) if rules.synchronous else rules.update_frequency
+        return 4 * size * needed if rules.robust else 8 * size  # each update, or one sum
 
     @property
     def one_voice(self) -> bool:
@@ -159,12 +157,11 @@ class ParameterServer:
         check_name(worker, "worker's name")
         with self._turn():
             if not self._machine.roster.knows(worker):
-                self._refuse_parts(worker)
-                self._refuse_crowd({worker})
+                self._refuse_newcomer(worker)
                 self._commit([Record("join", {"worker": worker})])
             return self._machine.version
 
-    def _refuse_parts(self, worker: str) -> None:
+    def _refuse_newcomer(self, worker: str) -> None:
         """Refuses one part of a client too many: each is remembered, with all it pushed."""
         client, roster = worker.partition("/")[0], self._machine.roster
         others = {*roster.active(), *roster.quarantined()} - {worker}
@@ -174,9 +171,6 @@ class ParameterServer:
                 "as one of those",
                 "clients",
             )
-
-    def _refuse_crowd(self, newcomers: Set[str]) -> None:
-        """Refuses workers that would be too many."""
 
     def unregister_worker(self, worker: str) -> None:
         """Waits for a worker no longer. What it pushed counts; quarantine outlasts it."""
@@ -398,9 +392,9 @@ class ParameterServer:
 
     def _look(self) -> None:
         """Closes a round that is due, unless it began before an earlier end was set."""
+        pending = self._machine.pending
         if self.over == "limit":
             return
-        pending = self._machine.pending
         if pending and self._complete(pending):
             self._commit([self._closing(pending)])
         elif self._overdue():
@@ -417,7 +411,7 @@ class ParameterServer:
 
     def _is_foreign_round(self, machine: Machine) -> bool:
         """Did an open round begin with settings that forbid this server to close it?"""
-        return machine.terms is not None and machine.terms != self._terms()
+        return machine.round_is_open and machine.terms != self._terms()
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
         """Is this enough to be applied without waiting for the deadline?"""
@@ -426,11 +420,11 @@ class ParameterServer:
             most = self.rules.update_frequency
             pushes = max(1, min(most, active)) if self._adopted else most
             return _workers(pending) >= self._least() and len(pending) >= pushes
-        return len(pending) >= max(self._least(), self.rules.enough(active))
+        return len(pending) >= max(self._least(), self.rules.quorum or active)
 
     def _bearable(self) -> int:
-        """Returns how many will do at the deadline."""
-        return max(self._least(), self.rules.bearable(len(self._machine.roster.active())))
+        """Returns how many will do at the deadline: the quorum, or more than half."""
+        return max(self._least(), self.rules.quorum or len(self._machine.roster.active()) // 2 + 1)
 
     def _least(self) -> int:
         """Returns how many workers an update needs, whatever else holds."""

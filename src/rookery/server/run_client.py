@@ -39,7 +39,8 @@ from rookery.server.gradient_worker import (
 )
 from rookery.server.http.remote_server import RemoteParameterServer
 from rookery.server.parameter_server import Receipt
-from rookery.server.serve_report import CommandOutcome, say
+from rookery.server.serve_report import CommandOutcome
+from rookery.terminal import output
 from rookery.training import LOOPS
 from rookery.training.build import build_parts
 from rookery.training.steps import publish
@@ -300,7 +301,7 @@ class Member:
 
     def say(self, message: str) -> None:
         if not self.asked.quiet:
-            say(message)
+            output.notice(message)
 
 
 def _remote(asked: Asked) -> RemoteParameterServer:

@@ -37,7 +37,8 @@ from rookery.server.federated import MU, FederatedParameterServer, ServerRule
 from rookery.server.http.limits import Limits
 from rookery.server.parameter_server import Parameters, ParameterServer
 from rookery.server.privacy.privacy_budget import Ledger
-from rookery.server.serve_report import CommandOutcome, progress, reachable, say, welcome
+from rookery.server.serve_report import CommandOutcome, progress, reachable, welcome
+from rookery.terminal import output
 from rookery.types import Array
 
 STORE, LEDGER, KEYS = "server", "ledger.json", "keys.json"
@@ -210,7 +211,7 @@ def _claim(plan: Plan, stack: contextlib.ExitStack, undo: contextlib.ExitStack) 
         run_folder.describe(plan.run_dir, config)
         return config
     for change in differences(load_run(plan.run_dir), config):
-        say(f"changed: {change.key} {change.before!r} -> {change.after!r}")
+        output.notice(f"changed: {change.key} {change.before!r} -> {change.after!r}")
     return config
 
 
@@ -292,7 +293,7 @@ class Watch:
         """Waits for the end; returns its reason. Clients are given time to hear of it."""
         while self.interrupts.reason is None:
             if (why := self.server.over) is not None:
-                say(f"over ({why}) at version {self.server.version}")
+                output.notice(f"over ({why}) at version {self.server.version}")
                 self._linger()
                 return str(self.interrupts.reason or why)
             self._look()
@@ -310,12 +311,12 @@ class Watch:
         if now - self._reported >= REPORT_S and version != self._said:
             if not self.plan.quiet:
                 rate = (version - self._said) / (now - self._reported)
-                say(f"{progress(self.server)}, {rate:.1f} versions/s")
+                output.notice(f"{progress(self.server)}, {rate:.1f} versions/s")
             self._reported, self._said = now, version
         if now - self._kept >= KEEP_S and version != self._saved:
             self._keep()
         for complaint in self.saver.take_failures():
-            say(complaint)
+            output.notice(complaint)
 
     def _linger(self) -> None:
         until = time.monotonic() + LINGER_S
@@ -354,4 +355,4 @@ def pardon(server: ParameterServer, names: Sequence[str]) -> None:
     guilty = server.get_server_stats()["quarantined"] if names else []
     for name in names:
         server.pardon_worker(name)
-        say(f"{name} is {'pardoned' if name in guilty else 'not in quarantine'}")
+        output.notice(f"{name} is {'pardoned' if name in guilty else 'not in quarantine'}")

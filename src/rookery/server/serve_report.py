@@ -2,13 +2,13 @@
 
 import json
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rookery.files import replace_file
 from rookery.server.http.client_keys import Keys
 from rookery.server.parameter_server import ParameterServer
+from rookery.terminal import output
 
 if TYPE_CHECKING:
     from rookery.server.run_server import Plan
@@ -52,17 +52,19 @@ def welcome(plan: "Plan", url: str, server: ParameterServer) -> None:
     ca = None if plan.certificate is None else str(plan.certificate)
     place = Place(url, ca, certified=plan.client_ca is not None)
     replace_file(plan.run_dir / PLACE, json.dumps(place._asdict()).encode())
-    say(f"serving {plan.config.name} ({plan.sharing}) at {url}; {progress(server)}")
+    output.notice(f"serving {plan.config.name} ({plan.sharing}) at {url}; {progress(server)}")
     clients = [] if plan.known_keys is None else list(Keys(plan.known_keys))
     if plan.known_keys is None:
-        say(f"  {join_line(place, None, 'NAME')}")
+        output.notice(f"  {join_line(place, None, 'NAME')}")
     elif not clients:
         keys = "" if plan.keys is None else f" --keys {plan.keys}"
-        say(f"no client has a key yet: rookery serve keys add NAME --run-dir {plan.run_dir}{keys}")
+        output.notice(
+            f"no client has a key yet: rookery serve keys add NAME --run-dir {plan.run_dir}{keys}"
+        )
     for client in clients[:8]:
-        say(f"  {join_line(place, plan.known_keys, client)}")
+        output.notice(f"  {join_line(place, plan.known_keys, client)}")
     if plan.until is not None:
-        say(f"until version {plan.until}")
+        output.notice(f"until version {plan.until}")
 
 
 def join_line(place: Place, keys: Path | None, client: str) -> str:
@@ -94,8 +96,3 @@ class CommandOutcome(NamedTuple):
 
     answer: dict[str, Any]
     exit_code: int
-
-
-def say(message: str) -> None:
-    sys.stderr.write(f"rookery: {message}\n")
-    sys.stderr.flush()

@@ -46,7 +46,9 @@ SCALES: Mapping[str, Callable[[int, int], float | None]] = {  # of (age, max_sta
     Staleness.KEEP: lambda age, most: 1.0,
 }
 FINITE: Mapping[str, float] = {"exclusiveMinimum": 0, "maximum": sys.float_info.max}
+FINITE_OR_0: Mapping[str, float] = {"minimum": 0, "maximum": sys.float_info.max}
 Finite = Annotated[float, Limit("must be finite and above 0", FINITE)]
+FiniteOr0 = Annotated[float, Limit("must be finite and at least 0", FINITE_OR_0)]
 Trim = Annotated[
     float,
     Limit("must be at least 0 and below 0.5", {"minimum": 0, "maximum": math.nextafter(0.5, 0)}),
@@ -138,14 +140,6 @@ class Rules:
         if age < 0 or (self.synchronous and age > 0):
             return None
         return SCALES[self.staleness](age, self.max_staleness)
-
-    def enough(self, workers: int) -> int:
-        """Returns how many of `workers` close a round before its deadline."""
-        return max(self.least, workers if self.quorum is None else self.quorum)
-
-    def bearable(self, workers: int) -> int:
-        """Returns how many of `workers` will do at the deadline: the quorum, or more than half."""
-        return max(self.least, workers // 2 + 1 if self.quorum is None else self.quorum)
 
 
 def refuse_weight(weight: float) -> None:

@@ -17,10 +17,9 @@ import numpy as np
 from rookery.errors import CheckpointError, RefusedError
 from rookery.server.aggregate import SUM, Pending, RunningSum, gather
 from rookery.server.flat_layout import Layout, Named
-from rookery.server.journal import Record
 from rookery.server.optimizer_step import Stepper
 from rookery.server.server_rules import Rules
-from rookery.server.store import SavedServer
+from rookery.server.store import Record, SavedServer
 from rookery.types import Array, Floats
 
 PARAMETER, SLOT, PENDING = "parameter.", "optimizer.", "pending."  # arrays in a checkpoint

@@ -1,8 +1,13 @@
-"""What a parameter server keeps on the disk: a checkpoint, and a journal of what came after it.
+"""The files of a parameter server: a checkpoint, and a journal of what came after it.
 
-    checkpoint.safetensors   parameters, optimizer, workers, pending updates; replaced as a whole
-    journal-000000007.log    everything since; the checkpoint says which one is its own
-    lock                     one server at a time
+    checkpoint.safetensors          parameters, optimizer, workers, pending updates
+    journal-000000007-000000012     records that were written together after checkpoint 7
+    lock                            one server at a time
+
+All of them are safetensors files with JSON and a SHA-256 in their header. A checkpoint is replaced
+as a whole. Records that belong together are one file of the journal, there whole or not at all: a
+kill can only cut off the last one, which was never acknowledged and is left out. The first one says
+what the journal is of, so that a journal without files is a lost one.
 
 Saving begins the next journal, then replaces the checkpoint, which names that journal, then deletes
 the old one. Whenever it is killed, there is one checkpoint, and the journal that it names is there.
@@ -10,10 +15,11 @@ Until the disk has the new checkpoint's name, the old journal stays and nothing 
 new one: after a loss of power either of the two checkpoints may be there.
 """
 
+import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,15 +32,23 @@ from rookery.errors import CheckpointError
 from rookery.files import UNFINISHED, replace_file, sync_folder
 from rookery.networks.named_arrays import fingerprint
 from rookery.server.file_lock import lock_file
-from rookery.server.journal import Journal, Record, read
-from rookery.types import Array
+from rookery.types import Array, Floats
 from rookery.version import __version__
 
 FORMAT = 3
 READ = (1, 2, FORMAT)  # 1: without a round's settings; 1, 2: every pending update by itself
 CHECKPOINT, LOCK = "checkpoint.safetensors", "lock"
 SUFFIX = ".safetensors"
-ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a checkpoint
+ABOUT, SEAL = "rookery", "sha256"  # entries in the header of a file
+BLOCK = 4096  # bytes that a file takes at least
+
+
+class Record(NamedTuple):
+    """One thing that happened."""
+
+    kind: str
+    about: dict[str, Any]
+    floats: Floats | None = None  # [P] float32
 
 
 class SavedServer(NamedTuple):
@@ -57,13 +71,10 @@ class Store:
             taken=f"another parameter server is at work in {folder}; close() it, or give this one "
             "another checkpoint_path",
         )
-        self._journal: Journal | None = None
         self._number = 0  # of the journal
+        self._files = 0  # of the journal that are whole
+        self.journal_bytes = 0  # that it takes on the disk
         self._settled = True  # has the disk the name of the checkpoint?
-
-    @property
-    def journal_bytes(self) -> int:
-        return 0 if self._journal is None else self._journal.size
 
     def load(self) -> SavedServer | None:
         """Returns what an earlier server left, and goes on with its journal; None: nothing.
@@ -74,9 +85,12 @@ class Store:
             return None
         saved = read_checkpoint(self.folder / CHECKPOINT)
         self._number = _journal_number(saved)
-        self._journal, frames = Journal.reopen(_journal_path(self.folder, self._number))
+        journal = _read_journal(self.folder, self._number)
+        self._files = len(journal)
+        own = self.folder.glob(f"journal-{self._number:09d}-*")
+        self.journal_bytes = sum(max(BLOCK, path.stat().st_size) for path in own)
         self.settle()
-        return saved._replace(journal=[*chain(*frames)])
+        return saved._replace(journal=[*chain(*journal)])
 
     def save(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
         """Replaces the checkpoint and begins a new journal; `settle` must follow.
@@ -84,22 +98,23 @@ class Store:
         Where it raises, the old checkpoint and its journal are still the ones that count.
         """
         number, path = self._number + 1, self.folder / CHECKPOINT
-        with _writing(path):
-            journal = Journal.create(_journal_path(self.folder, number), identity)
+        size = _write_records(self.folder, number, 0, [Record("journal", dict(identity))])
         _replace_checkpoint(path, saved._replace(numbers={**saved.numbers, "journal": number}))
-        self._journal, self._number, self._settled = journal, number, False
+        self._number, self._files, self.journal_bytes, self._settled = number, 1, size, False
         return path
 
     def append(self, records: Sequence[Record]) -> None:
-        """Writes down what happens; when this returns, the disk has it."""
-        assert self._journal is not None, "save() or load() comes first"
+        """Writes down what happens; when this returns, the disk has it.
+
+        Where it raises, nothing was appended.
+        """
         if not self._settled:
             self.settle()
-        self._journal.append(records)
+        self.journal_bytes += _write_records(self.folder, self._number, self._files, records)
+        self._files += 1
 
     def close(self) -> None:
         """Lets another server have the folder."""
-        self._journal = None  # its file is closed with it
         self._unlock()
 
     def settle(self) -> None:
@@ -108,9 +123,8 @@ class Store:
         with _writing(self.folder / CHECKPOINT):
             sync_folder(self.folder)
         self._settled = True
-        own = _journal_path(self.folder, self._number)
-        for path in (*self.folder.glob("journal-[0-9]*.log"), *self.folder.glob("*" + UNFINISHED)):
-            if path != own:
+        for path in (*self.folder.glob("journal-*"), *self.folder.glob("*" + UNFINISHED)):
+            if not path.name.startswith(f"journal-{self._number:09d}-"):
                 path.unlink(missing_ok=True)
 
 
@@ -119,8 +133,63 @@ def look_into(path: Path) -> SavedServer:
     if not path.is_dir():
         return read_checkpoint(path)
     saved = read_checkpoint(path / CHECKPOINT)
-    frames = read(_journal_path(path, _journal_number(saved)))
-    return saved._replace(journal=[*chain(*frames)])
+    return saved._replace(journal=[*chain(*_read_journal(path, _journal_number(saved)))])
+
+
+def _journal_number(saved: SavedServer) -> int:
+    """Returns 0, which no journal has, of a checkpoint that was written elsewhere."""
+    return int(saved.numbers.get("journal", 0))
+
+
+def _journal_path(folder: Path, number: int, index: int) -> Path:
+    return folder / f"journal-{number:09d}-{index:09d}"
+
+
+def _read_journal(folder: Path, number: int) -> list[list[Record]]:
+    """Returns the records of a journal, file by file, without those that a kill cut off."""
+    found: list[list[Record]] = []
+    last = max(folder.glob(f"journal-{number:09d}-*"), default=None)
+    for index in range(0 if last is None else int(last.name[-9:]) + 1):
+        path = _journal_path(folder, number, index)
+        try:
+            numbers, arrays, _ = read_checkpoint(path)
+        except CheckpointError as error:
+            if found and path == last:
+                break
+            raise _lost(f"{path} is damaged or missing") from error
+        about = enumerate(numbers["records"])
+        found.append([Record(kind, told, arrays.get(str(i))) for i, (kind, told) in about])
+    if not found:
+        raise _lost(f"the journal of {folder} is missing")
+    return found
+
+
+def _lost(what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{what}; without it, pushes would be lost that were acknowledged: put it back from a "
+        "copy, or begin with another checkpoint_path"
+    )
+
+
+def _write_records(folder: Path, number: int, index: int, records: Sequence[Record]) -> int:
+    """Writes a file of a journal, waits until the disk has it, and returns what it takes there."""
+    path = _journal_path(folder, number, index)
+    arrays = {str(i): each.floats for i, each in enumerate(records) if each.floats is not None}
+    raw = memoryview(_packed({"records": [each[:2] for each in records]}, arrays))
+    with _writing(path):
+        fd, written = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), 0
+        try:
+            while written < len(raw):
+                written += os.pwrite(fd, raw[written:], written)
+            os.fsync(fd)
+            sync_folder(folder)
+        except OSError:
+            with contextlib.suppress(OSError):  # the next records go over it in any case
+                path.unlink()
+            raise
+        finally:
+            os.close(fd)
+    return max(BLOCK, len(raw))
 
 
 def write_checkpoint(path: Path, saved: SavedServer) -> None:
@@ -132,12 +201,16 @@ def write_checkpoint(path: Path, saved: SavedServer) -> None:
 
 def _replace_checkpoint(path: Path, saved: SavedServer) -> None:
     """Where it raises, the old one is there; else any process finds the new one."""
-    about = json.dumps({"format": FORMAT, "rookery": __version__, **saved.numbers})
-    arrays = {name: np.require(array, requirements="C") for name, array in saved.arrays.items()}
-    raw = save(arrays, metadata={ABOUT: about, SEAL: _seal(about, arrays)})
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, raw)
+        replace_file(path, _packed(saved.numbers, saved.arrays))
+
+
+def _packed(numbers: Mapping[str, Any], given: Mapping[str, Array]) -> bytes:
+    """Returns a file's content."""
+    about = json.dumps({"format": FORMAT, "rookery": __version__, **numbers})
+    arrays = {name: np.require(array, requirements="C") for name, array in given.items()}
+    return bytes(save(arrays, metadata={ABOUT: about, SEAL: _seal(about, arrays)}))
 
 
 def read_checkpoint(path: Path) -> SavedServer:
@@ -169,16 +242,7 @@ def _seal(about: str, arrays: Mapping[str, Array]) -> str:
     return hashlib.sha256((about + fingerprint(arrays)).encode()).hexdigest()
 
 
-def _journal_number(saved: SavedServer) -> int:
-    """Returns 0, which no journal has, of a checkpoint that was written elsewhere."""
-    return int(saved.numbers.get("journal", 0))
-
-
-def _journal_path(folder: Path, number: int) -> Path:
-    return folder / f"journal-{number:09d}.log"
-
-
-@contextmanager
+@contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
     try:
         yield
