@@ -29,14 +29,14 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from rookery.config.checks import Count
+from rookery.config.checks import Count, read
 from rookery.errors import BudgetError, ConfigError, RefusedError
 from rookery.server.aggregate import Aggregation, Doubles, Pending, RunningSum
 from rookery.server.flat_layout import Named
-from rookery.server.parameter_server import Parameters, ParameterServer, Push
+from rookery.server.parameter_server import Parameters, ParameterServer
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
-from rookery.server.server_rules import FiniteOr0, ServerOptions, checked_methods, choose
+from rookery.server.server_rules import FiniteOr0, ServerOptions, checked_methods
 from rookery.server.server_state import skip
 from rookery.server.store import Record, Store
 from rookery.types import Array, Floats
@@ -110,8 +110,8 @@ class FederatedParameterServer(ParameterServer):
 
         A server is `synchronous` unless options say otherwise. A `ledger` brings its own noise.
         """
-        self.server_rule = choose(ServerRule, server_rule, "server_rule")
-        self.pushes = choose(Pushes, pushes, "pushes")
+        self.server_rule = ServerRule(read(ServerRule, server_rule, "server_rule"))
+        self.pushes = Pushes(read(Pushes, pushes, "pushes"))
         self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
         self.min_workers_for_update = min_workers_for_update
         self.private, self.clip_norm, self.ledger = differential_privacy, clip_norm, ledger
@@ -247,7 +247,7 @@ class FederatedParameterServer(ParameterServer):
             privacy_checks.refuse_weight(weight)
         return super()._weight(weight)
 
-    def _unwelcome(self, push: Push) -> str:
+    def _unwelcome(self, worker: str) -> str:
         """Draws the clients of a round with its first push, once enough have joined."""
         if self.ledger is None:
             return ""
@@ -257,7 +257,7 @@ class FederatedParameterServer(ParameterServer):
             # a round without clients goes out too: at its deadline, as noise, charged
             drawn = noise.subsample(self._machine.roster.active(), self.ledger.sample_rate)
             self._commit([self._opening(drawn)])
-        return "" if push.worker in (self._machine.invited or ()) else "uninvited"
+        return "" if worker in (self._machine.invited or ()) else "uninvited"
 
     def _quorum(self, ledger: Ledger) -> int:
         """Returns how many clients must have joined: rounds of few cost all of them as much."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Maker: TypeAlias = Callable[..., torch.optim.Optimizer]
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")  # no method; needs a closure; needs sparse gradients
-PLAIN = bool | int | float | str | None  # what a checkpoint has besides tensors
 
 
 def optimizers() -> dict[str, Maker]:
@@ -46,7 +46,7 @@ class Stepper:
         fused = _fusible(maker) and "foreach" not in settings
         if fused:
             settings.setdefault("fused", True)
-        shapes = [(layout.total,)] if fused else layout.shapes
+        shapes = [(layout.total,)] if fused else [*layout.shapes.values()]
         try:
             self.optimizer = maker(self._parameters(shapes), **settings)
         except (TypeError, ValueError) as error:
@@ -113,32 +113,28 @@ class Stepper:
             for group, lr in zip(groups, own, strict=True):
                 group["lr"] = lr
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Returns JSON-ready numbers and copied arrays that `restore` goes on from exactly."""
+    def state(self) -> dict[str, Array]:
+        """Returns copied arrays that `restore` goes on from exactly."""
         slots = {f"{i}.{key}": v for i, own in self._slots().items() for key, v in own.items()}
-        tensors = {name: value for name, value in slots.items() if isinstance(value, Tensor)}
-        numbers = {name: value for name, value in slots.items() if name not in tensors}
-        if wrong := [name for name, value in numbers.items() if not isinstance(value, PLAIN)]:
+        try:
+            return {name: np.array(torch.as_tensor(v).detach().cpu()) for name, v in slots.items()}
+        except (TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
-                f"{self.name} keeps {', '.join(wrong)}, which cannot be saved; numbers, strings "
-                "and tensors can: choose another optimizer"
-            )
-        arrays = {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
-        return {"optimizer": self.name, "slots": numbers}, arrays
+                f"{self.name} keeps what cannot be saved ({error}); numbers and tensors can: "
+                "choose another optimizer"
+            ) from error
 
-    def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    def restore(self, name: str, arrays: Mapping[str, Array]) -> None:
         """Goes on from a saved state of the same optimizer; learning rates stay the new ones."""
-        if numbers["optimizer"] != self.name:
+        if name != self.name:
             raise CheckpointError(
-                f"the checkpoint is of optimizer {numbers['optimizer']}, this server has "
-                f"{self.name}; give it the same one (--mode, --server-rule), or another "
-                "checkpoint_path (--run-dir)"
+                f"the checkpoint is of optimizer {name}, this server has {self.name}; give it the "
+                "same one (--mode, --server-rule), or another checkpoint_path (--run-dir)"
             )
         found: dict[int, dict[str, Any]] = {}
-        tensors = {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
-        for name, value in {**numbers["slots"], **tensors}.items():
-            index, _, key = name.partition(".")
-            found.setdefault(int(index), {})[key] = value
+        for slot, array in arrays.items():
+            index, _, key = slot.partition(".")
+            found.setdefault(int(index), {})[key] = torch.from_numpy(array.copy())
         self._load_slots(found)
 
 

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple, TypeAlias, Unpack
 
 import numpy as np
 
+from rookery.config.checks import read
 from rookery.errors import CheckpointError, ConfigError, ProtocolError, RefusedError
 from rookery.server import store
 from rookery.server.aggregate import WEIGHTED, Aggregation, Pending
 from rookery.server.flat_layout import Named
-from rookery.server.server_rules import Rules, ServerOptions, checked_methods, choose, refuse_weight
+from rookery.server.server_rules import Rules, ServerOptions, checked_methods, refuse_weight
 from rookery.server.server_state import Machine, check_name, skip
 from rookery.server.store import Record, SavedServer, Store
 from rookery.types import Array, Floats, Weights
@@ -61,17 +62,6 @@ class Receipt(NamedTuple):
     version: int  # of the server, afterwards
 
 
-class Push(NamedTuple):
-    """An update as it was pushed, checked as far as possible without the server's state."""
-
-    worker: str
-    update: Floats  # [P]
-    finite: bool
-    weight: float
-    version: int | None  # that it was computed with
-    push_id: str | None
-
-
 @checked_methods
 class ParameterServer:
     """Parameters with a version, moved by what workers push. All methods may be called at once.
@@ -101,7 +91,7 @@ class ParameterServer:
         or those of the agent of a loop that it is given to.
         """
         self.rules = Rules(
-            aggregation=choose(Aggregation, aggregation_method, "aggregation_method"),
+            aggregation=read(Aggregation, aggregation_method, "aggregation_method"),
             update_frequency=update_frequency,
             save_frequency=save_frequency,
             **options,
@@ -261,8 +251,8 @@ class ParameterServer:
             with self._turn():
                 if layout is not self._machine.layout:  # another checkpoint was loaded meanwhile
                     update = self._machine.layout.join(grads)
-                weight = self._weight(weight)
-                return self._take(Push(worker, update, finite, weight, version, push_id))
+                about = {"worker": worker, "weight": self._weight(weight), "id": push_id}
+                return self._take(Record("push", about, update), finite, version)
         except RefusedError as error:
             self._count(f"refused_{error.code}")
             raise
@@ -293,29 +283,31 @@ class ParameterServer:
             self._count("weight_clamped")
         return min(weight, self.rules.max_weight)
 
-    def _take(self, push: Push) -> Receipt:
-        if push.push_id in self._machine.roster.admitted(push.worker).applied:
+    def _take(self, push: Record, finite: bool, version: int | None) -> Receipt:
+        worker, update = push.about["worker"], push.floats
+        assert update is not None, "a push has an update"
+        if push.about["id"] in self._machine.roster.admitted(worker).applied:
             return self._answer("duplicate", accepted=True)
         self._refuse_over()
-        if not push.finite:
-            return self._strike(push.worker, "finite")
-        scale = self.rules.scale(0 if push.version is None else self.newest.version - push.version)
+        if not finite:
+            return self._strike(worker, "finite")
+        scale = self.rules.scale(0 if version is None else self.newest.version - version)
         if scale is None:
             return self._answer("stale")
-        if why := self._unwelcome(push):
+        if why := self._unwelcome(worker):
             return self._answer(why)
-        pushed = sum(each.worker == push.worker for each in self._machine.pending)
+        pushed = sum(each.worker == worker for each in self._machine.pending)
         if pushed >= (1 if self.rules.synchronous else self.rules.update_frequency):
             return self._answer("round")
-        update = self._incoming(push.update)
+        update = self._incoming(update)
         if self.rules.too_long(update):
             return self._answer("norm")
         if not self._survives(update):
-            return self._strike(push.worker, "overflow")
+            return self._strike(worker, "overflow")
         if scale != 1.0:
             self._count("discounted")
             update = update * np.float32(scale)
-        self._accept(push, update)
+        self._accept(push._replace(floats=update))
         return Receipt(True, "ok", self._machine.version)
 
     def _survives(self, update: Floats) -> bool:
@@ -326,13 +318,12 @@ class ParameterServer:
             peak <= LOUD or (np.isfinite(peak) and stepper.step(update, stepper.lrs, keep=False))
         )
 
-    def _accept(self, push: Push, update: Floats) -> None:
+    def _accept(self, push: Record) -> None:
         """Writes down an update, and with it what it sets off."""
-        about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
         opening = [] if self._machine.round_is_open else [self._opening(None)]
-        pending = [*self._machine.pending, Pending(push.worker, push.weight)]
-        closing = [self._closing(pending, last=update)] if self._complete(pending) else []
-        self._commit([*opening, Record("push", about, update), *closing])
+        pending = [*self._machine.pending, Pending(push.about["worker"], push.about["weight"])]
+        closing = [self._closing(pending, last=push.floats)] if self._complete(pending) else []
+        self._commit([*opening, push, *closing])
 
     def _opening(self, invited: Sequence[str] | None) -> Record:
         """Returns the record of a round that begins now, for these clients or for all."""
@@ -352,7 +343,7 @@ class ParameterServer:
                 f"training is over at version {self._machine.version}; pull it, and leave", "over"
             )
 
-    def _unwelcome(self, push: Push) -> str:
+    def _unwelcome(self, worker: str) -> str:
         """Returns why this worker may not push in this round, as a receipt's code; "": it may."""
         return ""
 

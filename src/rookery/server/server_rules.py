@@ -12,14 +12,13 @@ from typing import Annotated, Any, TypedDict, TypeVar
 import numpy as np
 from beartype import BeartypeConf, beartype
 
-from rookery.config.checks import Count, CountOr0, Limit, check_arguments
+from rookery.config.checks import Count, CountOr0, Limit, check_arguments, read
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.aggregate import ROBUST, Aggregation, Liars, least
 from rookery.server.optimizer_step import Maker
 from rookery.types import Floats
 
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
-E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 
 
@@ -98,7 +97,7 @@ class Rules:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        choose(Staleness, self.staleness, "staleness")
+        read(Staleness, self.staleness, "staleness")
         self._refuse_too_few()
 
     def _refuse_too_few(self) -> None:
@@ -150,12 +149,3 @@ def refuse_weight(weight: float) -> None:
             "or steps that the update is made of",
             "weight",
         )
-
-
-def choose(kind: type[E], word: str, name: str) -> E:
-    """Returns the member of an enum that a word means."""
-    try:
-        return kind(word)
-    except ValueError:
-        words = ", ".join(member.value for member in kind)
-        raise ConfigError(f"{name} {word!r} is unknown; choose one of {words}") from None

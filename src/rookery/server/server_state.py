@@ -148,7 +148,7 @@ class Machine:
         before, self.rules = self.stepper, rules
         self.stepper = Stepper(before.values, self.layout, rules)
         if self.stepper.name == before.name:
-            self.stepper.restore(*before.state())
+            self.stepper.restore(before.name, before.state())
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for the same records to lead to the same parameters."""
@@ -206,16 +206,15 @@ class Machine:
 
     def state(self) -> SavedServer:
         """Returns everything, to be saved before anything else happens."""
-        numbers, slots = self.stepper.state()
         groups = {
-            SLOT: slots,
+            SLOT: self.stepper.state(),
             PARAMETER: self.layout.split(self.stepper.values),
             PENDING: self.gathered.state(),
         }
         about = {
             "version": self.version,
-            "names": list(self.layout.names),
-            "stepper": numbers,
+            "names": list(self.layout.shapes),
+            "stepper": {"optimizer": self.stepper.name},
             "workers": self.roster.state(),
             "counts": dict(self.counts),
             "pending": self.pending,
@@ -258,7 +257,7 @@ class Machine:
         ordered = {name: parameters[name] for name in numbers["names"]}  # as the optimizer's slots
         self.layout = Layout.of(ordered)
         self.stepper = Stepper(self.layout.start(ordered), self.layout, self.rules)
-        self.stepper.restore(numbers["stepper"], _below(arrays, SLOT))
+        self.stepper.restore(numbers["stepper"]["optimizer"], _below(arrays, SLOT))
         self._load_round(_below(arrays, PENDING), numbers["pending"])
         self.invited = numbers["invited"]
         self.terms = numbers.get("terms")  # an earlier release did not save them

@@ -249,8 +249,8 @@ def test_after_a_restart_the_noise_is_the_same(tmp_path):
         ({"differential_privacy": False, "ledger": "yes"}, "without differential_privacy"),
         ({"min_workers_for_update": 0}, "min_workers_for_update"),
         ({"mu": -1.0, "server_rule": "fedprox"}, "mu"),
-        ({"server_rule": "fedsgd"}, "choose one of fedavg"),
-        ({"pushes": "gradients"}, "choose one of deltas"),
+        ({"server_rule": "fedsgd"}, "must be one of fedavg"),
+        ({"pushes": "gradients"}, "must be one of deltas"),
     ],
 )
 def test_promises_that_would_not_be_kept_are_refused(settings, said, tmp_path):

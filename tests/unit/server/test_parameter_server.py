@@ -715,8 +715,8 @@ def test_an_optimizer_that_cannot_step_from_a_gradient_is_refused(optimizer):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"aggregation_method": "mean"}, "choose one of average, sum"),
-        ({"staleness": "forget"}, "choose one of drop, discount, keep"),
+        ({"aggregation_method": "mean"}, "must be one of average, sum"),
+        ({"staleness": "forget"}, "must be one of drop, discount, keep"),
         ({"update_frequency": 0}, "update_frequency must be above 0"),
         ({"save_frequency": 0}, "save_frequency must be above 0"),
         ({"quorum": 0}, "quorum must be above 0"),
@@ -928,7 +928,7 @@ def test_whatever_is_pushed_parameters_and_optimizer_stay_finite_and_go_on(name)
             served.push_gradients("eve", grads(sign * 10.0**exponent))
         served.push_gradients("good", grads())
 
-    state = served._machine.stepper.state()[1]
+    state = served._machine.stepper.state()
     assert all(np.isfinite(array).all() for array in state.values())
     assert all(np.isfinite(array).all() for array in now(served).arrays.values())
 
