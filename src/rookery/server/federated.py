@@ -162,9 +162,9 @@ class FederatedParameterServer(ParameterServer):
 
     def add_differential_privacy_noise(self, arrays: Named, clients: int = 1) -> dict[str, Array]:
         """Returns the mean of so many clipped updates with noise on it; of 1: their sum."""
-        privacy_checks.refuse_numbers(noise_multiplier=self.noise_scale)
-        vector = self._machine.layout.join(arrays)
-        return self._machine.layout.split(self._noisy(vector, clients))
+        layout, scale = self._machine.layout, self.noise_scale * self.clip_norm
+        total = layout.join(arrays) * np.float64(clients)
+        return layout.split(noise.noisy_mean(total, scale, clients))
 
     def get_server_stats(self) -> dict[str, Any]:
         """Returns numbers about the server, ready for JSON; `epsilon` is None without a ledger."""
@@ -215,16 +215,15 @@ class FederatedParameterServer(ParameterServer):
         """Refuses to go on from what no promise was made about."""
         try:
             self._refuse_crowd()
-            version = self._machine.version
-            if self.ledger is not None and self.ledger.rounds < version:
-                raise RefusedError(
-                    f"this server has shown {version} versions, and its ledger knows of "
-                    f"{self.ledger.rounds} rounds: put the newest ledger back, or begin with "
-                    "another checkpoint_path (--run-dir) and the parameters as they are",
-                    "ledger",
-                )
         except RefusedError as error:
             raise ConfigError(str(error)) from error
+        version = self._machine.version
+        if self.ledger is not None and self.ledger.rounds < version:
+            raise ConfigError(
+                f"this server has shown {version} versions, and its ledger knows of "
+                f"{self.ledger.rounds} rounds: put the newest ledger back, or begin with another "
+                "checkpoint_path (--run-dir) and the parameters as they are"
+            )
 
     def _terms(self) -> dict[str, Any]:
         """What was sent under one promise is not released under another one, or under none."""
@@ -318,20 +317,15 @@ class FederatedParameterServer(ParameterServer):
         A round is charged once, also where its release could not be written down before: nothing
         was shown then, so that the charge is still good for one release.
         """
-        ledger, summed = self.ledger, self.rules.aggregation is Aggregation.SUM
-        if ledger is None:
-            count = 1 if summed else count
-            return self._noisy(total / count, count)
-        if self._paid is not self._machine.terms:
-            ledger.charge()
-            self._paid = self._machine.terms
-        mean = noise.noisy_mean(total, ledger, clip_norm=self.clip_norm)
-        expected = ledger.sample_rate * ledger.clients if summed else 1.0
-        return (mean * expected).astype(np.float32)
-
-    def _noisy(self, mean: Array, clients: int) -> Floats:
-        scale = self.noise_scale * self.clip_norm / clients
-        return (mean + noise.noise(len(mean), scale)).astype(np.float32)
+        clients: float = count
+        if self.ledger is not None:
+            if self._paid is not self._machine.terms:
+                self.ledger.charge()
+                self._paid = self._machine.terms
+            clients = self.ledger.sample_rate * self.ledger.clients
+        if self.rules.aggregation is Aggregation.SUM:
+            clients = 1
+        return noise.noisy_mean(total, self.noise_scale * self.clip_norm, clients)
 
     def _worth_saving(self, kept: Store, records: Sequence[Record]) -> bool:
         """Under privacy a round that is over leaves no single update in the journal."""

@@ -55,6 +55,7 @@ class Stepper:
                 "optimizer_kwargs"
             ) from error
         self.name = type(self.optimizer).__name__
+        self.lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _parameters(self, shapes: Sequence[tuple[int, ...]]) -> list[nn.Parameter]:
         values, made = torch.from_numpy(self.values), []
@@ -66,13 +67,8 @@ class Stepper:
             made.append(parameter)
         return made
 
-    @property
-    def lrs(self) -> list[float]:
-        """Returns the learning rate of each of the optimizer's groups."""
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
     def step(self, gradient: Floats, lrs: Sequence[float], *, keep: bool = True) -> bool:
-        """Takes one step with these learning rates; the optimizer's own stay what they were.
+        """Takes one step with these learning rates, which need not be its own, `lrs`.
 
         Returns False where parameters or the optimizer's tensors would not be finite after it.
         Everything is then as it was before, as it is without `keep`.
@@ -102,16 +98,10 @@ class Stepper:
         )
 
     def _move(self, gradient: Floats, lrs: Sequence[float]) -> None:
-        groups = self.optimizer.param_groups
-        own = [group["lr"] for group in groups]
         self._grad.numpy()[:] = gradient  # the two share their memory
-        try:
-            for group, lr in zip(groups, lrs, strict=True):
-                group["lr"] = lr
-            self.optimizer.step()
-        finally:
-            for group, lr in zip(groups, own, strict=True):
-                group["lr"] = lr
+        for group, lr in zip(self.optimizer.param_groups, lrs, strict=True):
+            group["lr"] = lr
+        self.optimizer.step()
 
     def state(self) -> dict[str, Array]:
         """Returns copied arrays that `restore` goes on from exactly."""

@@ -8,12 +8,11 @@ the same id.
 """
 
 import contextlib
-import threading
 import time
 import uuid
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +48,6 @@ from rookery.types import Array
 WINDOW = 100  # episodes of the mean return
 REPORT_S = 10.0  # between two lines
 SLACK_S = 2.0  # after a deadline, before an update is sent again
-LOOK_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +155,7 @@ def join(asked: Asked) -> CommandOutcome:
         stack.callback(learner.close)
         member = Member(asked, remote, notice, stats, learner, interrupts)
         stack.callback(member.leave)
-        stack.enter_context(_attentive(remote, interrupts))
+        interrupts.on_signal = remote.give_up  # a call that waits for the server ends at once
         interrupts.begin()
         member.say(f"joined {asked.url} as {asked.client}: {config.name} ({notice.sharing})")
         why = member.until_over()
@@ -316,26 +314,3 @@ def _config(asked: Asked, notice: Notice) -> Config:
     seed = zlib.crc32(asked.client.encode()) if asked.seed is None else asked.seed
     steps = asked.steps or config.run.env_steps  # schedules follow them
     return replace(config, run=replace(config.run, seed=seed, env_steps=steps))
-
-
-@contextlib.contextmanager
-def _attentive(remote: RemoteParameterServer, interrupts: Interrupts) -> Iterator[None]:
-    """Ends the patience with a server that is away as soon as a signal comes.
-
-    A handler cannot do that: it may run in the middle of what it would have to lock.
-    """
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(LOOK_S):
-            if interrupts.reason is not None:
-                remote.give_up()
-                return
-
-    thread = threading.Thread(target=look, name="attentive", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -43,6 +43,7 @@ from rookery.types import Array
 
 STORE, LEDGER, KEYS = "server", "ledger.json", "keys.json"
 SERVICE = ("certificate", "private_key", "client_ca", "status_token", "limits")  # of a plan
+RULES = ("quorum", "staleness", "byzantine", "max_norm")  # of a plan
 ROUND_S = 30.0  # from a round's first update to its end, unless it is said
 LOOK_S = 0.1  # between two looks at what has happened
 REPORT_S = 10.0  # between two lines about it
@@ -154,7 +155,7 @@ def serve(plan: Plan) -> CommandOutcome:
             plan.port,
             keys=plan.known_keys,
             announced=lambda: {KEY: notice.told()},
-            **{name: getattr(plan, name) for name in SERVICE},
+            **_given(plan, SERVICE),
         )
         url = reachable(service.start())
         stack.callback(service.stop)
@@ -221,6 +222,10 @@ def _notice(plan: Plan, config: Config, server: ParameterServer) -> Notice:
     return Notice(plan.sharing, settings, plan.round_steps, plan.round_s, plan.until, mu)
 
 
+def _given(plan: Plan, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in names}
+
+
 def _ledger(plan: Plan) -> Ledger | None:
     if plan.privacy is None:
         return None
@@ -240,11 +245,8 @@ def _gradient_server(plan: Plan, config: Config, arrays: dict[str, Array]) -> Pa
         lr=learner.lr,
         optimizer_kwargs=learner.optimizer_kwargs,
         synchronous=bool(plan.quorum or plan.deadline_s) or aggregation in ROBUST,
-        staleness=plan.staleness,
-        quorum=plan.quorum,
         deadline_s=plan.round_s,
-        byzantine=plan.byzantine,
-        max_norm=plan.max_norm,
+        **_given(plan, RULES),
     )
 
 
@@ -261,10 +263,8 @@ def _federated_server(plan: Plan, config: Config, arrays: dict[str, Array]) -> P
         ledger=_ledger(plan),
         server_rule=plan.server_rule,
         mu=MU if plan.mu is None else plan.mu,
-        quorum=plan.quorum,
         deadline_s=plan.round_s,
-        byzantine=plan.byzantine,
-        max_norm=plan.max_norm,
+        **_given(plan, RULES),
     )
 
 

@@ -10,6 +10,7 @@ machine's own. A server that writes its records down and does them again comes t
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -229,7 +230,7 @@ class Machine:
         self._refuse_others(saved.journal)
         try:
             self._load(saved.numbers, saved.arrays)
-            for record in saved.journal[1:]:
+            for record in chain(*saved.journal[1:]):
                 self.do(record)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise CheckpointError(
@@ -237,12 +238,12 @@ class Machine:
                 f"{error}); put it back from a copy"
             ) from error
 
-    def _refuse_others(self, journal: Sequence[Record]) -> None:
+    def _refuse_others(self, journal: Sequence[Sequence[Record]]) -> None:
         """With other rules the same pushes would lead to other parameters, under one version."""
-        steps = any(record.kind == "apply" for record in journal)
-        if steps and journal[0].about != self.identity():
+        steps = any(record.kind == "apply" for record in chain(*journal))
+        if steps and journal[0][0].about != self.identity():
             raise CheckpointError(
-                f"the journal was written with {journal[0].about}, this server has "
+                f"the journal was written with {journal[0][0].about}, this server has "
                 f"{self.identity()}; start it once with the old settings and call "
                 "save_checkpoint(), then change them"
             )

@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +55,7 @@ class SavedServer(NamedTuple):
 
     numbers: dict[str, Any]  # ready for JSON
     arrays: dict[str, Array]
-    journal: Sequence[Record] = ()  # the first one says what the journal is of
+    journal: Sequence[Sequence[Record]] = ()  # file by file; the first one says what it is of
 
 
 class Store:
@@ -83,14 +82,12 @@ class Store:
         """
         if not (self.folder / CHECKPOINT).exists():
             return None
-        saved = read_checkpoint(self.folder / CHECKPOINT)
-        self._number = _journal_number(saved)
-        journal = _read_journal(self.folder, self._number)
-        self._files = len(journal)
+        saved = look_into(self.folder)
+        self._number, self._files = _journal_number(saved), len(saved.journal)
         own = self.folder.glob(f"journal-{self._number:09d}-*")
         self.journal_bytes = sum(max(BLOCK, path.stat().st_size) for path in own)
         self.settle()
-        return saved._replace(journal=[*chain(*journal)])
+        return saved
 
     def save(self, saved: SavedServer, identity: Mapping[str, Any]) -> Path:
         """Replaces the checkpoint and begins a new journal; `settle` must follow.
@@ -133,7 +130,7 @@ def look_into(path: Path) -> SavedServer:
     if not path.is_dir():
         return read_checkpoint(path)
     saved = read_checkpoint(path / CHECKPOINT)
-    return saved._replace(journal=[*chain(*_read_journal(path, _journal_number(saved)))])
+    return saved._replace(journal=_read_journal(path, _journal_number(saved)))
 
 
 def _journal_number(saved: SavedServer) -> int:

@@ -207,8 +207,8 @@ def test_noise_is_added_once_and_is_as_large_as_said(monkeypatch):
     for worker in "ab":
         served.push_gradients(worker, delta(1.0))
 
-    assert asked == [(SIZE, 2.0 * 3.0 / 2)]  # of the sum, and this is the mean of two
-    assert np.allclose(weights(served), 10.5)
+    assert asked == [(SIZE, 2.0 * 3.0)]  # of the sum
+    assert np.allclose(weights(served), 10.0 - (-2.0 + 0.5) / 2)  # and this is the mean of two
     summed = served.add_differential_privacy_noise(delta(1.0))
     assert asked[-1] == (SIZE, 6.0)
     assert np.allclose(summed["w"], 1.5)

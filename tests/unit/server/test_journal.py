@@ -19,9 +19,10 @@ FIRST = Record("journal", {"what": "test"})
 
 
 def same(found: SavedServer, *expected: Record) -> bool:
-    return len(found.journal) == len(expected) and all(
+    records = [record for file in found.journal for record in file]
+    return len(records) == len(expected) and all(
         a[:2] == b[:2] and np.array_equal(a.floats, b.floats)  # type: ignore[arg-type]
-        for a, b in zip(found.journal, expected, strict=True)
+        for a, b in zip(records, expected, strict=True)
     )
 
 

@@ -3,7 +3,7 @@
     invited = subsample(clients, ledger.sample_rate)
     total = sum(clip(update, C) for each update of those that answered)  # [P]
     ledger.charge()
-    mean = noisy_mean(total, ledger, clip_norm=C)
+    mean = noisy_mean(total, z * C, q * N)
 
 What is protected is a client with all it sends, not one of its episodes. Units, the same
 everywhere (McMahan et al. 2018, *Learning differentially private recurrent language models*):
@@ -29,9 +29,8 @@ import numpy as np
 
 from rookery.errors import RefusedError
 from rookery.server.aggregate import Doubles
-from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.privacy.privacy_checks import refuse_numbers
-from rookery.types import Array
+from rookery.types import Array, Floats
 
 DRAWS = 4  # normal numbers in each number of noise
 HAIR = 1e-6  # far above what rounding to float32 can add to a norm, and far below any use
@@ -84,10 +83,9 @@ def subsample(clients: Iterable[str], rate: float) -> list[str]:
     return [client for client, is_in in zip(every, drawn, strict=True) if is_in]
 
 
-def noisy_mean(total: Doubles, ledger: Ledger, *, clip_norm: float) -> Doubles:
-    """Returns the mean [P] that may be shown of a round that has been charged."""
-    noisy = total + noise(total.size, ledger.noise_multiplier * clip_norm)
-    return np.asarray(noisy / (ledger.sample_rate * ledger.clients), dtype=np.float64)
+def noisy_mean(total: Doubles, scale: float, clients: float) -> Floats:
+    """Returns the mean [P] over the clients expected, with noise of this deviation on the sum."""
+    return ((total + noise(total.size, scale)) / clients).astype(np.float32)
 
 
 def _uniforms(size: int) -> Doubles:

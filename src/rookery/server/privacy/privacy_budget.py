@@ -124,9 +124,9 @@ class Ledger:
         """What all rounds so far have cost."""
         return epsilon_of(self.spent, self.delta)
 
-    def would_be(self, rounds: int = 1) -> float:
-        """Returns epsilon as it would be after so many more rounds."""
-        return epsilon_of(self._after(rounds), self.delta)
+    def would_be(self) -> float:
+        """Returns epsilon as it would be after one more round."""
+        return epsilon_of(self._after(), self.delta)
 
     def charge(self) -> float:
         """Charges one round and returns epsilon with it; call it before the round is shown.
@@ -135,7 +135,7 @@ class Ledger:
         round cannot be written down, CheckpointError: show nothing then either.
         """
         with self._turn:
-            after = self._after(1)
+            after = self._after()
             epsilon = epsilon_of(after, self.delta)
             if epsilon > self.target_epsilon:
                 raise BudgetError(
@@ -153,11 +153,11 @@ class Ledger:
         if self.path is not None:
             self._unlock()
 
-    def _after(self, rounds: int) -> tuple[Spent, ...]:
-        new = Spent(self.noise_multiplier, self.sample_rate, rounds)
-        if self.spent and self.spent[-1][:2] == new[:2]:
-            return (*self.spent[:-1], new._replace(rounds=self.spent[-1].rounds + rounds))
-        return (*self.spent, new)
+    def _after(self) -> tuple[Spent, ...]:
+        kind = (self.noise_multiplier, self.sample_rate)
+        if self.spent and self.spent[-1][:2] == kind:
+            return (*self.spent[:-1], Spent(*kind, self.spent[-1].rounds + 1))
+        return (*self.spent, Spent(*kind, 1))
 
 
 @lru_cache(maxsize=256)
@@ -186,15 +186,11 @@ def read(path: Path) -> tuple[Promise | None, tuple[Spent, ...]]:
         value = json.loads(raw)
         if value["format"] not in (UNPROMISED, FORMAT):
             raise ValueError(f"its format is {value['format']}")
-        unpromised = value["format"] == UNPROMISED
-        sealed = value["spent"] if unpromised else [value["promise"], value["spent"]]
+        promise = None if value["format"] == UNPROMISED else Promise(*value["promise"])
+        sealed = [promise, value["spent"]] if promise else value["spent"]
         if value["sha256"] != _seal(sealed):
             raise ValueError("its checksum is another")
-        spent = tuple(Spent(float(z), float(q), int(n)) for z, q, n in value["spent"])
-        if unpromised:
-            return None, spent
-        target, delta, clients = value["promise"]
-        return Promise(float(target), float(delta), int(clients)), spent
+        return promise, tuple(Spent(*each) for each in value["spent"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"the privacy ledger {path} cannot be read ({error}); put it back from a copy: without "

@@ -107,7 +107,7 @@ def test_a_mean_is_over_the_clients_expected_and_has_noise_of_z_c_over_q_n(rate,
     """z 2, C 3, N 10: a deviation of 6 over the clients expected; 6 standard errors."""
     book, total = ledger(noise_multiplier=2.0, sample_rate=rate), np.full(40_000, 100.0)
 
-    mean = noisy_mean(total, book, clip_norm=3.0)
+    mean = noisy_mean(total, 3.0 * book.noise_multiplier, book.sample_rate * book.clients)
 
     deviation = 6 / expected
     assert abs(mean.mean() - 100 / expected) < 6 * deviation / math.sqrt(mean.size)
