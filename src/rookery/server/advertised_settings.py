@@ -123,9 +123,8 @@ def refuse(config: Config) -> None:
     """Refuses what cannot be learned with others over a server."""
     if config.env.normalize_obs or config.env.normalize_reward:
         raise ConfigError(
-            "env.normalize_obs and env.normalize_reward have statistics that no update carries to "
-            "the others; use a wrapper in env.wrappers, such as NormalizeObservation, or leave "
-            "them out"
+            "env.normalize_obs and env.normalize_reward have statistics that no update carries; "
+            "use a wrapper in env.wrappers, such as NormalizeObservation, or leave them out"
         )
     other = config.backend is not BackendName.ROOKERY
     if other or config.selfplay.on or config.run.mode is Mode.DEVICE:

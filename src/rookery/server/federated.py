@@ -221,8 +221,8 @@ class FederatedParameterServer(ParameterServer):
         if self.ledger is not None and self.ledger.rounds < version:
             raise ConfigError(
                 f"this server has shown {version} versions, and its ledger knows of "
-                f"{self.ledger.rounds} rounds: put the newest ledger back, or begin with another "
-                "checkpoint_path (--run-dir) and the parameters as they are"
+                f"{self.ledger.rounds} rounds; put the newest ledger back, or name another "
+                "checkpoint_path (--run-dir)"
             )
 
     def _terms(self) -> dict[str, Any]:

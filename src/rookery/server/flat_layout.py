@@ -31,8 +31,7 @@ class Layout:
         if wrong or not arrays or "" in arrays:
             raise ConfigError(
                 "initial_parameters must be named arrays of floats, and at least one, got "
-                f"{', '.join(wrong[:SHOWN]) or list(arrays)}; leave out counters and buffers, and "
-                "give every array a name"
+                f"{', '.join(wrong[:SHOWN]) or list(arrays)}; name all, without counters or buffers"
             )
         return cls({name: tuple(array.shape) for name, array in arrays.items()})
 

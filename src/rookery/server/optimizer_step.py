@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -107,7 +106,7 @@ class Stepper:
         """Returns copied arrays that `restore` goes on from exactly."""
         slots = {f"{i}.{key}": v for i, own in self._slots().items() for key, v in own.items()}
         try:
-            return {name: np.array(torch.as_tensor(v).detach().cpu()) for name, v in slots.items()}
+            return {n: torch.as_tensor(v).detach().cpu().numpy().copy() for n, v in slots.items()}
         except (TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
                 f"{self.name} keeps what cannot be saved ({error}); numbers and tensors can: "

@@ -180,7 +180,6 @@ class Member:
         self._loaded: int | None = None  # the version loaded last
         self.accepted, self.codes = 0, Counter[str]()
         self.episodes, self.returns = 0, deque[float](maxlen=WINDOW)
-        self._ended: str | None = None  # the server's reason for the end
         self._reported = time.monotonic()
 
     def until_over(self) -> str:
@@ -197,13 +196,17 @@ class Member:
             if self.interrupts.reason is None:
                 raise
             why = self._why()
+        except RefusedError as refusal:
+            if refusal.code not in OVER:
+                raise
+            why = refusal.code
         return str(why)
 
     def _deliver(self, update: Update) -> None:
         receipt = self._push(update)
-        if self.in_rounds and receipt is not None:
+        if self.in_rounds:
             self._await(update)
-        elif receipt is not None and receipt.version != self.version:
+        elif receipt.version != self.version:
             self._pull()
 
     def _why(self) -> str | None:
@@ -216,7 +219,7 @@ class Member:
             "rounds": (self.asked.rounds, self.accepted),
         }
         reached = (why for why, (most, now) in limits.items() if most is not None and now >= most)
-        return self._ended or next(reached, None)
+        return next(reached, None)
 
     def _pull(self, wait_s: float = 0.0) -> bool:
         served = self.remote.get_parameters(newer_than=self.version, wait_s=wait_s)
@@ -227,15 +230,8 @@ class Member:
         self.version = self._loaded = served.version
         return True
 
-    def _push(self, update: Update) -> Receipt | None:
-        """Sends an update; None if the server answers that training is over."""
-        try:
-            receipt = self._send(update)
-        except RefusedError as refusal:
-            if refusal.code not in OVER:
-                raise
-            self._ended = refusal.code
-            return None
+    def _push(self, update: Update) -> Receipt:
+        receipt = self._send(update)
         self.codes[receipt.code] += 1
         self.accepted += receipt.accepted
         if receipt.version < self.version:

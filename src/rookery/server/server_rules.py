@@ -97,18 +97,15 @@ class Rules:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        """Refuses too few updates for a robust rule, which compares: of one it would take any."""
         read(Staleness, self.staleness, "staleness")
-        self._refuse_too_few()
-
-    def _refuse_too_few(self) -> None:
-        """A robust rule compares; with one update at a time it would take any."""
         name, flag = ("quorum", "--quorum") if self.synchronous else ("update_frequency", "--every")
         wanted = getattr(self, name)
         if wanted is not None and wanted < self.least:
             raise ConfigError(
-                f"{self.aggregation} needs updates of {self.least} workers to tell who lies "
-                f"(byzantine={self.byzantine}, --byzantine), {name} is {wanted} ({flag}); raise it "
-                f"to {self.least} or more, or choose average (--aggregation)"
+                f"{self.aggregation} with byzantine={self.byzantine} (--byzantine) needs updates "
+                f"of {self.least} workers, {name} is {wanted} ({flag}); raise it to {self.least} "
+                "or more, or choose average (--aggregation)"
             )
 
     @property
@@ -126,9 +123,8 @@ class Rules:
 
     def too_long(self, update: Floats) -> bool:
         """Is the L2 norm of an update above the largest that is allowed?"""
-        if self.max_norm is None:
-            return False
-        return bool(np.einsum("i,i->", update, update, dtype=np.float64) > self.max_norm**2)
+        most = self.max_norm
+        return most is not None and bool(np.einsum("i,i", update, update, dtype=float) > most**2)
 
     def scale(self, age: int) -> float | None:
         """Returns what an update of this age is multiplied by; None: it is dropped.

@@ -85,8 +85,8 @@ class Roster:
         if worker.quarantined:
             raise RefusedError(
                 f"worker {name!r} is in quarantine: {worker.strikes} updates in a row had NaN or "
-                "Inf, or would have made the parameters infinite; mend it, then let the server "
-                f"pardon_worker it, or start `rookery serve` again with --pardon {name}",
+                "Inf, or would have made the parameters infinite; mend it, then call "
+                f"pardon_worker, or start `rookery serve` again with --pardon {name}",
                 "quarantined",
             )
         return worker
@@ -243,9 +243,8 @@ class Machine:
         steps = any(record.kind == "apply" for record in chain(*journal))
         if steps and journal[0][0].about != self.identity():
             raise CheckpointError(
-                f"the journal was written with {journal[0][0].about}, this server has "
-                f"{self.identity()}; start it once with the old settings and call "
-                "save_checkpoint(), then change them"
+                f"the journal is of {journal[0][0].about}, this server has {self.identity()}; "
+                "start it once with the old settings and call save_checkpoint(), then change them"
             )
 
     def _load(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:

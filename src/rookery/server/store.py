@@ -226,9 +226,8 @@ def read_checkpoint(path: Path) -> SavedServer:
         ) from error
     if numbers.get("format") not in READ:
         raise CheckpointError(
-            f"{path} has format {numbers.get('format')}, written by Rookery "
-            f"{numbers.get('rookery')}; Rookery {__version__} reads format {FORMAT}; load it with "
-            "the release that wrote it"
+            f"{path} has format {numbers.get('format')}, and Rookery {__version__} reads {FORMAT}; "
+            f"load it with the release that wrote it, {numbers.get('rookery')}"
         )
     if header.get(SEAL) != _seal(about, arrays):
         raise CheckpointError(f"{path} does not match its checksum; put it back from a copy")

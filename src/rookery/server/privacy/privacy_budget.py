@@ -99,9 +99,8 @@ class Ledger:
             promise, spent = read(path)
             if promise not in (None, self.promise):
                 raise ConfigError(
-                    f"the privacy ledger {path} promises {promise}, and {self.promise} was "
-                    "given; a promise to clients cannot be changed: start with these numbers, or "
-                    "with another ledger (--run-dir) for other clients"
+                    f"the privacy ledger {path} promises {promise}, and {self.promise} was given; "
+                    "start with these numbers, or with another ledger (--run-dir) for other clients"
                 )
             if promise is None:
                 write(path, self.promise, spent)

@@ -54,9 +54,8 @@ def refuse_delta(delta: float, clients: int) -> None:
         raise ConfigError(f"clients must be 1 or more, got {clients}; give how many there may be")
     if not 0 < delta < 1 / clients:
         raise ConfigError(
-            "under differential privacy delta must be above 0 and below 1 / clients, got "
-            f"{delta} with {clients} clients; with more, showing one whole client's update would "
-            "keep the promise: give a tenth of that"
+            f"under differential privacy delta must be above 0 and below 1 / clients, got {delta} "
+            f"with {clients} clients; give a tenth: with more, one whole update could be shown"
         )
 
 
