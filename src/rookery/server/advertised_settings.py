@@ -66,7 +66,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class Sharing(StrEnum):
-    """What clients send."""
+    """The kind of update that clients of a parameter server send."""
 
     GRADIENTS = "gradients"  # of one batch each; the server takes the steps
     FEDERATED = "federated"  # what a round of training has changed
@@ -74,7 +74,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True)
 class Notice(Section):
-    """What is trained, and until when."""
+    """The settings that a parameter server sends to its clients."""
 
     sharing: Sharing
     settings: dict[str, Any]  # of the scenario: its name, and the sections of ALLOWED
@@ -84,12 +84,12 @@ class Notice(Section):
     mu: PositiveOr0 = 0.0  # FedProx: how strongly a client is held near what it was served
 
     def told(self) -> dict[str, Any]:
-        """Returns it ready for JSON."""
+        """Returns the settings as JSON values, for the server's statistics."""
         return dict(as_plain(self))
 
     @classmethod
     def heard(cls, stats: Mapping[str, Any]) -> "Notice":
-        """Reads what a server has told."""
+        """Reads the settings from a server's statistics; raises RefusedError for other ones."""
         try:
             return parse(cls, stats[KEY])
         except (LookupError, TypeError, ConfigError) as error:
@@ -105,7 +105,7 @@ def _unreadable(what: str, error: Exception) -> RefusedError:
 
 
 def portable(config: Config) -> Config:
-    """Returns the settings of one run in one process, wherever that is."""
+    """Returns settings without those of a host: one run in single mode, on the CPU, without end."""
     refuse(config)
     own: dict[str, dict[str, Any]] = {
         "run": {"mode": Mode.SINGLE, "engine": Engine.AUTO, "env_steps": ENDLESS}
@@ -120,7 +120,7 @@ def portable(config: Config) -> Config:
 
 
 def refuse(config: Config) -> None:
-    """Refuses what cannot be learned with others over a server."""
+    """Raises ConfigError for settings with which several clients cannot train one network."""
     if config.env.normalize_obs or config.env.normalize_reward:
         raise ConfigError(
             "env.normalize_obs and env.normalize_reward have statistics that no update carries; "
@@ -135,7 +135,7 @@ def refuse(config: Config) -> None:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """Returns what of a config is told to others: the keys that a client takes from a server."""
+    """Returns the part of the settings that a server sends: the keys that clients accept."""
     sections = {section: as_plain(getattr(config, section)) for section in ALLOWED}
     told = {
         section: {key: plain[key] for key in plain if key in allowed(section, config.algo.name)}
@@ -145,7 +145,7 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def config_of(notice: Notice) -> Config:
-    """Returns the settings that a server has told, if it may set all of them."""
+    """Returns the settings that a server has sent; raises RefusedError if it may not set one."""
     try:
         refuse_settings(notice.settings)
     except (AttributeError, LookupError, TypeError) as error:
@@ -165,7 +165,7 @@ def allowed(section: str, algorithm: str) -> Collection[str]:
 
 
 def refuse_settings(settings: Mapping[str, Any]) -> None:
-    """Raises a RefusedError for settings of a server that a client does not take from it."""
+    """Raises RefusedError for settings that a client does not accept from a server."""
     name, algorithm = settings["name"], settings["algo"].get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise _refused("name", name, "is no plain name", "settings")
@@ -181,7 +181,7 @@ def refuse_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _refuse_value(key: str, value: Any) -> None:
-    """Refuses large sizes, long lists, and texts where they may name code or a file."""
+    """Raises RefusedError for large sizes, long lists, and texts that may name code."""
     limit = LIMITS.get(key, math.inf)
     if key in CODE and value:
         raise _refused(key, value, "names code to be run here", "code")
@@ -195,7 +195,7 @@ def _refuse_value(key: str, value: Any) -> None:
 
 
 def _is_word(key: str, text: str) -> bool:
-    """Is it the id of an environment, the name of an algorithm, or a word that parsing checks?"""
+    """Returns whether a text is an environment's id, an algorithm's name or in an enum."""
     if key == "env.id":
         return ID.fullmatch(text) is not None
     wanted = annotation(key)

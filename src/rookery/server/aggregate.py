@@ -1,13 +1,13 @@
-"""Many updates become one: as a running sum where the rule allows, else from all of them.
+"""Aggregation: combines the updates of several workers into one.
 
     gathered, pending = gather(Aggregation.MEDIAN, Liars()), [Pending("a", weight)]
     gathered.add(update, weight)     # [P]
     gathered.combined(pending)       # [P]
 
-`average`, `sum` and the weighted rules do what a single liar wants, if it lies loudly enough. The
-last three do not, up to so many liars:
+With `average`, `sum` and the weighted rules one malicious worker can decide the result. The robust
+rules tolerate so many of K workers, and need all updates one by one; the others keep a running sum:
 
-| rule | liars of K |
+| rule | malicious workers of K |
 |---|---|
 | median, of each coordinate (Yin et al. 2018) | fewer than half |
 | trimmed mean, of each coordinate (the same) | `trimmed`: `trim` x K rounded up, or `byzantine` |
@@ -30,7 +30,7 @@ Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
 class Aggregation(StrEnum):
-    """How K updates become one."""
+    """The rule that combines K updates into one."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -42,7 +42,7 @@ class Aggregation(StrEnum):
 
 
 class Liars(NamedTuple):
-    """What a robust rule reckons with."""
+    """The faulty or malicious (Byzantine) workers that a robust rule tolerates."""
 
     trim: float = 0.1  # share cut off at each end, rounded up
     byzantine: int = 0  # liars among the K; 0: as many as the rule can bear
@@ -87,12 +87,12 @@ class RunningSum:
             return (self.total / divisor).astype(np.float32)
 
     def state(self) -> dict[str, Array]:
-        """Returns the arrays that a checkpoint has of it."""
+        """Returns the arrays that are saved in a checkpoint."""
         return {} if self.total is None else {SUM: self.total}
 
 
 class Votes:
-    """The updates of a round one by one, as robust rules compare them."""
+    """The updates of a round, kept one by one for a robust rule, which compares them."""
 
     def __init__(self, method: Aggregation, liars: Liars):
         self.method, self.liars = method, liars
@@ -107,7 +107,7 @@ class Votes:
         self._updates.append(update if update.base is None else update.copy())
 
     def combined(self, pending: Sequence[Pending]) -> Floats:
-        """Gives each worker one vote, the mean of what it pushed: haste must not outvote."""
+        """Returns the [P] aggregate; each worker counts once, with the mean of its updates."""
         pushed: dict[str, list[Floats]] = {}
         for each, update in zip(pending, self._updates, strict=True):
             pushed.setdefault(each.worker, []).append(update)
@@ -121,7 +121,7 @@ class Votes:
         return found
 
     def state(self) -> dict[str, Array]:
-        """Returns the arrays that a checkpoint has of it."""
+        """Returns the arrays that are saved in a checkpoint."""
         return {str(index): update for index, update in enumerate(self._updates)}
 
 
@@ -131,7 +131,7 @@ def gather(method: Aggregation, liars: Liars) -> RunningSum | Votes:
 
 
 def least(method: Aggregation, byzantine: int) -> int:
-    """Returns how many workers must have pushed before a rule can tell who lies.
+    """Returns the number of different workers that an aggregation rule needs.
 
     A majority must be honest, and Krum needs 2f + 3 (Blanchard et al. 2017, proposition 1).
     """

@@ -1,4 +1,4 @@
-"""The parameter server for clients that train for a while by themselves before they push.
+"""Federated learning: a parameter server whose clients train in rounds before they push.
 
 What is pushed is what training changed (`pushes="deltas"`), or the trained weights themselves
 (`pushes="weights"`). The server takes the negative mean of the changes for a gradient (Reddi et al.
@@ -51,7 +51,7 @@ OPEN = (
 
 
 class ServerRule(StrEnum):
-    """What the server makes of the clients' changes."""
+    """The rule by which a federated server applies the aggregated change of the weights."""
 
     FEDAVG = "fedavg"
     FEDPROX = "fedprox"
@@ -70,7 +70,7 @@ STEPPING: Mapping[ServerRule, ServerOptions] = {
 
 
 class Pushes(StrEnum):
-    """What clients push."""
+    """The kind of update that clients of a federated server push."""
 
     DELTAS = "deltas"
     WEIGHTS = "weights"
@@ -78,7 +78,7 @@ class Pushes(StrEnum):
 
 @checked_methods
 class FederatedParameterServer(ParameterServer):
-    """A parameter server in rounds, of clients that push what their training changed.
+    """A parameter server with rounds, whose clients push the change of the weights in a round.
 
     server = FederatedParameterServer(arrays, min_workers_for_update=2)
     server.register_worker("a")
@@ -133,13 +133,13 @@ class FederatedParameterServer(ParameterServer):
             self._save_now()  # an earlier server was killed before it could forget updates
 
     def federated_averaging(self) -> Parameters | None:
-        """Ends the round now; returns the new parameters, or None where too few have pushed."""
+        """Closes the round now; returns the new parameters, or None if too few have pushed."""
         before = self.version
         self.update_parameters()
         return self.get_parameters(newer_than=before)
 
     def aggregate_gradients(self) -> dict[str, Array] | None:
-        """Returns what is pending as one change, and leaves it pending; None: nothing is.
+        """Returns the aggregate of the pending updates, without applying it; None if none are.
 
         As a gradient: what the optimizer will go against. Under privacy it is refused.
         """
@@ -152,7 +152,7 @@ class FederatedParameterServer(ParameterServer):
         return super().aggregate_gradients()
 
     def validate_worker_update(self, worker: str, update: Named) -> bool:
-        """Says whether a push would fit: who it is, names, shapes, dtypes, nothing but numbers."""
+        """Returns whether a push would fit: its worker, names, shapes, dtypes, finite values."""
         try:
             with self._lock:
                 self._machine.roster.admitted(worker)
@@ -161,7 +161,7 @@ class FederatedParameterServer(ParameterServer):
             return False
 
     def add_differential_privacy_noise(self, arrays: Named, clients: int = 1) -> dict[str, Array]:
-        """Returns the mean of so many clipped updates with noise on it; of 1: their sum."""
+        """Returns the mean of the updates of so many clients, with privacy's noise added."""
         layout, scale = self._machine.layout, self.noise_scale * self.clip_norm
         total = layout.join(arrays) * np.float64(clients)
         return layout.split(noise.noisy_mean(total, scale, clients))
@@ -191,7 +191,7 @@ class FederatedParameterServer(ParameterServer):
         return {key: stats[key] for key in OPEN} if self.private else stats
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
-        """Goes on from `checkpoint_path`; from elsewhere too where there is no ledger."""
+        """Loads a checkpoint, from `checkpoint_path` or, without a ledger, from another path."""
         if self.ledger is not None and path is not None:
             raise RefusedError(
                 f"a checkpoint was to be loaded from {path}, and the ledger knows of no version in "
@@ -212,7 +212,7 @@ class FederatedParameterServer(ParameterServer):
             privacy_checks.refuse_workers({*self._machine.roster.workers, *newcomers}, clients)
 
     def _refuse_past(self) -> None:
-        """Refuses to go on from what no promise was made about."""
+        """Raises ConfigError for more clients or versions than the ledger knows of."""
         try:
             self._refuse_crowd()
         except RefusedError as error:
@@ -226,7 +226,7 @@ class FederatedParameterServer(ParameterServer):
             )
 
     def _terms(self) -> dict[str, Any]:
-        """What was sent under one promise is not released under another one, or under none."""
+        """Returns also the settings of privacy: an update is not released under other ones."""
         terms = {**super()._terms(), "pushes": self.pushes.value, "privacy": "none"}
         if self.private:
             terms |= {"privacy": "noise", "clip": self.clip_norm, "noise": self.noise_scale}

@@ -1,4 +1,4 @@
-"""Named arrays as one vector, and back. What does not fit is refused with all its differences."""
+"""Conversion between named arrays and one flat vector; arrays that do not fit are refused."""
 
 import math
 from collections.abc import Mapping

@@ -34,13 +34,13 @@ BATCH = 32  # steps of a batch, of an agent that does not say
 
 
 def schema_for(parameters: Mapping[str, Array]) -> Schema:
-    """Returns what a gradient's row holds."""
+    """Returns the columns of a ring buffer for gradients."""
     size = sum(array.size for array in parameters.values())
     return (Column("gradient", (size,), "float32"), Column("version", (), "int64"))
 
 
 class Setup(NamedTuple):
-    """What a worker is built from."""
+    """The arguments from which a gradient worker process is built."""
 
     source: Any  # what the worker's `UpdateSource` is built from; its `made_by` names that class
     parameters: dict[str, Array]  # their names and shapes, in the order of a gradient
@@ -49,7 +49,7 @@ class Setup(NamedTuple):
 
 
 class RunSetup(NamedTuple):
-    """A worker that is a small run of its own: any algorithm, with the replay that it needs."""
+    """The arguments of `RunGradients`: the settings of a run, and a factory of its environment."""
 
     config: Config
     factory: Any
@@ -58,32 +58,32 @@ class RunSetup(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What a server is sent."""
+    """An update for a parameter server: named arrays, and their weight in the aggregation."""
 
     arrays: Mapping[str, Array]
     weight: float = 1.0
 
 
 class UpdateSource(Protocol):
-    """Computes updates from a server's parameters: gradients, or what a round has changed."""
+    """Interface of what computes a client's updates: gradients, or the change of a round."""
 
     @property
     def env_steps(self) -> int:
-        """Env steps so far."""
+        """Number of env steps played so far."""
 
     ended: list[Episode]  # since they were last taken
 
     def load(self, parameters: Mapping[str, Array], steps: int) -> None:
-        """Loads parameters that were stepped so many times since; 0: the first ones."""
+        """Loads a server's parameters, `steps` optimizer steps newer; 0: the first ones."""
 
     def step(self) -> Update | None:
-        """Does a part of the work; returns what came of it, once there is an update."""
+        """Plays or learns for a moment; returns an update once there is one."""
 
     def close(self) -> None: ...
 
 
 class GradientWorker:
-    """The role of a worker process, which works by itself until its host stops it."""
+    """The role of a worker process that plays and computes gradients until its host stops it."""
 
     self_driven = True
 
@@ -129,7 +129,7 @@ class GradientWorker:
 
 
 class RunUpdates:
-    """A run in single mode, of which updates are sent instead of rows."""
+    """Base class of the update sources that are a run in single mode."""
 
     def __init__(self, parts: Parts):
         self.parts = parts

@@ -1,4 +1,4 @@
-"""The parameters, and the torch optimizer that moves them."""
+"""Optimizer steps of a parameter server: its parameters, and a torch optimizer."""
 
 import copy
 import inspect
@@ -21,7 +21,7 @@ UNFIT = ("Optimizer", "LBFGS", "SparseAdam")  # no method; needs a closure; need
 
 
 def optimizers() -> dict[str, Maker]:
-    """Returns the optimizers of torch that can work from a gradient alone, by their words."""
+    """Returns torch's optimizers that need only a gradient, by their lower-case names."""
     classes = {name: made for name, made in vars(torch.optim).items() if isinstance(made, type)}
     return {
         name.lower(): made
@@ -31,7 +31,7 @@ def optimizers() -> dict[str, Maker]:
 
 
 class Stepper:
-    """Moves a vector of parameters against gradients.
+    """Takes optimizer steps on a vector of parameters.
 
     Fused optimizers get the vector in one piece, as the learner's do; any other one gets the
     parameters in their shapes.
@@ -67,7 +67,7 @@ class Stepper:
         return made
 
     def step(self, gradient: Floats, lrs: Sequence[float], *, keep: bool = True) -> bool:
-        """Takes one step with these learning rates, which need not be its own, `lrs`.
+        """Takes one optimizer step with these learning rates; `lrs` are the optimizer's own.
 
         Returns False where parameters or the optimizer's tensors would not be finite after it.
         Everything is then as it was before, as it is without `keep`.
@@ -128,7 +128,7 @@ class Stepper:
 
 
 def _finite(value: Any) -> bool:
-    """Is it anything but a tensor with NaN or infinity?"""
+    """Returns False for a tensor with NaN or infinity."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
         return True
     return all(math.isfinite(end) for end in torch.aminmax(value))  # one pass, no memory

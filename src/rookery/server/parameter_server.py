@@ -42,7 +42,7 @@ PARTS = 256  # of one client, as in "client/part"
 
 
 class Receipt(NamedTuple):
-    """What became of a push.
+    """The answer of a parameter server to a push.
 
     | code | accepted | means |
     |---|---|---|
@@ -64,7 +64,7 @@ class Receipt(NamedTuple):
 
 @checked_methods
 class ParameterServer:
-    """Parameters with a version, moved by what workers push. All methods may be called at once.
+    """A parameter server: versioned parameters, stepped by the updates of workers; thread-safe.
 
     server = ParameterServer(arrays, "average", update_frequency=1, optimizer="adam", lr=3e-4)
     server.register_worker("a")
@@ -125,25 +125,25 @@ class ParameterServer:
 
     @property
     def pending_bytes(self) -> int:
-        """How much memory the updates of the open round take."""
+        """Bytes of memory that the updates of the open round take."""
         return self._machine.gathered.nbytes
 
     @property
     def round_bytes(self) -> int:
-        """How much memory an open round must be able to take, or it would never be closed."""
+        """Bytes of memory that an open round needs before it can be closed."""
         rules, size = self.rules, self._machine.layout.total
         needed = (rules.quorum or rules.least) if rules.synchronous else rules.update_frequency
         return 4 * size * needed if rules.robust else 8 * size  # each update, or one sum
 
     @property
     def one_voice(self) -> bool:
-        """Are workers counted, so that a client in several parts would count several times?"""
+        """Whether workers are counted, so that parts of one client would count several times."""
         return self.rules.synchronous or self.rules.robust
 
     # Workers.
 
     def register_worker(self, worker: str) -> int:
-        """Lets a worker push; returns the version. To register twice is to register once."""
+        """Registers a worker, which may then push; returns the version."""
         check_name(worker, "worker's name")
         with self._turn():
             if not self._machine.roster.knows(worker):
@@ -152,7 +152,7 @@ class ParameterServer:
             return self._machine.version
 
     def _refuse_newcomer(self, worker: str) -> None:
-        """Refuses one part of a client too many: each is remembered, with all it pushed."""
+        """Raises RefusedError for one part of a client too many: each takes memory."""
         client, roster = worker.partition("/")[0], self._machine.roster
         others = {*roster.active(), *roster.quarantined()} - {worker}
         if sum(each.partition("/")[0] == client for each in others) >= PARTS:
@@ -163,7 +163,7 @@ class ParameterServer:
             )
 
     def unregister_worker(self, worker: str) -> None:
-        """Waits for a worker no longer. What it pushed counts; quarantine outlasts it."""
+        """Unregisters a worker: rounds no longer wait for it. Its pushes and quarantine stay."""
         with self._turn():
             if self._machine.roster.knows(worker):
                 self._commit([self._leaving(worker)])
@@ -194,12 +194,12 @@ class ParameterServer:
         return shown if shown.version > newer_than else None
 
     def subscribe(self, listener: Listener) -> None:
-        """Has a function called with every new version, by the thread that made it."""
+        """Registers a function that is called with every version, by the thread that made it."""
         with self._lock:
             self._listeners.append(listener)
 
     def broadcast_parameters(self) -> Parameters:
-        """Tells all subscribers the present parameters, and returns them."""
+        """Calls all subscribers with the present parameters; returns them."""
         shown = self.newest
         for listener in list(self._listeners):
             try:
@@ -209,7 +209,7 @@ class ParameterServer:
         return shown
 
     def adopt_optimizer(self, optimizer: str, lr: float, kwargs: Mapping[str, Any]) -> None:
-        """Steps as an agent's learner would, unless this server was given an optimizer.
+        """Takes over the optimizer of an agent, unless this server was given one.
 
         The first caller decides; a learning rate that the server was given stays. An update then
         averages no more gradients than there are workers: one worker's are applied one by one.
@@ -237,7 +237,7 @@ class ParameterServer:
         version: int | None = None,
         push_id: str | None = None,
     ) -> Receipt:
-        """Takes a worker's update; once this returns, it will not be lost.
+        """Accepts or refuses a worker's update; once accepted, it is not lost.
 
         `version` is the one it was computed with (None: the newest). An update with a `push_id`
         can be pushed again after a lost answer: it counts once.
@@ -258,7 +258,7 @@ class ParameterServer:
             raise
 
     def aggregate_gradients(self) -> dict[str, Array] | None:
-        """Returns what is pending as one update, and leaves it pending; None: nothing is."""
+        """Returns the aggregate of the pending updates, without applying it; None if none are."""
         with self._turn():
             machine = self._machine
             if not machine.pending:
@@ -266,7 +266,7 @@ class ParameterServer:
             return machine.layout.split(machine.combined())
 
     def update_parameters(self, learning_rate: float | None = None) -> int:
-        """Applies what is pending now, with this learning rate or the optimizer's own.
+        """Applies the pending updates now, with this learning rate or the optimizer's own.
 
         Nothing happens where nothing is pending, or too few have pushed for the aggregation.
         Returns the version.
@@ -311,7 +311,7 @@ class ParameterServer:
         return Receipt(True, "ok", self._machine.version)
 
     def _survives(self, update: Floats) -> bool:
-        """Says whether parameters and optimizer would stay finite if this alone were applied."""
+        """Returns whether parameters and optimizer stay finite if this update alone is applied."""
         stepper = self._machine.stepper
         peak = max(update.max(initial=0.0), -update.min(initial=0.0))
         return bool(
@@ -319,7 +319,7 @@ class ParameterServer:
         )
 
     def _accept(self, push: Record) -> None:
-        """Writes down an update, and with it what it sets off."""
+        """Commits an update, together with the step that it completes."""
         opening = [] if self._machine.round_is_open else [self._opening(None)]
         pending = [*self._machine.pending, Pending(push.about["worker"], push.about["weight"])]
         closing = [self._closing(pending, last=push.floats)] if self._complete(pending) else []
@@ -337,7 +337,7 @@ class ParameterServer:
         return "limit" if last is not None and self._machine.version >= last else None
 
     def _refuse_over(self) -> None:
-        """Refuses what could only lead past the last version; under the lock, so none does."""
+        """Raises RefusedError if the last version is reached; called with the lock held."""
         if self.over == "limit":
             raise RefusedError(
                 f"training is over at version {self._machine.version}; pull it, and leave", "over"
@@ -348,7 +348,7 @@ class ParameterServer:
         return ""
 
     def _incoming(self, update: Floats) -> Floats:
-        """Returns what of a pushed vector is aggregated, [P]."""
+        """Returns the gradient [P] that is aggregated, of a pushed vector."""
         return update
 
     def _answer(self, code: str, *, accepted: bool = False) -> Receipt:
@@ -366,7 +366,7 @@ class ParameterServer:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Lets one caller in at a time; rounds that are due close before and after it.
+        """Context manager that holds the lock, and closes rounds that are due before and after.
 
         Subscribers are told without the lock.
         """
@@ -401,11 +401,11 @@ class ParameterServer:
         return {"aggregation": self.rules.aggregation.value}
 
     def _is_foreign_round(self, machine: Machine) -> bool:
-        """Did an open round begin with settings that forbid this server to close it?"""
+        """Returns whether an open round began with settings that forbid to close it."""
         return machine.round_is_open and machine.terms != self._terms()
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
-        """Is this enough to be applied without waiting for the deadline?"""
+        """Returns whether these updates are applied without waiting for the deadline."""
         active = len(self._machine.roster.active())
         if not self.rules.synchronous:  # a hasty worker waits for others, which lose nothing
             most = self.rules.update_frequency
@@ -414,17 +414,17 @@ class ParameterServer:
         return len(pending) >= max(self._least(), self.rules.quorum or active)
 
     def _bearable(self) -> int:
-        """Returns how many will do at the deadline: the quorum, or more than half."""
+        """Returns how many updates are enough at the deadline: the quorum, or more than half."""
         return max(self._least(), self.rules.quorum or len(self._machine.roster.active()) // 2 + 1)
 
     def _least(self) -> int:
-        """Returns how many workers an update needs, whatever else holds."""
+        """Returns the least number of workers of an update."""
         return self.rules.least
 
     def _closing(
         self, pending: Sequence[Pending], lr: float | None = None, last: Floats | None = None
     ) -> Record:
-        """Returns what becomes of a round: an update, or nothing and why.
+        """Returns the record that closes a round: a step, or a skip with its reason.
 
         `last` is the one update of `pending` that has not been gathered yet.
         """
@@ -455,7 +455,7 @@ class ParameterServer:
         return due or kept.journal_bytes > long
 
     def _save_now(self) -> None:
-        """Where it fails, the journal still has everything: the next update tries again."""
+        """Saves a checkpoint; if that fails, the journal has everything until the next try."""
         try:
             self.save_checkpoint()
         except CheckpointError as error:
@@ -504,13 +504,13 @@ class ParameterServer:
             }
 
     def get_client_stats(self) -> dict[str, Any]:
-        """Returns what of the statistics is for every client; over the network that is all."""
+        """Returns the statistics that every client may read over the network."""
         return self.get_server_stats()
 
     # The disk.
 
     def save_checkpoint(self, path: str | Path | None = None) -> Path:
-        """Saves everything to a file, or without a path to `checkpoint_path`; returns the file."""
+        """Saves the whole state to a file, by default in `checkpoint_path`; returns the file."""
         with self._lock:
             if path is not None:
                 file = Path(path)
@@ -524,7 +524,7 @@ class ParameterServer:
             return file
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
-        """Goes on from a file, or a server's folder; without a path from `checkpoint_path`.
+        """Loads the state from a file or a server's folder, by default from `checkpoint_path`.
 
         Returns the version: that of the checkpoint, or a new one where this server has had it or a
         later one already, since a version must not stand for two sets of parameters.
@@ -549,14 +549,14 @@ class ParameterServer:
             return machine.version
 
     def close(self) -> None:
-        """Ends the service, and lets another server have `checkpoint_path`."""
+        """Stops the network service, and unlocks `checkpoint_path` for another server."""
         self.stop_server()
         with self._lock:
             if self._store is not None:
                 self._store.close()
 
     def _begin(self) -> None:
-        """Goes on from what an earlier server left, or leaves something itself."""
+        """Continues from an earlier server's files, or saves the initial parameters."""
         found = None if self._store is None else self._store.load()
         if found is not None:
             self._machine = self._restored(found)
@@ -569,7 +569,7 @@ class ParameterServer:
             self.save_checkpoint()  # initial parameters may be others the next time
 
     def _refuse_past(self) -> None:
-        """Refuses to go on from what this server may not go on from."""
+        """Raises ConfigError for a saved state from which this server may not continue."""
 
     def _restored(self, found: SavedServer) -> Machine:
         start = self._machine.layout.split(self._machine.stepper.values)
@@ -590,7 +590,7 @@ class ParameterServer:
     # The network.
 
     def start_server(self, host: str = "localhost", port: int = 8888, **options: Any) -> str:
-        """Serves this object over HTTP, in a thread of its own; returns the URL.
+        """Serves this parameter server over HTTP, in a thread of its own; returns the URL.
 
         Options are those of `rookery.server.http.service.Service`. Needs the extra `server`.
         """
@@ -604,7 +604,7 @@ class ParameterServer:
         return url
 
     def stop_server(self) -> None:
-        """Ends the service; the parameters stay. Without a service nothing happens."""
+        """Stops the network service, if there is one; the parameters stay."""
         service, self._service = self._service, None
         if service is not None:
             service.stop()

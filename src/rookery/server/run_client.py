@@ -52,7 +52,7 @@ SLACK_S = 2.0  # after a deadline, before an update is sent again
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Who joins what, and how long."""
+    """The arguments of `rookery join`."""
 
     url: str
     client: str
@@ -85,7 +85,7 @@ class ProximalTerm:
         optimizer.register_step_pre_hook(self._pull)
 
     def anchor(self) -> None:
-        """Measures distances from where the parameters are now."""
+        """Makes the present parameters w_0."""
         self._anchors = [p.detach().clone() for p in self._parameters]
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class ProximalTerm:
 
 
 class RoundLearner(RunUpdates):
-    """Trains for a while as a run of its own, and computes what that has changed."""
+    """Trains a round as a run in single mode, and computes the change of its weights."""
 
     def __init__(self, config: Config, notice: Notice):
         super().__init__(build_parts(config))
@@ -108,7 +108,7 @@ class RoundLearner(RunUpdates):
 
     @torch.no_grad()
     def load(self, parameters: Mapping[str, Array], steps: int) -> None:
-        """Begins a round from a server's parameters, however many steps they have taken."""
+        """Begins a round from a server's parameters; `steps` does not matter."""
         self._start = dict(parameters)
         refuse_others(self._start, self.trained, "parameters of the server")
         for name, parameter in self.trained.items():
@@ -121,7 +121,7 @@ class RoundLearner(RunUpdates):
         self.go_on()
 
     def go_on(self) -> None:
-        """Begins a round from the parameters that the last one has come to."""
+        """Begins a round from the parameters at the end of the last one."""
         self._begun, self._learned = self.env_steps, self.parts.counters.learner_steps
 
     def step(self) -> Update | None:
@@ -145,7 +145,7 @@ LEARNERS: dict[Sharing, Callable[[Config, Notice], UpdateSource]] = {
 
 
 def join(asked: Asked) -> CommandOutcome:
-    """Learns with others until a limit, the server or a signal ends it; returns how."""
+    """Joins a server and trains until a limit, the server or a signal; returns the result."""
     with Interrupts() as interrupts, _remote(asked) as remote, contextlib.ExitStack() as stack:
         stats = remote.get_server_stats()
         notice = Notice.heard(stats)
@@ -164,7 +164,7 @@ def join(asked: Asked) -> CommandOutcome:
 
 @dataclass
 class Member:
-    """One client of a server, from its first message to its last."""
+    """A client of a parameter server: trains, pushes updates, and pulls new parameters."""
 
     asked: Asked
     remote: RemoteParameterServer
@@ -183,7 +183,7 @@ class Member:
         self._reported = time.monotonic()
 
     def until_over(self) -> str:
-        """Trains until it is over; returns why."""
+        """Trains until a limit, the server or a signal ends it; returns the reason."""
         try:
             self.remote.register_worker(self.asked.client)
             self._pull()
@@ -210,7 +210,7 @@ class Member:
             self._pull()
 
     def _why(self) -> str | None:
-        """Returns why it is over, or None."""
+        """Returns the reason why training is over, or None."""
         if self.interrupts.reason is not None:
             return str(self.interrupts.reason)
         limits = {
@@ -262,7 +262,7 @@ class Member:
                 again_at = time.monotonic() + patience_s
 
     def _count_episodes(self) -> None:
-        """Counts what was played, and prints a line every `REPORT_S`."""
+        """Counts the episodes that have ended, and prints a line every `REPORT_S` seconds."""
         self.episodes += len(self.learner.ended)
         self.returns.extend(episode.score for episode in self.learner.ended)
         self.learner.ended.clear()
@@ -280,7 +280,7 @@ class Member:
             self.remote.unregister_worker(self.asked.client)
 
     def answer(self, why: str) -> dict[str, Any]:
-        """Returns what it came to."""
+        """Returns the result, as `rookery join --json` prints it."""
         return {
             "client": self.asked.client,
             "mode": self.notice.sharing.value,

@@ -54,7 +54,7 @@ KEPT = 2  # policies
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What is promised to clients. See `server/privacy/noise.py` for the units."""
+    """The settings of differential privacy; `server/privacy/noise.py` has their units."""
 
     target_epsilon: float
     delta: float
@@ -66,7 +66,7 @@ class Privacy:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be served, and how."""
+    """The settings of `rookery serve`."""
 
     config: Config
     run_dir: Path
@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def round_s(self) -> float:
-        """How long a round takes at most."""
+        """Maximum seconds of a round, from its first update."""
         return ROUND_S if self.deadline_s is None else self.deadline_s
 
 
@@ -134,7 +134,7 @@ class ServedPolicy:
 
 
 def serve(plan: Plan) -> CommandOutcome:
-    """Serves until a limit, a budget or a signal ends it; returns how."""
+    """Serves parameters until a limit, a budget or a signal; returns the result."""
     from rookery.server.http.service import Service
 
     with (
@@ -192,14 +192,14 @@ CLASHES: Mapping[str, Callable[[Plan], bool]] = {  # flags that do not go togeth
 
 
 def refuse(plan: Plan) -> None:
-    """Refuses settings that do not go together."""
+    """Raises ConfigError for settings that do not go together."""
     for message, holds in CLASHES.items():
         if holds(plan):
             raise ConfigError(message)
 
 
 def _claim(plan: Plan, stack: contextlib.ExitStack, undo: contextlib.ExitStack) -> Config:
-    """Makes or finds the folder, and keeps every other server out of it.
+    """Makes or finds the run folder, and locks it.
 
     `undo` takes away what was made here: with a request that is refused, nothing is left.
     """
@@ -276,7 +276,7 @@ SERVERS: dict[Sharing, Callable[[Plan, Config, dict[str, Array]], ParameterServe
 
 @dataclass
 class Watch:
-    """Looks after a server that others use: deadlines, reports, saved policies, the end."""
+    """The main loop of `rookery serve`: closes rounds, reports, saves policies, ends."""
 
     plan: Plan
     server: ParameterServer
@@ -290,7 +290,7 @@ class Watch:
         self._said = self._saved = self.server.version
 
     def until_over(self) -> str:
-        """Waits for the end; returns its reason. Clients are given time to hear of it."""
+        """Waits for the end of training, and until clients know of it; returns its reason."""
         while self.interrupts.reason is None:
             if (why := self.server.over) is not None:
                 output.notice(f"over ({why}) at version {self.server.version}")
@@ -301,7 +301,7 @@ class Watch:
         return str(self.interrupts.reason)
 
     def _look(self) -> None:
-        """Asking for the version also ends a round whose deadline has passed."""
+        """Reports and saves when due; reading the version also closes a round at its deadline."""
         if not self.alive():
             raise LostError(
                 "clients are not answered any more: the service ended by itself; what was "
@@ -333,7 +333,7 @@ class Watch:
         return content
 
     def answer(self, url: str, why: str) -> dict[str, Any]:
-        """Saves what there is, and returns what it came to."""
+        """Saves everything, and returns the result as `rookery serve --json` prints it."""
         content = self._keep()
         self.server.save_checkpoint()
         self.saver.flush(timeout_s=60.0)
@@ -351,7 +351,7 @@ class Watch:
 
 
 def pardon(server: ParameterServer, names: Sequence[str]) -> None:
-    """Believes clients again whose updates were not finite."""
+    """Ends the quarantine of clients, and reports which were in it."""
     guilty = server.get_server_stats()["quarantined"] if names else []
     for name in names:
         server.pardon_worker(name)

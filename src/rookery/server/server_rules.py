@@ -1,4 +1,4 @@
-"""The settings of a parameter server, and the arithmetic of ages and rounds."""
+"""The settings of a parameter server: aggregation, rounds, staleness, optimizer, limits."""
 
 import inspect
 import math
@@ -31,7 +31,7 @@ def checked_methods(kind: type[T]) -> type[T]:
 
 
 class Staleness(StrEnum):
-    """What becomes of an update that was computed with an older version, outside of rounds."""
+    """The treatment of an update of an older version, outside of rounds."""
 
     DROP = "drop"  # older than max_staleness: dropped; all others count in full
     DISCOUNT = "discount"  # the same, and the others are divided by 1 + age
@@ -76,7 +76,7 @@ class ServerOptions(TypedDict, total=False):
 @checked_methods
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How updates are taken and applied."""
+    """The settings by which a parameter server accepts and applies updates."""
 
     aggregation: Aggregation = Aggregation.AVERAGE
     update_frequency: Count = 10  # pushes, outside of rounds
@@ -97,7 +97,7 @@ class Rules:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Refuses too few updates for a robust rule, which compares: of one it would take any."""
+        """Raises ConfigError for too few updates for a robust rule, which compares them."""
         read(Staleness, self.staleness, "staleness")
         name, flag = ("quorum", "--quorum") if self.synchronous else ("update_frequency", "--every")
         wanted = getattr(self, name)
@@ -122,12 +122,12 @@ class Rules:
         return self.aggregation in ROBUST
 
     def too_long(self, update: Floats) -> bool:
-        """Is the L2 norm of an update above the largest that is allowed?"""
+        """Returns whether the L2 norm of an update is above `max_norm`."""
         most = self.max_norm
         return most is not None and bool(np.einsum("i,i", update, update, dtype=float) > most**2)
 
     def scale(self, age: int) -> float | None:
-        """Returns what an update of this age is multiplied by; None: it is dropped.
+        """Returns the factor of an update that is `age` versions old; None: it is dropped.
 
         In rounds an update of an earlier one is always dropped. A version that is still to come
         was another server's.
@@ -138,7 +138,7 @@ class Rules:
 
 
 def refuse_weight(weight: float) -> None:
-    """Refuses a weight that an update cannot have."""
+    """Raises RefusedError for a weight that is negative or not finite."""
     if not math.isfinite(weight) or weight < 0:
         raise RefusedError(
             f"a weight must be finite and 0 or more, got {weight}; give the number of samples "

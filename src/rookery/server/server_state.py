@@ -1,4 +1,4 @@
-"""The state of a parameter server with its workers, and all that can happen to it.
+"""The state of a parameter server, changed only by records that can be replayed.
 
     machine.do(Record("push", {"worker": "a", "weight": 1.0, "id": None}, update))
     machine.do(Record("apply", {"lrs": [0.1]}))
@@ -31,7 +31,7 @@ LONGEST = 128  # characters of a name or push id
 
 @dataclass
 class WorkerRecord:
-    """What is known of one worker."""
+    """The state of one worker: registered, quarantined, its strikes and pushes."""
 
     registered: bool = True
     quarantined: bool = False
@@ -41,7 +41,7 @@ class WorkerRecord:
 
 
 class Roster:
-    """The workers by name."""
+    """The workers of a parameter server, by name."""
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerRecord] = {}
@@ -50,7 +50,7 @@ class Roster:
         self.workers.setdefault(worker, WorkerRecord()).registered = True
 
     def leave(self, worker: str, *, counts: bool = False) -> None:
-        """Lets a worker leave; one that `counts` is remembered for good.
+        """Unregisters a worker; one that `counts` is never forgotten.
 
         Others are not forgotten at once: a repeat may still be on its way, and quarantine stays.
         """
@@ -64,7 +64,7 @@ class Roster:
         return name in self.workers and self.workers[name].registered
 
     def active(self) -> list[str]:
-        """Returns the workers whose updates are awaited."""
+        """Returns the registered workers that are not in quarantine."""
         return [name for name in self.joined() if not self.workers[name].quarantined]
 
     def joined(self) -> list[str]:
@@ -75,7 +75,7 @@ class Roster:
         return [name for name, worker in self.workers.items() if worker.quarantined]
 
     def admitted(self, name: str) -> WorkerRecord:
-        """Returns a worker that may push; any other one is refused."""
+        """Returns the record of a worker; raises RefusedError if it may not push."""
         if not self.knows(name):
             raise RefusedError(
                 f"worker {name!r} is not registered; call register_worker({name!r}) first",
@@ -92,7 +92,7 @@ class Roster:
         return worker
 
     def pushed(self, name: str, push_id: str | None) -> None:
-        """Notes an accepted push."""
+        """Counts an accepted push, and remembers its id."""
         worker = self.workers[name]
         worker.pushes += 1
         worker.strikes = 0
@@ -105,7 +105,7 @@ class Roster:
         record.quarantined, record.strikes = on, strikes
 
     def state(self) -> dict[str, Any]:
-        """Returns it ready for JSON."""
+        """Returns the workers as JSON values."""
         return {
             name: [w.registered, w.quarantined, w.strikes, w.pushes, list(w.applied)]
             for name, w in self.workers.items()
@@ -119,7 +119,7 @@ class Roster:
 
 
 def check_name(text: str, what: str) -> None:
-    """Refuses names that are empty, or long enough to fill the server's memory."""
+    """Raises RefusedError for a name or id that is empty or too long."""
     if not 1 <= len(text) <= LONGEST:
         raise RefusedError(
             f"a {what} must have 1 to {LONGEST} characters, got {len(text)}; choose another",
@@ -128,7 +128,7 @@ def check_name(text: str, what: str) -> None:
 
 
 class Machine:
-    """Parameters, optimizer, workers and what is pending."""
+    """The state machine of a parameter server: parameters, optimizer, workers, updates."""
 
     def __init__(self, initial: Named, rules: Rules):
         self.layout, self.rules = Layout.of(initial), rules
@@ -152,7 +152,7 @@ class Machine:
             self.stepper.restore(before.name, before.state())
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for the same records to lead to the same parameters."""
+        """Returns the settings with which replayed records lead to the same parameters."""
         return {
             "aggregation": self.rules.aggregation.value,
             "liars": list(self.rules.liars),
@@ -162,15 +162,15 @@ class Machine:
 
     @property
     def round_is_open(self) -> bool:
-        """Is something pending, or has a round drawn its clients?"""
+        """Whether updates are pending, or a round has drawn its clients."""
         return bool(self.pending) or self.invited is not None
 
     def combined(self) -> Floats:
-        """Returns what is pending as one update, [P]."""
+        """Returns the aggregate of the pending updates, [P]."""
         return self.gathered.combined(self.pending)
 
     def do(self, record: Record) -> None:
-        """Lets something happen."""
+        """Applies a record to the state."""
         if record.kind in ROSTER_DEEDS:
             ROSTER_DEEDS[record.kind](self.roster, **record.about)
         else:
@@ -188,7 +188,7 @@ class Machine:
         self.counts["ok"] += 1
 
     def _apply(self, record: Record) -> None:
-        """Where the record does not have the update, it is that of what is pending.
+        """Takes an optimizer step with the record's update, or else with what is pending.
 
         A step after which something would be infinite is not taken.
         """
@@ -206,7 +206,7 @@ class Machine:
     # Saved, and back.
 
     def state(self) -> SavedServer:
-        """Returns everything, to be saved before anything else happens."""
+        """Returns the whole state, which must be saved before it changes again."""
         groups = {
             SLOT: self.stepper.state(),
             PARAMETER: self.layout.split(self.stepper.values),
@@ -226,7 +226,7 @@ class Machine:
         return SavedServer(about, arrays)
 
     def restore(self, saved: SavedServer) -> None:
-        """Goes on from a checkpoint and from what happened after it. For a machine just made."""
+        """Restores a checkpoint and replays its journal, on a new object."""
         self._refuse_others(saved.journal)
         try:
             self._load(saved.numbers, saved.arrays)
@@ -239,7 +239,7 @@ class Machine:
             ) from error
 
     def _refuse_others(self, journal: Sequence[Sequence[Record]]) -> None:
-        """With other rules the same pushes would lead to other parameters, under one version."""
+        """Raises CheckpointError if other rules would lead to other parameters."""
         steps = any(record.kind == "apply" for record in chain(*journal))
         if steps and journal[0][0].about != self.identity():
             raise CheckpointError(
@@ -266,7 +266,7 @@ class Machine:
         self.version = int(numbers["version"])
 
     def _load_round(self, arrays: Mapping[str, Array], pending: Iterable[Sequence[Any]]) -> None:
-        """Goes on with what is pending: a sum, or updates, which an earlier release saved too."""
+        """Restores pending updates: a sum, or single ones, which an earlier release saved too."""
         self.pending = [Pending(worker, weight) for worker, weight, *_ in pending]
         if SUM not in arrays:
             for index, each in enumerate(self.pending):

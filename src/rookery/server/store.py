@@ -43,7 +43,7 @@ BLOCK = 4096  # bytes that a file takes at least
 
 
 class Record(NamedTuple):
-    """One thing that happened."""
+    """One change of a parameter server's state, such as a push or a step."""
 
     kind: str
     about: dict[str, Any]
@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
 
 class SavedServer(NamedTuple):
-    """All there is to know of a server: a checkpoint, and what happened after it."""
+    """The saved state of a parameter server: a checkpoint, and the records after it."""
 
     numbers: dict[str, Any]  # ready for JSON
     arrays: dict[str, Array]
@@ -76,7 +76,7 @@ class Store:
         self._settled = True  # has the disk the name of the checkpoint?
 
     def load(self) -> SavedServer | None:
-        """Returns what an earlier server left, and goes on with its journal; None: nothing.
+        """Returns what an earlier server saved, and continues its journal; None: nothing.
 
         For a store just made.
         """
@@ -101,7 +101,7 @@ class Store:
         return path
 
     def append(self, records: Sequence[Record]) -> None:
-        """Writes down what happens; when this returns, the disk has it.
+        """Appends records to the journal; when this returns, they are on the disk.
 
         Where it raises, nothing was appended.
         """
@@ -111,7 +111,7 @@ class Store:
         self._files += 1
 
     def close(self) -> None:
-        """Lets another server have the folder."""
+        """Unlocks the folder for another server."""
         self._unlock()
 
     def settle(self) -> None:
@@ -134,7 +134,7 @@ def look_into(path: Path) -> SavedServer:
 
 
 def _journal_number(saved: SavedServer) -> int:
-    """Returns 0, which no journal has, of a checkpoint that was written elsewhere."""
+    """Returns the number of a checkpoint's journal; 0 if it was written outside of a store."""
     return int(saved.numbers.get("journal", 0))
 
 
@@ -169,7 +169,7 @@ def _lost(what: str) -> CheckpointError:
 
 
 def _write_records(folder: Path, number: int, index: int, records: Sequence[Record]) -> int:
-    """Writes a file of a journal, waits until the disk has it, and returns what it takes there."""
+    """Writes a file of a journal, waits until it is on the disk, and returns its size there."""
     path = _journal_path(folder, number, index)
     arrays = {str(i): each.floats for i, each in enumerate(records) if each.floats is not None}
     raw = memoryview(_packed({"records": [each[:2] for each in records]}, arrays))
@@ -190,21 +190,21 @@ def _write_records(folder: Path, number: int, index: int, records: Sequence[Reco
 
 
 def write_checkpoint(path: Path, saved: SavedServer) -> None:
-    """Writes a checkpoint; there is the old one under this name, or the new one, and no half."""
+    """Writes a checkpoint atomically: the file is the old one or the new one."""
     _replace_checkpoint(path, saved)
     with _writing(path):
         sync_folder(path.parent)
 
 
 def _replace_checkpoint(path: Path, saved: SavedServer) -> None:
-    """Where it raises, the old one is there; else any process finds the new one."""
+    """Replaces a checkpoint; if it raises, the old one is still there."""
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, _packed(saved.numbers, saved.arrays))
 
 
 def _packed(numbers: Mapping[str, Any], given: Mapping[str, Array]) -> bytes:
-    """Returns a file's content."""
+    """Returns the content of a file with these numbers and arrays."""
     about = json.dumps({"format": FORMAT, "rookery": __version__, **numbers})
     arrays = {name: np.require(array, requirements="C") for name, array in given.items()}
     return bytes(save(arrays, metadata={ABOUT: about, SEAL: _seal(about, arrays)}))

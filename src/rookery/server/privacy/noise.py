@@ -73,7 +73,7 @@ def noise(size: int, scale: float) -> Doubles:
 
 
 def subsample(clients: Iterable[str], rate: float) -> list[str]:
-    """Draws each client by itself with probability `rate`: some rounds have more, some none.
+    """Draws each client independently with probability `rate` (Poisson sampling).
 
     Epsilon holds only if it is unknown which were drawn: the operating system's bits here too.
     """
@@ -84,7 +84,7 @@ def subsample(clients: Iterable[str], rate: float) -> list[str]:
 
 
 def noisy_mean(total: Doubles, scale: float, clients: float) -> Floats:
-    """Returns the mean [P] over the clients expected, with noise of this deviation on the sum."""
+    """Returns the mean [P] of a sum over `clients`, after noise of deviation `scale` is added."""
     return ((total + noise(total.size, scale)) / clients).astype(np.float32)
 
 

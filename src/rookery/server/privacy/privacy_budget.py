@@ -1,4 +1,4 @@
-"""The ledger of a private server: what clients have lost so far, and no more than was promised.
+"""The privacy ledger: the epsilon that rounds have spent so far, and its limit.
 
     ledger = Ledger(8.0, 1e-5, noise_multiplier=1.0, sample_rate=0.1, clients=1000, path=path)
     ledger.charge()  # before anything of a round is shown; raises BudgetError where it is too much
@@ -38,7 +38,7 @@ LOCK = ".lock"
 
 
 class Promise(NamedTuple):
-    """What clients were told at the first start."""
+    """The target epsilon, delta and number of clients, as clients were told at the first start."""
 
     target_epsilon: float
     delta: float
@@ -49,7 +49,7 @@ class Promise(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Rounds of one kind."""
+    """A number of rounds with the same noise multiplier and sample rate."""
 
     noise_multiplier: float
     sample_rate: float
@@ -58,7 +58,7 @@ class Spent(NamedTuple):
 
 @dataclass(eq=False)
 class Ledger:
-    """An account of epsilon that outlives its server. Threads may share one; servers may not.
+    """A privacy ledger: charges rounds, up to a target epsilon; thread-safe, for one server.
 
     Without a path it lasts as long as the object does.
     """
@@ -94,7 +94,7 @@ class Ledger:
             self._open(self._file)
 
     def _open(self, path: Path) -> None:
-        """Goes on with a file, or begins one; the promise is on the disk before clients hear it."""
+        """Continues a ledger file or begins one; its promise is saved before clients read it."""
         try:
             promise, spent = read(path)
             if promise not in (None, self.promise):
@@ -115,12 +115,12 @@ class Ledger:
 
     @property
     def rounds(self) -> int:
-        """How many rounds have been charged, also by servers before this one."""
+        """Number of rounds that have been charged, also by earlier servers."""
         return sum(spent.rounds for spent in self.spent)
 
     @property
     def epsilon(self) -> float:
-        """What all rounds so far have cost."""
+        """Epsilon of all rounds so far."""
         return epsilon_of(self.spent, self.delta)
 
     def would_be(self) -> float:
@@ -148,7 +148,7 @@ class Ledger:
             return epsilon
 
     def close(self) -> None:
-        """Lets another server have the file; so does the end of this object or its process."""
+        """Unlocks the file for another server; so does the end of this object or its process."""
         if self.path is not None:
             self._unlock()
 
@@ -161,7 +161,7 @@ class Ledger:
 
 @lru_cache(maxsize=256)
 def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
-    """Returns epsilon at this delta after all these rounds, in whatever order."""
+    """Returns epsilon at this delta after all these rounds, by dp-accounting."""
     dp = _accounting()
     accountant = dp.rdp.RdpAccountant()
     for noise_multiplier, sample_rate, rounds in spent:
@@ -171,7 +171,7 @@ def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
 
 
 def read(path: Path) -> tuple[Promise | None, tuple[Spent, ...]]:
-    """Returns a file's promise (None: an earlier release wrote it) and what was spent.
+    """Reads a ledger file: its promise (None: an earlier release wrote it) and its rounds.
 
     A file that is not there is empty.
 
@@ -230,7 +230,7 @@ def _accounting() -> Any:
 
 
 def _tells_more(record: logging.LogRecord) -> bool:
-    """Is it not one of the orders that dp-accounting leaves out, which it names in each round?
+    """Returns False for log records about orders that dp-accounting leaves out.
 
     An order left out makes epsilon larger, if anything.
     """

@@ -1,4 +1,4 @@
-"""The promise of a private server, and the settings with which it would not be kept.
+"""Checks of the settings of differential privacy: those that would break its guarantee.
 
 A promise is refused where its arithmetic does not hold, rather than marked: a number that is shown
 beside a run is believed.
@@ -43,7 +43,7 @@ LIMITS: Mapping[str, Limit] = {  # of the numbers of a promise
 
 
 def refuse_numbers(**given: float) -> None:
-    """Raises a ConfigError for numbers, by their names in LIMITS, that promise nothing."""
+    """Raises ConfigError for numbers, by their names in LIMITS, with which nothing is private."""
     for name, number in given.items():
         LIMITS[name].check(f"under differential privacy {name}", number)
 
