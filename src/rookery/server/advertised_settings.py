@@ -43,22 +43,18 @@ ALLOWED = {  # keys by their section
     "publish_period max_bad_steps",
     "algo": "",  # any setting of the algorithm
 }
-SIZES = (  # of algorithms
-    "atoms quantiles length burn_in critics heads width teams explorers rounds neighbours epochs "
-    "guided_steps policy_steps"
-)
-LIMITS = {  # the largest number of a key
-    "env.frame_stack": 64,
-    "net.hidden": 16_384,
-    "net.critic_hidden": 16_384,
-    "net.memory": 16_384,
-    "replay.capacity": 2_000_000,
-    "replay.learning_starts": 2_000_000,
-    "replay.batch_size": 65_536,
-    "actor.envs": 1_024,
-    "actor.chunk": 1_000_000,
-    **dict.fromkeys((f"algo.{size}" for size in SIZES.split()), 4_096),
+LARGEST = {  # keys by the largest number that they may have
+    64: "env.frame_stack",
+    1_024: "actor.envs",
+    4_096: "algo.atoms algo.quantiles algo.length algo.burn_in algo.critics algo.heads algo.width "
+    "algo.teams algo.explorers algo.rounds algo.neighbours algo.epochs algo.guided_steps "
+    "algo.policy_steps",
+    16_384: "net.hidden net.critic_hidden net.memory",
+    65_536: "replay.batch_size",
+    1_000_000: "actor.chunk",
+    2_000_000: "replay.capacity replay.learning_starts",
 }
+LIMITS = {key: most for most, keys in LARGEST.items() for key in keys.split()}
 LAYERS = 64  # entries of a list
 CODE = ("env.imports", "env.wrappers", "net.custom")
 ID = re.compile(r"([A-Za-z0-9_-]+/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")

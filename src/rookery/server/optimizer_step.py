@@ -42,7 +42,8 @@ class Stepper:
         self._grad = torch.zeros(layout.total)
         maker = _maker(rules.optimizer)
         settings: dict[str, Any] = {"lr": rules.lr, **rules.optimizer_kwargs}
-        fused = _fusible(maker) and "foreach" not in settings
+        takes = inspect.signature(maker).parameters if isinstance(maker, type) else ()
+        fused = "fused" in takes and "foreach" not in settings
         if fused:
             settings.setdefault("fused", True)
         shapes = [(layout.total,)] if fused else [*layout.shapes.values()]
@@ -142,7 +143,3 @@ def _maker(optimizer: str | Maker) -> Maker:
             f"of that name; choose one of {', '.join(sorted(optimizers()))}, or give a callable"
         )
     return found
-
-
-def _fusible(maker: Maker) -> bool:
-    return isinstance(maker, type) and "fused" in inspect.signature(maker).parameters

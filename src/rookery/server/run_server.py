@@ -13,7 +13,7 @@ The same command with the same folder goes on where it was, whatever ended it.
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -171,30 +171,22 @@ def serve(plan: Plan) -> CommandOutcome:
         return CommandOutcome(watch.answer(url, why), interrupts.exit_code)
 
 
-CLASHES: Mapping[str, Callable[[Plan], bool]] = {  # flags that do not go together
-    "--mu is how strongly FedProx holds clients near what they were served, and the server rule "
-    "is another; say --server-rule fedprox, or leave --mu out": lambda plan: (
-        plan.mu is not None and plan.server_rule != ServerRule.FEDPROX
-    ),
-    "--server-rule is for rounds of training, and clients send gradients; say --mode federated, or "
-    "leave --server-rule out": lambda plan: (
-        plan.sharing is Sharing.GRADIENTS and plan.server_rule != ServerRule.FEDAVG
-    ),
-    "--max-norm refuses updates above a norm, and with differential privacy --clip scales them "
-    "down to one; leave --max-norm out": lambda plan: (
-        plan.max_norm is not None and plan.privacy is not None
-    ),
-    "a privacy budget was given for gradients, of which a client sends thousands; say --mode "
-    "federated, or leave --target-epsilon out": lambda plan: (
-        plan.sharing is Sharing.GRADIENTS and plan.privacy is not None
-    ),
-}
-
-
 def refuse(plan: Plan) -> None:
     """Raises ConfigError for settings that do not go together."""
-    for message, holds in CLASHES.items():
-        if holds(plan):
+    gradients, private = plan.sharing is Sharing.GRADIENTS, plan.privacy is not None
+    rule = plan.server_rule
+    clashes = {
+        "--mu is the coefficient of FedProx, and the server rule is another; say --server-rule "
+        "fedprox, or leave --mu out": plan.mu is not None and rule != ServerRule.FEDPROX,
+        "--server-rule is for rounds of training, and clients send gradients; say --mode "
+        "federated, or leave --server-rule out": gradients and rule != ServerRule.FEDAVG,
+        "--max-norm refuses updates above a norm, and with differential privacy --clip scales them "
+        "down to one; leave --max-norm out": private and plan.max_norm is not None,
+        "a privacy budget was given for gradients, of which a client sends thousands; say --mode "
+        "federated, or leave --target-epsilon out": gradients and private,
+    }
+    for message, clash in clashes.items():
+        if clash:
             raise ConfigError(message)
 
 

@@ -171,10 +171,7 @@ class Machine:
 
     def do(self, record: Record) -> None:
         """Applies a record to the state."""
-        if record.kind in ROSTER_DEEDS:
-            ROSTER_DEEDS[record.kind](self.roster, **record.about)
-        else:
-            DEEDS[record.kind](self, record)
+        CHANGES[record.kind](self, record)
 
     def _open(self, record: Record) -> None:
         self.terms, self.invited = record.about["terms"], record.about["invited"]
@@ -275,16 +272,14 @@ class Machine:
             self.gathered.total = arrays[SUM]
 
 
-DEEDS: dict[str, Callable[[Machine, Record], None]] = {
+CHANGES: Mapping[str, Callable[[Machine, Record], None]] = {  # by the kind of their records
+    "join": lambda machine, record: machine.roster.join(**record.about),
+    "leave": lambda machine, record: machine.roster.leave(**record.about),
+    "quarantine": lambda machine, record: machine.roster.quarantine(**record.about),
     "open": Machine._open,
     "push": Machine._push,
     "apply": Machine._apply,
     "skip": Machine._skip,
-}
-ROSTER_DEEDS: dict[str, Callable[..., None]] = {
-    "join": Roster.join,
-    "leave": Roster.leave,
-    "quarantine": Roster.quarantine,
 }
 
 

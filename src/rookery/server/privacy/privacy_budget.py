@@ -23,7 +23,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,6 +216,7 @@ def _seal(sealed: Any) -> str:
     return hashlib.sha256(json.dumps(sealed).encode()).hexdigest()
 
 
+@cache
 def _accounting() -> Any:
     try:
         import dp_accounting
@@ -225,13 +226,6 @@ def _accounting() -> Any:
             "differential privacy is accounted for by dp-accounting, which is not installed; "
             "pip install 'rookery[dp]', or turn privacy off"
         ) from error
-    logging.getLogger("absl").addFilter(_tells_more)  # once is enough, and threads come and go
+    # it names orders that it leaves out in each round; without them epsilon is larger, if anything
+    logging.getLogger("absl").addFilter(lambda it: "failed to converge" not in it.getMessage())
     return dp_accounting
-
-
-def _tells_more(record: logging.LogRecord) -> bool:
-    """Returns False for log records about orders that dp-accounting leaves out.
-
-    An order left out makes epsilon larger, if anything.
-    """
-    return "failed to converge" not in record.getMessage()
