@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from functools import cache
 from types import FrameType
 from typing import Any
@@ -37,6 +38,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self.kept = ""  # what a run can be resumed from, for the message if it has to be ended
+        self.on_signal: Callable[[], None] = _nothing  # called by a thread at the first signal
         self._gentle = False
         self._watch: _Watch | None = None
 
@@ -185,6 +187,7 @@ class _Watch:
         first = self._next(None)
         if first is None:
             return
+        self._interrupts.on_signal()
         try:
             second = self._second(first)
         except TimeoutError:
@@ -226,6 +229,9 @@ def _mind_forks() -> None:
     os.register_at_fork(
         before=_stage.before_fork, after_in_parent=_stage.after_fork, after_in_child=_stage.in_fork
     )
+
+
+def _nothing() -> None: ...
 
 
 def _nohup(number: int) -> bool:

@@ -1,17 +1,15 @@
-"""What a server tells clients that join: what is trained, how, and until when.
+"""The settings that a server sends its clients: what is trained, how, and until when.
 
-It travels with the server's statistics. A client builds its run from it. The settings come from
-another host, so they are checked as a stranger's: a client takes the keys that are listed here, and
-no others.
+They are part of the server's statistics, and a client builds its run from them. They come from
+another host, so a client takes the keys that are listed here, and no others.
 
-| settings | allowed |
+| settings | a client takes them |
 |---|---|
-| any key that is not in `ALLOWED` | never: devices, processes, storage, timeouts are the client's |
-| numbers, true, false, null | yes, up to the key's limit |
-| `env.id`, `env.imports`, `env.wrappers` | as one packaged scenario has them, or an id alone |
-| `net.custom` | as a packaged scenario has it |
-| `kwargs` and other nested settings | numbers; texts only if a packaged scenario has them |
-| other texts | words of an enum, which parsing checks |
+| as the scenario of that name has them on the client's host | always |
+| any other key that is not in `ALLOWED` | never: devices, processes, storage are the client's own |
+| numbers, true, false, null, words of an enum | up to the limit of their key |
+| `env.id` | if it is the id of an environment without a module to import |
+| other texts, such as wrappers, imports and networks | never: they may name code or a file |
 
 A client that wants anything else gives the scenario itself (`--scenario FILE`).
 """
@@ -21,15 +19,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum, StrEnum
-from functools import cache
 from typing import Any
 
 from rookery.config.algorithms import known
 from rookery.config.algorithms import settings_of as algorithm_settings
+from rookery.config.checks import PositiveOr0
 from rookery.config.load import load, scenarios
-from rookery.config.parse import parse
+from rookery.config.parse import annotation, parse
 from rookery.config.schema import BackendName, Config, Engine, Inference, Mode
-from rookery.config.section import as_plain
+from rookery.config.section import Section, as_plain
 from rookery.errors import ConfigError, RefusedError
 
 KEY = "notice"  # in the statistics
@@ -45,69 +43,52 @@ ALLOWED = {  # keys by their section
     "publish_period max_bad_steps",
     "algo": "",  # any setting of the algorithm
 }
-SIZES = (  # of algorithms
-    "atoms quantiles length burn_in critics heads width teams explorers rounds neighbours epochs "
-    "guided_steps policy_steps"
-)
-LIMITS = {  # the largest number of a key
-    "env.frame_stack": 64,
-    "net.hidden": 16_384,
-    "net.critic_hidden": 16_384,
-    "net.memory": 16_384,
-    "replay.capacity": 2_000_000,
-    "replay.learning_starts": 2_000_000,
-    "replay.batch_size": 65_536,
-    "actor.envs": 1_024,
-    "actor.chunk": 1_000_000,
-    **dict.fromkeys((f"algo.{size}" for size in SIZES.split()), 4_096),
+LARGEST = {  # keys by the largest number that they may have
+    64: "env.frame_stack",
+    1_024: "actor.envs",
+    4_096: "algo.atoms algo.quantiles algo.length algo.burn_in algo.critics algo.heads algo.width "
+    "algo.teams algo.explorers algo.rounds algo.neighbours algo.epochs algo.guided_steps "
+    "algo.policy_steps",
+    16_384: "net.hidden net.critic_hidden net.memory",
+    65_536: "replay.batch_size",
+    1_000_000: "actor.chunk",
+    2_000_000: "replay.capacity replay.learning_starts",
 }
+LIMITS = {key: most for most, keys in LARGEST.items() for key in keys.split()}
 LAYERS = 64  # entries of a list
-AS_PACKAGED = ("env.kwargs", "net.kwargs", "net.custom", "algo.curriculum")  # texts in them
-NESTED = ("env.kwargs", "net.kwargs", "learner.optimizer_kwargs", "algo.curriculum")
-ENV = ("id", "imports", "wrappers")
+CODE = ("env.imports", "env.wrappers", "net.custom")
 ID = re.compile(r"([A-Za-z0-9_-]+/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class Sharing(StrEnum):
-    """What clients send."""
+    """The kind of update that clients of a parameter server send."""
 
     GRADIENTS = "gradients"  # of one batch each; the server takes the steps
     FEDERATED = "federated"  # what a round of training has changed
 
 
 @dataclass(frozen=True)
-class Notice:
-    """What is trained, and until when."""
+class Notice(Section):
+    """The settings that a parameter server sends to its clients."""
 
     sharing: Sharing
     settings: dict[str, Any]  # of the scenario: its name, and the sections of ALLOWED
     round_steps: int  # env steps of a client in a federated round
     deadline_s: float  # of a round
     until: int | None  # the version at which all is done; None: there is no such
-    mu: float = 0.0  # FedProx: how strongly a client is held near what it was served
+    mu: PositiveOr0 = 0.0  # FedProx: how strongly a client is held near what it was served
 
     def told(self) -> dict[str, Any]:
-        """Returns it ready for JSON."""
-        return dict(vars(self))
+        """Returns the settings as JSON values, for the server's statistics."""
+        return dict(as_plain(self))
 
     @classmethod
     def heard(cls, stats: Mapping[str, Any]) -> "Notice":
-        """Reads what a server has told."""
+        """Reads the settings from a server's statistics; raises RefusedError for other ones."""
         try:
-            told = stats[KEY]
-            until, mu = told["until"], float(told["mu"])
-            if not 0 <= mu < math.inf:
-                raise ValueError(f"mu is {mu}")
-            return cls(
-                Sharing(told["sharing"]),
-                {key: told["settings"][key] for key in ("name", *ALLOWED)},
-                int(told["round_steps"]),
-                float(told["deadline_s"]),
-                None if until is None else int(until),
-                mu,
-            )
-        except (LookupError, TypeError, ValueError) as error:
+            return parse(cls, stats[KEY])
+        except (LookupError, TypeError, ConfigError) as error:
             raise _unreadable("does not say what is trained", error) from error
 
 
@@ -120,7 +101,7 @@ def _unreadable(what: str, error: Exception) -> RefusedError:
 
 
 def portable(config: Config) -> Config:
-    """Returns the settings of one run in one process, wherever that is."""
+    """Returns settings without those of a host: one run in single mode, on the CPU, without end."""
     refuse(config)
     own: dict[str, dict[str, Any]] = {
         "run": {"mode": Mode.SINGLE, "engine": Engine.AUTO, "env_steps": ENDLESS}
@@ -135,12 +116,11 @@ def portable(config: Config) -> Config:
 
 
 def refuse(config: Config) -> None:
-    """Refuses what cannot be learned with others over a server."""
+    """Raises ConfigError for settings with which several clients cannot train one network."""
     if config.env.normalize_obs or config.env.normalize_reward:
         raise ConfigError(
-            "env.normalize_obs and env.normalize_reward have statistics that no update carries to "
-            "the others; use a wrapper in env.wrappers, such as NormalizeObservation, or leave "
-            "them out"
+            "env.normalize_obs and env.normalize_reward have statistics that no update carries; "
+            "use a wrapper in env.wrappers, such as NormalizeObservation, or leave them out"
         )
     other = config.backend is not BackendName.ROOKERY
     if other or config.selfplay.on or config.run.mode is Mode.DEVICE:
@@ -151,7 +131,7 @@ def refuse(config: Config) -> None:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """Returns what of a config is told to others: the keys that a client takes from a server."""
+    """Returns the part of the settings that a server sends: the keys that clients accept."""
     sections = {section: as_plain(getattr(config, section)) for section in ALLOWED}
     told = {
         section: {key: plain[key] for key in plain if key in allowed(section, config.algo.name)}
@@ -161,12 +141,16 @@ def settings_of(config: Config) -> dict[str, Any]:
 
 
 def config_of(notice: Notice) -> Config:
-    """Returns the settings that a server has told, if it may set all of them."""
+    """Returns the settings that a server has sent; raises RefusedError if it may not set one."""
     try:
         refuse_settings(notice.settings)
     except (AttributeError, LookupError, TypeError) as error:
         raise _unreadable("tells settings that are none", error) from error
-    return parse(Config, notice.settings)
+    try:
+        return parse(Config, notice.settings)
+    except ConfigError as error:
+        name = notice.settings["name"]
+        raise _refused("name", name, f"has a wrong setting ({error})", "settings") from error
 
 
 def allowed(section: str, algorithm: str) -> Collection[str]:
@@ -177,71 +161,41 @@ def allowed(section: str, algorithm: str) -> Collection[str]:
 
 
 def refuse_settings(settings: Mapping[str, Any]) -> None:
-    """Raises a RefusedError for settings of a server that a client does not take from it."""
+    """Raises RefusedError for settings that a client does not accept from a server."""
     name, algorithm = settings["name"], settings["algo"].get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise _refused("name", name, "is no plain name", "settings")
-    if not isinstance(algorithm, str) or algorithm not in known():
+    if algorithm not in known():
         raise _refused("algo.name", algorithm, "names code to be run here", "code")
-    for section in ALLOWED:
+    own = settings_of(load(name)) if name in scenarios() else {}
+    for section in settings.keys() - {"name"}:
         for key, value in settings[section].items():
             if key not in allowed(section, algorithm):
                 raise _refused(f"{section}.{key}", value, "is the client's own", "settings")
-            if key not in ("imports", "wrappers"):
+            if value != own.get(section, {}).get(key):
                 _refuse_value(f"{section}.{key}", value)
-    _refuse_algorithm(settings["algo"], algorithm)
-    _refuse_env(settings["env"])
 
 
 def _refuse_value(key: str, value: Any) -> None:
-    """Refuses large sizes, long lists, and texts where they may name code or a file."""
+    """Raises RefusedError for large sizes, long lists, and texts that may name code."""
     limit = LIMITS.get(key, math.inf)
-    if isinstance(value, Mapping) and key not in NESTED:
-        raise _refused(key, value, "is no single value", "settings")
+    if key in CODE and value:
+        raise _refused(key, value, "names code to be run here", "code")
     if isinstance(value, list | tuple) and len(value) > LAYERS:
         raise _refused(key, f"{len(value)} entries", f"is longer than {LAYERS}", "settings")
-    as_packaged = key in (*NESTED, *AS_PACKAGED)
     for leaf in _leaves(value):
-        if isinstance(leaf, str) and as_packaged and leaf not in _packaged_texts().get(key, ()):
+        if isinstance(leaf, str) and not _is_word(key, leaf):
             raise _refused(key, leaf, "is a text, which may name code or a file", "code")
         if isinstance(leaf, int | float) and leaf > limit:
             raise _refused(key, leaf, f"is above {limit}, the client's limit", "settings")
 
 
-def _refuse_algorithm(algo: Mapping[str, Any], algorithm: str) -> None:
-    """Refuses texts that are no words of an enum: only the algorithm knows what they mean."""
-    words = {f.name for f in fields(algorithm_settings(algorithm)) if isinstance(f.default, Enum)}
-    for key, value in algo.items():
-        if isinstance(value, str) and key not in words | {"name"}:
-            raise _refused(f"algo.{key}", value, "is a text, which may name code or a file", "code")
-
-
-def _refuse_env(env: Mapping[str, Any]) -> None:
-    """An environment of a plain id runs what is installed here; the rest is code by its name."""
-    wanted = {"imports": [], "wrappers": []} | {key: env[key] for key in ENV if key in env}
-    packaged = ({key: as_plain(c.env)[key] for key in ENV} for c in _packaged())
-    if wanted in packaged:
-        return
-    name, is_code = wanted.get("id"), wanted["imports"] or wanted["wrappers"]
-    if is_code or not isinstance(name, str) or not ID.fullmatch(name):
-        raise _refused("env", wanted, "names code to be run here", "code")
-
-
-@cache
-def _packaged() -> tuple[Config, ...]:
-    return tuple(load(name) for name in scenarios())
-
-
-@cache
-def _packaged_texts() -> Mapping[str, frozenset[str]]:
-    """Returns the texts that the scenarios of this installation have in each of `AS_PACKAGED`."""
-    found: dict[str, set[str]] = {key: set() for key in AS_PACKAGED}
-    for config in _packaged():
-        for dotted in AS_PACKAGED:
-            section, key = dotted.split(".")
-            leaves = _leaves(as_plain(getattr(config, section)).get(key))
-            found[dotted] |= {leaf for leaf in leaves if isinstance(leaf, str)}
-    return {key: frozenset(texts) for key, texts in found.items()}
+def _is_word(key: str, text: str) -> bool:
+    """Returns whether a text is an environment's id, an algorithm's name or in an enum."""
+    if key == "env.id":
+        return ID.fullmatch(text) is not None
+    wanted = annotation(key)
+    return key == "algo.name" or (isinstance(wanted, type) and issubclass(wanted, Enum))
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -259,7 +213,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _refused(key: str, value: Any, why: str, code: str) -> RefusedError:
     return RefusedError(
         f"the server sets {key} to {value!r:.300}, which {why}; a server may set plain numbers and "
-        "what packaged scenarios have; look at it, then give the scenario yourself with --scenario "
-        "FILE",
+        "what its scenario has on this host too; look at it, then give the scenario yourself with "
+        "--scenario FILE",
         code,
     )

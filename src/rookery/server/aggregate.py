@@ -1,13 +1,13 @@
-"""Many updates become one: as a running sum where the rule allows, else from all of them.
+"""Aggregation: combines the updates of several workers into one.
 
-    gathered = gather(Aggregation.MEDIAN, size, Liars())
-    gathered.add("a", update, weight)   # [P]
-    gathered.combined()                 # [P]
+    gathered, pending = gather(Aggregation.MEDIAN, Liars()), [Pending("a", weight)]
+    gathered.add(update, weight)     # [P]
+    gathered.combined(pending)       # [P]
 
-`average`, `sum` and the weighted rules do what a single liar wants, if it lies loudly enough. The
-last three do not, up to so many liars:
+With `average`, `sum` and the weighted rules one malicious worker can decide the result. The robust
+rules tolerate so many of K workers, and need all updates one by one; the others keep a running sum:
 
-| rule | liars of K |
+| rule | malicious workers of K |
 |---|---|
 | median, of each coordinate (Yin et al. 2018) | fewer than half |
 | trimmed mean, of each coordinate (the same) | `trimmed`: `trim` x K rounded up, or `byzantine` |
@@ -15,7 +15,7 @@ last three do not, up to so many liars:
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -30,7 +30,7 @@ Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
 class Aggregation(StrEnum):
-    """How K updates become one."""
+    """The rule that combines K updates into one."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -42,95 +42,96 @@ class Aggregation(StrEnum):
 
 
 class Liars(NamedTuple):
-    """What a robust rule reckons with."""
+    """The faulty or malicious (Byzantine) workers that a robust rule tolerates."""
 
     trim: float = 0.1  # share cut off at each end, rounded up
     byzantine: int = 0  # liars among the K; 0: as many as the rule can bear
 
 
+class Pending(NamedTuple):
+    """An accepted update that has not been applied yet; its values are in a sum, or among votes."""
+
+    worker: str
+    weight: float
+
+
 class RunningSum:
     """The updates of a round as one sum, in double precision: a hundred take no more than one."""
 
-    def __init__(self, method: Aggregation, size: int):
-        self.method, self.size = method, size
-        self.weight = 0.0
-        self._sum: Doubles | None = None  # [P]; None: nothing was added
+    def __init__(self, method: Aggregation):
+        self.method = method
+        self.total: Doubles | None = None  # [P]; None: nothing was added
 
     @property
     def nbytes(self) -> int:
-        return 0 if self._sum is None else self._sum.nbytes
+        return 0 if self.total is None else self.total.nbytes
 
-    @property
-    def total(self) -> Doubles:
-        return np.zeros(self.size) if self._sum is None else self._sum
-
-    def add(self, worker: str, update: Floats, weight: float) -> None:
+    def add(self, update: Floats, weight: float) -> None:
         share = weight if self.method in WEIGHTED else 1.0
         scaled = update if share == 1.0 else np.multiply(update, share, dtype=np.float64)
-        if self._sum is None:
-            self._sum = np.array(scaled, np.float64)
+        if self.total is None:
+            self.total = np.array(scaled, np.float64)
         else:
-            self._sum += scaled
-        self.weight += share
+            self.total += scaled
 
-    def combined(self) -> Floats:
+    def combined(self, pending: Sequence[Pending]) -> Floats:
         """Returns the [P] update of all that was added; a sum may overflow to infinity.
 
         Where all weights are 0 no worker counts, and the update is 0.
         """
-        divisor = 1.0 if self.method is Aggregation.SUM else self.weight or 1.0
+        assert self.total is not None, "there is no update of nothing"
+        weighted = self.method in WEIGHTED
+        weight = sum(each.weight for each in pending) if weighted else len(pending)
+        divisor = 1.0 if self.method is Aggregation.SUM else weight or 1.0
         with np.errstate(over="ignore"):
             return (self.total / divisor).astype(np.float32)
 
     def state(self) -> dict[str, Array]:
-        """Returns the arrays that a checkpoint has of it."""
-        return {} if self._sum is None else {SUM: self._sum}
-
-    def restore(self, total: Array, weights: list[float]) -> None:
-        """Goes on from a saved sum of updates with these weights."""
-        self._sum = np.array(total, np.float64)
-        self.weight = float(sum(weights) if self.method in WEIGHTED else len(weights))
+        """Returns the arrays that are saved in a checkpoint."""
+        return {} if self.total is None else {SUM: self.total}
 
 
 class Votes:
-    """The updates of a round one by one, as robust rules compare them."""
+    """The updates of a round, kept one by one for a robust rule, which compares them."""
 
-    def __init__(self, method: Aggregation, size: int, liars: Liars):
-        self.method, self.size, self.liars = method, size, liars
-        self._updates: list[tuple[str, Floats]] = []
+    def __init__(self, method: Aggregation, liars: Liars):
+        self.method, self.liars = method, liars
+        self._updates: list[Floats] = []
 
     @property
     def nbytes(self) -> int:
-        return sum(update.nbytes for _, update in self._updates)
+        return sum(update.nbytes for update in self._updates)
 
-    def add(self, worker: str, update: Floats, weight: float) -> None:
-        own = update if update.base is None else update.copy()  # a view keeps a journal in memory
-        self._updates.append((worker, own))
+    def add(self, update: Floats, weight: float) -> None:
+        # a view would keep a whole journal in memory
+        self._updates.append(update if update.base is None else update.copy())
 
-    def combined(self) -> Floats:
-        """Gives each worker one vote, the mean of what it pushed: haste must not outvote."""
+    def combined(self, pending: Sequence[Pending]) -> Floats:
+        """Returns the [P] aggregate; each worker counts once, with the mean of its updates."""
         pushed: dict[str, list[Floats]] = {}
-        for worker, update in self._updates:
-            pushed.setdefault(worker, []).append(update)
-        found = np.empty(self.size, np.float32)
-        whole = self.method is Aggregation.KRUM  # it compares whole updates
-        blocks = 1 if whole else max(1, self.size // BLOCK)
-        for start, stop in pairwise(self.size * i // blocks for i in range(blocks + 1)):
+        for each, update in zip(pending, self._updates, strict=True):
+            pushed.setdefault(each.worker, []).append(update)
+        size = len(self._updates[0])
+        found = np.empty(size, np.float32)
+        # Krum compares whole updates, the others each coordinate by itself
+        blocks = 1 if self.method is Aggregation.KRUM else max(1, size // BLOCK)
+        for start, stop in pairwise(size * i // blocks for i in range(blocks + 1)):
             votes = [_mean([update[start:stop] for update in own]) for own in pushed.values()]
             found[start:stop] = RULES[self.method](np.stack(votes), self.liars)
         return found
 
     def state(self) -> dict[str, Array]:
-        return {str(index): update for index, (_, update) in enumerate(self._updates)}
+        """Returns the arrays that are saved in a checkpoint."""
+        return {str(index): update for index, update in enumerate(self._updates)}
 
 
-def gather(method: Aggregation, size: int, liars: Liars) -> RunningSum | Votes:
+def gather(method: Aggregation, liars: Liars) -> RunningSum | Votes:
     """Returns what the updates [P] of a round are gathered in."""
-    return Votes(method, size, liars) if method in ROBUST else RunningSum(method, size)
+    return Votes(method, liars) if method in ROBUST else RunningSum(method)
 
 
 def least(method: Aggregation, byzantine: int) -> int:
-    """Returns how many workers must have pushed before a rule can tell who lies.
+    """Returns the number of different workers that an aggregation rule needs.
 
     A majority must be honest, and Krum needs 2f + 3 (Blanchard et al. 2017, proposition 1).
     """

@@ -1,4 +1,4 @@
-"""The parameter server for clients that train for a while by themselves before they push.
+"""Federated learning: a parameter server whose clients train in rounds before they push.
 
 What is pushed is what training changed (`pushes="deltas"`), or the trained weights themselves
 (`pushes="weights"`). The server takes the negative mean of the changes for a gradient (Reddi et al.
@@ -21,7 +21,7 @@ all). Each goes out at its deadline with what came, and its mean is over the exp
 clients; only where all are drawn it goes out once all have come. See `privacy/noise.py`.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Unpack
@@ -29,16 +29,16 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
+from rookery.config.checks import Count, read
 from rookery.errors import BudgetError, ConfigError, RefusedError
-from rookery.server.aggregate import Aggregation, Doubles, RunningSum
+from rookery.server.aggregate import Aggregation, Doubles, Pending, RunningSum
 from rookery.server.flat_layout import Named
-from rookery.server.journal import Record
-from rookery.server.parameter_server import Parameters, ParameterServer, Push
+from rookery.server.parameter_server import Parameters, ParameterServer
 from rookery.server.privacy import noise, privacy_checks
 from rookery.server.privacy.privacy_budget import Ledger
-from rookery.server.server_rules import ServerOptions, checked_methods, choose
-from rookery.server.server_state import Machine, Pending, skip
-from rookery.server.store import Store
+from rookery.server.server_rules import FiniteOr0, ServerOptions, checked_methods
+from rookery.server.server_state import skip
+from rookery.server.store import Record, Store
 from rookery.types import Array, Floats
 
 MU = 0.01  # of FedProx, unless it is said
@@ -51,7 +51,7 @@ OPEN = (
 
 
 class ServerRule(StrEnum):
-    """What the server makes of the clients' changes."""
+    """The rule by which a federated server applies the aggregated change of the weights."""
 
     FEDAVG = "fedavg"
     FEDPROX = "fedprox"
@@ -70,7 +70,7 @@ STEPPING: Mapping[ServerRule, ServerOptions] = {
 
 
 class Pushes(StrEnum):
-    """What clients push."""
+    """The kind of update that clients of a federated server push."""
 
     DELTAS = "deltas"
     WEIGHTS = "weights"
@@ -78,7 +78,7 @@ class Pushes(StrEnum):
 
 @checked_methods
 class FederatedParameterServer(ParameterServer):
-    """A parameter server in rounds, of clients that push what their training changed.
+    """A parameter server with rounds, whose clients push the change of the weights in a round.
 
     server = FederatedParameterServer(arrays, min_workers_for_update=2)
     server.register_worker("a")
@@ -96,13 +96,13 @@ class FederatedParameterServer(ParameterServer):
         save_frequency: int = 100,
         checkpoint_path: str | Path | None = None,
         *,
-        min_workers_for_update: int = 2,
+        min_workers_for_update: Count = 2,
         differential_privacy: bool = False,
         noise_scale: float = 0.1,
         clip_norm: float = 1.0,
         ledger: Ledger | None = None,
         server_rule: str = "fedavg",
-        mu: float = MU,
+        mu: FiniteOr0 = MU,
         pushes: str = "deltas",
         **options: Unpack[ServerOptions],
     ):
@@ -110,8 +110,8 @@ class FederatedParameterServer(ParameterServer):
 
         A server is `synchronous` unless options say otherwise. A `ledger` brings its own noise.
         """
-        self.server_rule = choose(ServerRule, server_rule, "server_rule")
-        self.pushes = choose(Pushes, pushes, "pushes")
+        self.server_rule = ServerRule(read(ServerRule, server_rule, "server_rule"))
+        self.pushes = Pushes(read(Pushes, pushes, "pushes"))
         self.mu = mu if self.server_rule is ServerRule.FEDPROX else 0.0
         self.min_workers_for_update = min_workers_for_update
         self.private, self.clip_norm, self.ledger = differential_privacy, clip_norm, ledger
@@ -133,13 +133,13 @@ class FederatedParameterServer(ParameterServer):
             self._save_now()  # an earlier server was killed before it could forget updates
 
     def federated_averaging(self) -> Parameters | None:
-        """Ends the round now; returns the new parameters, or None where too few have pushed."""
+        """Closes the round now; returns the new parameters, or None if too few have pushed."""
         before = self.version
         self.update_parameters()
         return self.get_parameters(newer_than=before)
 
     def aggregate_gradients(self) -> dict[str, Array] | None:
-        """Returns what is pending as one change, and leaves it pending; None: nothing is.
+        """Returns the aggregate of the pending updates, without applying it; None if none are.
 
         As a gradient: what the optimizer will go against. Under privacy it is refused.
         """
@@ -152,7 +152,7 @@ class FederatedParameterServer(ParameterServer):
         return super().aggregate_gradients()
 
     def validate_worker_update(self, worker: str, update: Named) -> bool:
-        """Says whether a push would fit: who it is, names, shapes, dtypes, nothing but numbers."""
+        """Returns whether a push would fit: its worker, names, shapes, dtypes, finite values."""
         try:
             with self._lock:
                 self._machine.roster.admitted(worker)
@@ -161,10 +161,10 @@ class FederatedParameterServer(ParameterServer):
             return False
 
     def add_differential_privacy_noise(self, arrays: Named, clients: int = 1) -> dict[str, Array]:
-        """Returns the mean of so many clipped updates with noise on it; of 1: their sum."""
-        privacy_checks.refuse_numbers(clients, {"noise_multiplier": self.noise_scale})
-        vector = self._machine.layout.join(arrays)
-        return self._machine.layout.split(self._noisy(vector, clients))
+        """Returns the mean of the updates of so many clients, with privacy's noise added."""
+        layout, scale = self._machine.layout, self.noise_scale * self.clip_norm
+        total = layout.join(arrays) * np.float64(clients)
+        return layout.split(noise.noisy_mean(total, scale, clients))
 
     def get_server_stats(self) -> dict[str, Any]:
         """Returns numbers about the server, ready for JSON; `epsilon` is None without a ledger."""
@@ -191,7 +191,7 @@ class FederatedParameterServer(ParameterServer):
         return {key: stats[key] for key in OPEN} if self.private else stats
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
-        """Goes on from `checkpoint_path`; from elsewhere too where there is no ledger."""
+        """Loads a checkpoint, from `checkpoint_path` or, without a ledger, from another path."""
         if self.ledger is not None and path is not None:
             raise RefusedError(
                 f"a checkpoint was to be loaded from {path}, and the ledger knows of no version in "
@@ -202,40 +202,37 @@ class FederatedParameterServer(ParameterServer):
 
     # What is other than in the server of gradients.
 
-    def _refuse_crowd(self, newcomers: Set[str]) -> None:
+    def _refuse_newcomer(self, worker: str) -> None:
+        super()._refuse_newcomer(worker)
+        self._refuse_crowd(worker)
+
+    def _refuse_crowd(self, *newcomers: str) -> None:
         if self.private:
             clients = float("inf") if self.ledger is None else self.ledger.clients
-            privacy_checks.refuse_workers(self._machine.roster.workers.keys() | newcomers, clients)
+            privacy_checks.refuse_workers({*self._machine.roster.workers, *newcomers}, clients)
 
     def _refuse_past(self) -> None:
-        """Refuses to go on from what no promise was made about."""
+        """Raises ConfigError for more clients or versions than the ledger knows of."""
         try:
-            self._refuse_crowd(frozenset())
-            version = self._machine.version
-            if self.ledger is not None and self.ledger.rounds < version:
-                raise RefusedError(
-                    f"this server has shown {version} versions, and its ledger knows of "
-                    f"{self.ledger.rounds} rounds: put the newest ledger back, or begin with "
-                    "another checkpoint_path (--run-dir) and the parameters as they are",
-                    "ledger",
-                )
+            self._refuse_crowd()
         except RefusedError as error:
             raise ConfigError(str(error)) from error
+        version = self._machine.version
+        if self.ledger is not None and self.ledger.rounds < version:
+            raise ConfigError(
+                f"this server has shown {version} versions, and its ledger knows of "
+                f"{self.ledger.rounds} rounds; put the newest ledger back, or name another "
+                "checkpoint_path (--run-dir)"
+            )
 
     def _terms(self) -> dict[str, Any]:
-        """What was sent under one promise is not released under another one, or under none."""
+        """Returns also the settings of privacy: an update is not released under other ones."""
         terms = {**super()._terms(), "pushes": self.pushes.value, "privacy": "none"}
         if self.private:
             terms |= {"privacy": "noise", "clip": self.clip_norm, "noise": self.noise_scale}
         if self.ledger is not None:
             terms |= {"privacy": "ledger", "sample_rate": self.ledger.sample_rate}
         return terms
-
-    def _is_foreign_round(self, machine: Machine) -> bool:
-        """An earlier release may have opened a round without a note of its settings."""
-        unknown = machine.round_is_open and machine.terms is None
-        either = self.private or machine.invited is not None
-        return (unknown and either) or super()._is_foreign_round(machine)
 
     def _incoming(self, update: Floats) -> Floats:
         """Returns the change as a gradient, [P]: against the one the optimizer goes."""
@@ -249,25 +246,21 @@ class FederatedParameterServer(ParameterServer):
             privacy_checks.refuse_weight(weight)
         return super()._weight(weight)
 
-    def _unwelcome(self, push: Push) -> str:
+    def _unwelcome(self, worker: str) -> str:
         """Draws the clients of a round with its first push, once enough have joined."""
         if self.ledger is None:
             return ""
         if self._machine.invited is None:
             if len(self._machine.roster.joined()) < self._quorum(self.ledger):
                 return "early"
-            self._draw(self.ledger)
-        return "" if push.worker in (self._machine.invited or ()) else "uninvited"
+            # a round without clients goes out too: at its deadline, as noise, charged
+            drawn = noise.subsample(self._machine.roster.active(), self.ledger.sample_rate)
+            self._commit([self._opening(drawn)])
+        return "" if worker in (self._machine.invited or ()) else "uninvited"
 
     def _quorum(self, ledger: Ledger) -> int:
         """Returns how many clients must have joined: rounds of few cost all of them as much."""
         return self.rules.quorum or (ledger.clients + 1) // 2
-
-    def _draw(self, ledger: Ledger) -> None:
-        """Draws clients. A round without any goes out too: at its deadline, as noise, charged."""
-        drawn = noise.subsample(self._machine.roster.active(), ledger.sample_rate)
-        self._opened = self.rules.clock()
-        self._commit([Record("open", self._terms()), Record("invite", {"workers": drawn})])
 
     @property
     def over(self) -> str | None:
@@ -313,7 +306,9 @@ class FederatedParameterServer(ParameterServer):
             return record
         gathered = self._machine.gathered
         assert isinstance(gathered, RunningSum), "no other rule is private"
-        total = gathered.total if last is None else gathered.total + last
+        total = np.zeros(self._machine.layout.total)
+        for part in (gathered.total, last):
+            total += 0.0 if part is None else part
         return record._replace(floats=self._released(total, len(pending)))
 
     def _released(self, total: Doubles, count: int) -> Floats:
@@ -322,20 +317,15 @@ class FederatedParameterServer(ParameterServer):
         A round is charged once, also where its release could not be written down before: nothing
         was shown then, so that the charge is still good for one release.
         """
-        ledger, summed = self.ledger, self.rules.aggregation is Aggregation.SUM
-        if ledger is None:
-            count = 1 if summed else count
-            return self._noisy(total / count, count)
-        if self._paid is not self._machine.terms:
-            ledger.charge()
-            self._paid = self._machine.terms
-        mean = noise.noisy_mean(total, ledger, clip_norm=self.clip_norm)
-        expected = ledger.sample_rate * ledger.clients if summed else 1.0
-        return (mean * expected).astype(np.float32)
-
-    def _noisy(self, mean: Array, clients: int) -> Floats:
-        scale = self.noise_scale * self.clip_norm / clients
-        return (mean + noise.noise(len(mean), scale)).astype(np.float32)
+        clients: float = count
+        if self.ledger is not None:
+            if self._paid is not self._machine.terms:
+                self.ledger.charge()
+                self._paid = self._machine.terms
+            clients = self.ledger.sample_rate * self.ledger.clients
+        if self.rules.aggregation is Aggregation.SUM:
+            clients = 1
+        return noise.noisy_mean(total, self.noise_scale * self.clip_norm, clients)
 
     def _worth_saving(self, kept: Store, records: Sequence[Record]) -> bool:
         """Under privacy a round that is over leaves no single update in the journal."""
@@ -344,17 +334,11 @@ class FederatedParameterServer(ParameterServer):
 
     def _leaving(self, worker: str) -> Record:
         """With a ledger all that ever joined count, so none of them is forgotten."""
-        kind = "leave" if self.ledger is None else "retire"
-        return Record(kind, {"worker": worker})
+        return Record("leave", {"worker": worker, "counts": self.ledger is not None})
 
 
 def _refuse(server: FederatedParameterServer, aggregation: str, options: ServerOptions) -> None:
     quorum = options.get("quorum")
-    if server.min_workers_for_update < 1 or not 0 <= server.mu < float("inf"):
-        raise ConfigError(
-            "min_workers_for_update must be 1 or more and mu finite and 0 or more, got "
-            f"{server.min_workers_for_update} and {server.mu}; change them"
-        )
     if not server.private:
         if server.ledger is not None:
             raise ConfigError(
@@ -362,8 +346,7 @@ def _refuse(server: FederatedParameterServer, aggregation: str, options: ServerO
                 "or leave the ledger out"
             )
         return
-    numbers = {"noise_multiplier": server.noise_scale, "clip_norm": server.clip_norm}
-    privacy_checks.refuse_numbers(1, numbers)
+    privacy_checks.refuse_numbers(noise_multiplier=server.noise_scale, clip_norm=server.clip_norm)
     privacy_checks.refuse_aggregation(aggregation)
     if server.ledger is not None and quorum is not None and quorum > server.ledger.clients:
         raise ConfigError(

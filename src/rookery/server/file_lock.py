@@ -2,16 +2,18 @@
 
 import fcntl
 import os
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from rookery.errors import ConfigError
 
 
-def lock_file(path: Path, *, unusable: str, taken: str) -> int:
-    """Locks a file and returns its descriptor; the kernel releases it when the process ends.
+def lock_file(owner: object, path: Path, *, unusable: str, taken: str) -> Callable[[], object]:
+    """Locks a file for as long as its owner exists; returns what unlocks it before.
 
-    Raises ConfigError with `unusable` and the cause if there can be no such file, and with `taken`
-    if another process has locked it.
+    The kernel unlocks it when the process ends. Raises ConfigError with `unusable` and the cause if
+    there can be no such file, and with `taken` if another process has locked it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,4 +28,4 @@ def lock_file(path: Path, *, unusable: str, taken: str) -> int:
     except OSError:
         os.close(fd)
         raise ConfigError(taken) from None
-    return fd
+    return weakref.finalize(owner, os.close, fd)

@@ -1,4 +1,4 @@
-"""Named arrays as one vector, and back. What does not fit is refused with all its differences."""
+"""Conversion between named arrays and one flat vector; arrays that do not fit are refused."""
 
 import math
 from collections.abc import Mapping
@@ -21,8 +21,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 class Layout:
     """Names and shapes in the order of the vector; everything is float32."""
 
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, arrays: Named) -> "Layout":
@@ -32,14 +31,13 @@ class Layout:
         if wrong or not arrays or "" in arrays:
             raise ConfigError(
                 "initial_parameters must be named arrays of floats, and at least one, got "
-                + (", ".join(wrong[:SHOWN]) or str(list(arrays)))
-                + "; leave out counters and buffers, and give every array a name"
+                f"{', '.join(wrong[:SHOWN]) or list(arrays)}; name all, without counters or buffers"
             )
-        return cls(tuple(arrays), tuple(tuple(array.shape) for array in arrays.values()))
+        return cls({name: tuple(array.shape) for name, array in arrays.items()})
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(math.prod(shape) for shape in self.shapes)
+        return tuple(map(math.prod, self.shapes.values()))
 
     @cached_property
     def total(self) -> int:
@@ -47,7 +45,7 @@ class Layout:
 
     def start(self, arrays: Named) -> Floats:
         """Returns the [P] vector of initial parameters, of whatever float type."""
-        vector = self._joined({name: _array(a).astype(np.float32) for name, a in arrays.items()})
+        vector = self._joined(arrays).astype(np.float32)
         if not np.isfinite(vector).all():
             raise ConfigError("initial_parameters have NaN or Inf in them; start from finite ones")
         return vector
@@ -61,28 +59,27 @@ class Layout:
                 f"{more}; push float32 arrays with the names and shapes of get_parameters()",
                 "schema",
             )
-        return self._joined({name: _array(array) for name, array in arrays.items()})
+        return self._joined(arrays)
 
     def differences(self, arrays: Named) -> list[str]:
         """Lists what another set of arrays has that this one has not, and the other way round."""
-        own = dict(zip(self.names, self.shapes, strict=True))
-        wrong = [f"{name!r} is missing" for name in self.names if name not in arrays]
-        wrong += [f"{name!r} is unknown" for name in arrays if name not in own]
+        wrong = [f"{name!r} is missing" for name in self.shapes if name not in arrays]
         for name, array in arrays.items():
-            if name in own and tuple(array.shape) != own[name]:
-                wrong.append(f"{name!r} is {tuple(array.shape)} for {own[name]}")
-            if name in own and _kind(array) != "float32":
+            if name not in self.shapes:
+                wrong.append(f"{name!r} is unknown")
+            elif tuple(array.shape) != self.shapes[name]:
+                wrong.append(f"{name!r} is {tuple(array.shape)} for {self.shapes[name]}")
+            elif _kind(array) != "float32":
                 wrong.append(f"{name!r} is {_kind(array)} for float32")
         return wrong
 
     def split(self, vector: Floats) -> dict[str, Array]:
         """Returns named views of a [P] vector."""
-        parts = np.split(vector, np.cumsum(self.sizes)[:-1])
-        shaped = zip(self.names, parts, self.shapes, strict=True)
-        return {name: part.reshape(shape) for name, part, shape in shaped}
+        parts = zip(np.split(vector, np.cumsum(self.sizes)[:-1]), self.shapes.items(), strict=True)
+        return {name: part.reshape(shape) for part, (name, shape) in parts}
 
-    def _joined(self, arrays: Mapping[str, Array]) -> Floats:
-        return np.concatenate([arrays[name].reshape(-1) for name in self.names])
+    def _joined(self, arrays: Named) -> Floats:
+        return np.concatenate([_array(arrays[name]).reshape(-1) for name in self.shapes])
 
 
 def _kind(array: Array | torch.Tensor) -> str:

@@ -1,4 +1,4 @@
-"""The parameters, and the torch optimizer that moves them."""
+"""Optimizer steps of a parameter server: its parameters, and a torch optimizer."""
 
 import copy
 import inspect
@@ -21,7 +21,7 @@ UNFIT = ("Optimizer", "LBFGS", "SparseAdam")  # no method; needs a closure; need
 
 
 def optimizers() -> dict[str, Maker]:
-    """Returns the optimizers of torch that can work from a gradient alone, by their words."""
+    """Returns torch's optimizers that need only a gradient, by their lower-case names."""
     classes = {name: made for name, made in vars(torch.optim).items() if isinstance(made, type)}
     return {
         name.lower(): made
@@ -31,7 +31,7 @@ def optimizers() -> dict[str, Maker]:
 
 
 class Stepper:
-    """Moves a vector of parameters against gradients.
+    """Takes optimizer steps on a vector of parameters.
 
     Fused optimizers get the vector in one piece, as the learner's do; any other one gets the
     parameters in their shapes.
@@ -42,18 +42,20 @@ class Stepper:
         self._grad = torch.zeros(layout.total)
         maker = _maker(rules.optimizer)
         settings: dict[str, Any] = {"lr": rules.lr, **rules.optimizer_kwargs}
-        fused = _fusible(maker) and "foreach" not in settings
+        takes = inspect.signature(maker).parameters if isinstance(maker, type) else ()
+        fused = "fused" in takes and "foreach" not in settings
         if fused:
             settings.setdefault("fused", True)
-        shapes = [(layout.total,)] if fused else layout.shapes
+        shapes = [(layout.total,)] if fused else [*layout.shapes.values()]
         try:
             self.optimizer = maker(self._parameters(shapes), **settings)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"optimizer {_name(maker)} does not take {settings}: {error}; change lr or "
+                f"optimizer {rules.optimizer} does not take {settings}: {error}; change lr or "
                 "optimizer_kwargs"
             ) from error
-        self.name = _name(type(self.optimizer))
+        self.name = type(self.optimizer).__name__
+        self.lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _parameters(self, shapes: Sequence[tuple[int, ...]]) -> list[nn.Parameter]:
         values, made = torch.from_numpy(self.values), []
@@ -65,90 +67,69 @@ class Stepper:
             made.append(parameter)
         return made
 
-    @property
-    def lrs(self) -> list[float]:
-        """Returns the learning rate of each of the optimizer's groups."""
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
     def step(self, gradient: Floats, lrs: Sequence[float], *, keep: bool = True) -> bool:
-        """Takes one step with these learning rates; the optimizer's own stay what they were.
+        """Takes one optimizer step with these learning rates; `lrs` are the optimizer's own.
 
         Returns False where parameters or the optimizer's tensors would not be finite after it.
         Everything is then as it was before, as it is without `keep`.
         """
-        values = self.values.copy()
-        state = {
-            parameter: {key: _copied(value) for key, value in slots.items()}
-            for parameter, slots in self.optimizer.state.items()
-        }
+        values, slots = self.values.copy(), copy.deepcopy(self._slots())
         self._move(gradient, lrs)
-        finite = self._is_finite(state)
+        finite = self._is_finite(slots)
         if not (finite and keep):
             self.values[:] = values
-            self.optimizer.state.clear()
-            self.optimizer.state.update(state)
+            self._load_slots(slots)
         return finite
 
-    def _is_finite(self, before: Mapping[Any, Mapping[str, Any]]) -> bool:
+    def _slots(self) -> dict[int, dict[str, Any]]:
+        """Returns the optimizer's state, such as moments, by the number of the parameter."""
+        slots: dict[int, dict[str, Any]] = self.optimizer.state_dict()["state"]
+        return slots
+
+    def _load_slots(self, slots: Mapping[int, Mapping[str, Any]]) -> None:
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
+
+    def _is_finite(self, before: Mapping[int, Mapping[str, Any]]) -> bool:
         """Looks at all tensors but those that were not finite before, as some optimizers begin."""
         return _finite(torch.from_numpy(self.values)) and all(
-            _finite(value) or not _finite(before.get(parameter, {}).get(key))
-            for parameter, slots in self.optimizer.state.items()
+            _finite(value) or not _finite(before.get(index, {}).get(key))
+            for index, slots in self._slots().items()
             for key, value in slots.items()
         )
 
     def _move(self, gradient: Floats, lrs: Sequence[float]) -> None:
-        groups = self.optimizer.param_groups
-        own = [group["lr"] for group in groups]
         self._grad.numpy()[:] = gradient  # the two share their memory
+        for group, lr in zip(self.optimizer.param_groups, lrs, strict=True):
+            group["lr"] = lr
+        self.optimizer.step()
+
+    def state(self) -> dict[str, Array]:
+        """Returns copied arrays that `restore` goes on from exactly."""
+        slots = {f"{i}.{key}": v for i, own in self._slots().items() for key, v in own.items()}
         try:
-            for group, lr in zip(groups, lrs, strict=True):
-                group["lr"] = lr
-            self.optimizer.step()
-        finally:
-            for group, lr in zip(groups, own, strict=True):
-                group["lr"] = lr
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Returns JSON-ready numbers and copied arrays that `restore` goes on from exactly."""
-        numbers: dict[str, Any] = {}
-        arrays = {}
-        state = self.optimizer.state_dict()["state"]
-        slots = {f"{index}.{key}": value for index in state for key, value in state[index].items()}
-        for name, value in slots.items():
-            if isinstance(value, Tensor):
-                arrays[name] = value.detach().cpu().numpy().copy()
-            elif value is None or isinstance(value, bool | int | float | str):
-                numbers[name] = value
-            else:
-                raise CheckpointError(
-                    f"{self.name} keeps a {type(value).__name__} in {name!r}, which cannot be "
-                    "saved; numbers, strings and tensors can: choose another optimizer"
-                )
-        return {"optimizer": self.name, "slots": numbers}, arrays
-
-    def restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Goes on from a saved state of the same optimizer; learning rates stay the new ones."""
-        if numbers["optimizer"] != self.name:
+            return {n: torch.as_tensor(v).detach().cpu().numpy().copy() for n, v in slots.items()}
+        except (TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(
-                f"the checkpoint is of optimizer {numbers['optimizer']}, this server has "
-                f"{self.name}; give it the same one (--mode, --server-rule), or another "
-                "checkpoint_path (--run-dir)"
+                f"{self.name} keeps what cannot be saved ({error}); numbers and tensors can: "
+                "choose another optimizer"
+            ) from error
+
+    def restore(self, name: str, arrays: Mapping[str, Array]) -> None:
+        """Goes on from a saved state of the same optimizer; learning rates stay the new ones."""
+        if name != self.name:
+            raise CheckpointError(
+                f"the checkpoint is of optimizer {name}, this server has {self.name}; give it the "
+                "same one (--mode, --server-rule), or another checkpoint_path (--run-dir)"
             )
         found: dict[int, dict[str, Any]] = {}
-        tensors = {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
-        for name, value in {**numbers["slots"], **tensors}.items():
-            index, _, key = name.partition(".")
-            found.setdefault(int(index), {})[key] = value
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+        for slot, array in arrays.items():
+            index, _, key = slot.partition(".")
+            found.setdefault(int(index), {})[key] = torch.from_numpy(array.copy())
+        self._load_slots(found)
 
 
 def _finite(value: Any) -> bool:
-    """Is it anything but a tensor with NaN or infinity?"""
+    """Returns False for a tensor with NaN or infinity."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
         return True
     return all(math.isfinite(end) for end in torch.aminmax(value))  # one pass, no memory
@@ -156,17 +137,9 @@ def _finite(value: Any) -> bool:
 
 def _maker(optimizer: str | Maker) -> Maker:
     found = optimizers().get(optimizer.lower()) if isinstance(optimizer, str) else optimizer
-    if found is None or found in (torch.optim.LBFGS, torch.optim.SparseAdam):
+    if found is None or getattr(found, "__name__", "") in UNFIT:
         raise ConfigError(
             f"optimizer {optimizer!r} cannot step from a gradient alone, or torch.optim has none "
             f"of that name; choose one of {', '.join(sorted(optimizers()))}, or give a callable"
         )
     return found
-
-
-def _fusible(maker: Maker) -> bool:
-    return isinstance(maker, type) and "fused" in inspect.signature(maker).parameters
-
-
-def _name(maker: Any) -> str:
-    return str(getattr(maker, "__name__", maker))

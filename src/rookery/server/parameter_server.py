@@ -14,7 +14,7 @@ the next server with that path goes on where this one was, with the same version
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +22,14 @@ from typing import Any, NamedTuple, TypeAlias, Unpack
 
 import numpy as np
 
+from rookery.config.checks import read
 from rookery.errors import CheckpointError, ConfigError, ProtocolError, RefusedError
 from rookery.server import store
-from rookery.server.aggregate import WEIGHTED, Aggregation
+from rookery.server.aggregate import WEIGHTED, Aggregation, Pending
 from rookery.server.flat_layout import Named
-from rookery.server.journal import Record
-from rookery.server.server_rules import Rules, ServerOptions, checked_methods, choose, refuse_weight
-from rookery.server.server_state import Machine, Pending, check_name, skip
-from rookery.server.store import Store, StoredServer
+from rookery.server.server_rules import Rules, ServerOptions, checked_methods, refuse_weight
+from rookery.server.server_state import Machine, check_name, skip
+from rookery.server.store import Record, SavedServer, Store
 from rookery.types import Array, Floats, Weights
 
 Parameters: TypeAlias = Weights  # (version, arrays), the arrays read-only
@@ -42,7 +42,7 @@ PARTS = 256  # of one client, as in "client/part"
 
 
 class Receipt(NamedTuple):
-    """What became of a push.
+    """The answer of a parameter server to a push.
 
     | code | accepted | means |
     |---|---|---|
@@ -62,20 +62,9 @@ class Receipt(NamedTuple):
     version: int  # of the server, afterwards
 
 
-class Push(NamedTuple):
-    """An update as it was pushed, checked as far as possible without the server's state."""
-
-    worker: str
-    update: Floats  # [P]
-    finite: bool
-    weight: float
-    version: int | None  # that it was computed with
-    push_id: str | None
-
-
 @checked_methods
 class ParameterServer:
-    """Parameters with a version, moved by what workers push. All methods may be called at once.
+    """A parameter server: versioned parameters, stepped by the updates of workers; thread-safe.
 
     server = ParameterServer(arrays, "average", update_frequency=1, optimizer="adam", lr=3e-4)
     server.register_worker("a")
@@ -102,7 +91,7 @@ class ParameterServer:
         or those of the agent of a loop that it is given to.
         """
         self.rules = Rules(
-            aggregation=choose(Aggregation, aggregation_method, "aggregation_method"),
+            aggregation=read(Aggregation, aggregation_method, "aggregation_method"),
             update_frequency=update_frequency,
             save_frequency=save_frequency,
             **options,
@@ -136,51 +125,45 @@ class ParameterServer:
 
     @property
     def pending_bytes(self) -> int:
-        """How much memory the updates of the open round take."""
+        """Bytes of memory that the updates of the open round take."""
         return self._machine.gathered.nbytes
 
     @property
     def round_bytes(self) -> int:
-        """How much memory an open round must be able to take, or it would never be closed."""
+        """Bytes of memory that an open round needs before it can be closed."""
         rules, size = self.rules, self._machine.layout.total
-        if not rules.robust:
-            return 8 * size  # one sum
-        return 4 * size * (rules.enough(1) if rules.synchronous else rules.update_frequency)
+        needed = (rules.quorum or rules.least) if rules.synchronous else rules.update_frequency
+        return 4 * size * needed if rules.robust else 8 * size  # each update, or one sum
 
     @property
     def one_voice(self) -> bool:
-        """Are workers counted, so that a client in several parts would count several times?"""
+        """Whether workers are counted, so that parts of one client would count several times."""
         return self.rules.synchronous or self.rules.robust
 
     # Workers.
 
     def register_worker(self, worker: str) -> int:
-        """Lets a worker push; returns the version. To register twice is to register once."""
+        """Registers a worker, which may then push; returns the version."""
         check_name(worker, "worker's name")
         with self._turn():
             if not self._machine.roster.knows(worker):
-                self._refuse_parts(worker)
-                self._refuse_crowd({worker})
+                self._refuse_newcomer(worker)
                 self._commit([Record("join", {"worker": worker})])
             return self._machine.version
 
-    def _refuse_parts(self, worker: str) -> None:
-        """Refuses one part of a client too many: each is remembered, with all it pushed."""
-        client = client_of(worker)
-        roster = self._machine.roster
-        parts = {*roster.active(), *roster.quarantined()}
-        if sum(client_of(each) == client for each in parts - {worker}) >= PARTS:
+    def _refuse_newcomer(self, worker: str) -> None:
+        """Raises RefusedError for one part of a client too many: each takes memory."""
+        client, roster = worker.partition("/")[0], self._machine.roster
+        others = {*roster.active(), *roster.quarantined()} - {worker}
+        if sum(each.partition("/")[0] == client for each in others) >= PARTS:
             raise RefusedError(
                 f"{client!r} has {PARTS} parts registered, and {worker!r} would be one more; push "
                 "as one of those",
                 "clients",
             )
 
-    def _refuse_crowd(self, newcomers: Set[str]) -> None:
-        """Refuses workers that would be too many."""
-
     def unregister_worker(self, worker: str) -> None:
-        """Waits for a worker no longer. What it pushed counts; quarantine outlasts it."""
+        """Unregisters a worker: rounds no longer wait for it. Its pushes and quarantine stay."""
         with self._turn():
             if self._machine.roster.knows(worker):
                 self._commit([self._leaving(worker)])
@@ -192,7 +175,7 @@ class ParameterServer:
         """Ends a worker's quarantine."""
         with self._turn():
             if worker in self._machine.roster.quarantined():
-                self._commit([Record("pardon", {"worker": worker})])
+                self._commit([Record("quarantine", {"worker": worker, "strikes": 0, "on": False})])
 
     # Parameters.
 
@@ -211,12 +194,12 @@ class ParameterServer:
         return shown if shown.version > newer_than else None
 
     def subscribe(self, listener: Listener) -> None:
-        """Has a function called with every new version, by the thread that made it."""
+        """Registers a function that is called with every version, by the thread that made it."""
         with self._lock:
             self._listeners.append(listener)
 
     def broadcast_parameters(self) -> Parameters:
-        """Tells all subscribers the present parameters, and returns them."""
+        """Calls all subscribers with the present parameters; returns them."""
         shown = self.newest
         for listener in list(self._listeners):
             try:
@@ -226,7 +209,7 @@ class ParameterServer:
         return shown
 
     def adopt_optimizer(self, optimizer: str, lr: float, kwargs: Mapping[str, Any]) -> None:
-        """Steps as an agent's learner would, unless this server was given an optimizer.
+        """Takes over the optimizer of an agent, unless this server was given one.
 
         The first caller decides; a learning rate that the server was given stays. An update then
         averages no more gradients than there are workers: one worker's are applied one by one.
@@ -254,7 +237,7 @@ class ParameterServer:
         version: int | None = None,
         push_id: str | None = None,
     ) -> Receipt:
-        """Takes a worker's update; once this returns, it will not be lost.
+        """Accepts or refuses a worker's update; once accepted, it is not lost.
 
         `version` is the one it was computed with (None: the newest). An update with a `push_id`
         can be pushed again after a lost answer: it counts once.
@@ -268,22 +251,22 @@ class ParameterServer:
             with self._turn():
                 if layout is not self._machine.layout:  # another checkpoint was loaded meanwhile
                     update = self._machine.layout.join(grads)
-                weight = self._weight(weight)
-                return self._take(Push(worker, update, finite, weight, version, push_id))
+                about = {"worker": worker, "weight": self._weight(weight), "id": push_id}
+                return self._take(Record("push", about, update), finite, version)
         except RefusedError as error:
             self._count(f"refused_{error.code}")
             raise
 
     def aggregate_gradients(self) -> dict[str, Array] | None:
-        """Returns what is pending as one update, and leaves it pending; None: nothing is."""
+        """Returns the aggregate of the pending updates, without applying it; None if none are."""
         with self._turn():
             machine = self._machine
             if not machine.pending:
                 return None
-            return machine.layout.split(machine.gathered.combined())
+            return machine.layout.split(machine.combined())
 
     def update_parameters(self, learning_rate: float | None = None) -> int:
-        """Applies what is pending now, with this learning rate or the optimizer's own.
+        """Applies the pending updates now, with this learning rate or the optimizer's own.
 
         Nothing happens where nothing is pending, or too few have pushed for the aggregation.
         Returns the version.
@@ -300,50 +283,52 @@ class ParameterServer:
             self._count("weight_clamped")
         return min(weight, self.rules.max_weight)
 
-    def _take(self, push: Push) -> Receipt:
-        if push.push_id in self._machine.roster.admitted(push.worker).applied:
+    def _take(self, push: Record, finite: bool, version: int | None) -> Receipt:
+        worker, update = push.about["worker"], push.floats
+        assert update is not None, "a push has an update"
+        if push.about["id"] in self._machine.roster.admitted(worker).applied:
             return self._answer("duplicate", accepted=True)
         self._refuse_over()
-        if not push.finite:
-            return self._strike(push.worker, "finite")
-        scale = self.rules.scale(0 if push.version is None else self.newest.version - push.version)
+        if not finite:
+            return self._strike(worker, "finite")
+        scale = self.rules.scale(0 if version is None else self.newest.version - version)
         if scale is None:
             return self._answer("stale")
-        if why := self._unwelcome(push):
+        if why := self._unwelcome(worker):
             return self._answer(why)
-        pushed = sum(each.worker == push.worker for each in self._machine.pending)
+        pushed = sum(each.worker == worker for each in self._machine.pending)
         if pushed >= (1 if self.rules.synchronous else self.rules.update_frequency):
             return self._answer("round")
-        update = self._incoming(push.update)
+        update = self._incoming(update)
         if self.rules.too_long(update):
             return self._answer("norm")
         if not self._survives(update):
-            return self._strike(push.worker, "overflow")
+            return self._strike(worker, "overflow")
         if scale != 1.0:
             self._count("discounted")
             update = update * np.float32(scale)
-        self._accept(push, update)
+        self._accept(push._replace(floats=update))
         return Receipt(True, "ok", self._machine.version)
 
     def _survives(self, update: Floats) -> bool:
-        """Says whether parameters and optimizer would stay finite if this alone were applied."""
+        """Returns whether parameters and optimizer stay finite if this update alone is applied."""
         stepper = self._machine.stepper
         peak = max(update.max(initial=0.0), -update.min(initial=0.0))
         return bool(
             peak <= LOUD or (np.isfinite(peak) and stepper.step(update, stepper.lrs, keep=False))
         )
 
-    def _accept(self, push: Push, update: Floats) -> None:
-        """Writes down an update, and with it what it sets off."""
-        about = {"worker": push.worker, "weight": push.weight, "id": push.push_id}
-        records = [Record("push", about, update)]
-        pending = [*self._machine.pending, Pending(push.worker, push.weight)]
-        if not self._machine.round_is_open:
-            self._opened = self.rules.clock()
-            records.insert(0, Record("open", self._terms()))
-        if self._complete(pending):
-            records.append(self._closing(pending, last=update))
-        self._commit(records)
+    def _accept(self, push: Record) -> None:
+        """Commits an update, together with the step that it completes."""
+        opening = [] if self._machine.round_is_open else [self._opening(None)]
+        pending = [*self._machine.pending, Pending(push.about["worker"], push.about["weight"])]
+        closing = [self._closing(pending, last=push.floats)] if self._complete(pending) else []
+        self._commit([*opening, push, *closing])
+
+    def _opening(self, invited: Sequence[str] | None) -> Record:
+        """Returns the record of a round that begins now, for these clients or for all."""
+        self._opened = self.rules.clock()
+        return Record("open", {"terms": self._terms(), "invited": invited})
 
     @property
     def over(self) -> str | None:
@@ -352,18 +337,18 @@ class ParameterServer:
         return "limit" if last is not None and self._machine.version >= last else None
 
     def _refuse_over(self) -> None:
-        """Refuses what could only lead past the last version; under the lock, so none does."""
+        """Raises RefusedError if the last version is reached; called with the lock held."""
         if self.over == "limit":
             raise RefusedError(
                 f"training is over at version {self._machine.version}; pull it, and leave", "over"
             )
 
-    def _unwelcome(self, push: Push) -> str:
+    def _unwelcome(self, worker: str) -> str:
         """Returns why this worker may not push in this round, as a receipt's code; "": it may."""
         return ""
 
     def _incoming(self, update: Floats) -> Floats:
-        """Returns what of a pushed vector is aggregated, [P]."""
+        """Returns the gradient [P] that is aggregated, of a pushed vector."""
         return update
 
     def _answer(self, code: str, *, accepted: bool = False) -> Receipt:
@@ -381,7 +366,7 @@ class ParameterServer:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Lets one caller in at a time; rounds that are due close before and after it.
+        """Context manager that holds the lock, and closes rounds that are due before and after.
 
         Subscribers are told without the lock.
         """
@@ -398,9 +383,9 @@ class ParameterServer:
 
     def _look(self) -> None:
         """Closes a round that is due, unless it began before an earlier end was set."""
+        pending = self._machine.pending
         if self.over == "limit":
             return
-        pending = self._machine.pending
         if pending and self._complete(pending):
             self._commit([self._closing(pending)])
         elif self._overdue():
@@ -416,30 +401,30 @@ class ParameterServer:
         return {"aggregation": self.rules.aggregation.value}
 
     def _is_foreign_round(self, machine: Machine) -> bool:
-        """Did an open round begin with settings that forbid this server to close it?"""
-        return machine.terms is not None and machine.terms != self._terms()
+        """Returns whether an open round began with settings that forbid to close it."""
+        return machine.round_is_open and machine.terms != self._terms()
 
     def _complete(self, pending: Sequence[Pending]) -> bool:
-        """Is this enough to be applied without waiting for the deadline?"""
+        """Returns whether these updates are applied without waiting for the deadline."""
         active = len(self._machine.roster.active())
         if not self.rules.synchronous:  # a hasty worker waits for others, which lose nothing
             most = self.rules.update_frequency
             pushes = max(1, min(most, active)) if self._adopted else most
             return _workers(pending) >= self._least() and len(pending) >= pushes
-        return len(pending) >= max(self._least(), self.rules.enough(active))
+        return len(pending) >= max(self._least(), self.rules.quorum or active)
 
     def _bearable(self) -> int:
-        """Returns how many will do at the deadline."""
-        return max(self._least(), self.rules.bearable(len(self._machine.roster.active())))
+        """Returns how many updates are enough at the deadline: the quorum, or more than half."""
+        return max(self._least(), self.rules.quorum or len(self._machine.roster.active()) // 2 + 1)
 
     def _least(self) -> int:
-        """Returns how many workers an update needs, whatever else holds."""
+        """Returns the least number of workers of an update."""
         return self.rules.least
 
     def _closing(
         self, pending: Sequence[Pending], lr: float | None = None, last: Floats | None = None
     ) -> Record:
-        """Returns what becomes of a round: an update, or nothing and why.
+        """Returns the record that closes a round: a step, or a skip with its reason.
 
         `last` is the one update of `pending` that has not been gathered yet.
         """
@@ -470,7 +455,7 @@ class ParameterServer:
         return due or kept.journal_bytes > long
 
     def _save_now(self) -> None:
-        """Where it fails, the journal still has everything: the next update tries again."""
+        """Saves a checkpoint; if that fails, the journal has everything until the next try."""
         try:
             self.save_checkpoint()
         except CheckpointError as error:
@@ -519,38 +504,43 @@ class ParameterServer:
             }
 
     def get_client_stats(self) -> dict[str, Any]:
-        """Returns what of the statistics is for every client; over the network that is all."""
+        """Returns the statistics that every client may read over the network."""
         return self.get_server_stats()
 
     # The disk.
 
     def save_checkpoint(self, path: str | Path | None = None) -> Path:
-        """Saves everything to a file, or without a path to `checkpoint_path`; returns the file."""
+        """Saves the whole state to a file, by default in `checkpoint_path`; returns the file."""
         with self._lock:
             if path is not None:
                 file = Path(path)
                 file = file if file.suffix else file.with_suffix(store.SUFFIX)
                 store.write_checkpoint(file, self._machine.state())
                 return file
-            found = self._own_store().save(self._machine.state(), self._machine.identity())
-            self._saved, self._trouble = self._machine.version, ""
-            return found
+            kept, machine = self._own_store(), self._machine
+            file = kept.save(machine.state(), machine.identity())
+            kept.settle()
+            self._saved, self._trouble = machine.version, ""
+            return file
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
-        """Goes on from a file, or a server's folder; without a path from `checkpoint_path`.
+        """Loads the state from a file or a server's folder, by default from `checkpoint_path`.
 
         Returns the version: that of the checkpoint, or a new one where this server has had it or a
         later one already, since a version must not stand for two sets of parameters.
         """
         with self._turn():
             folder = self._own_store().folder if path is None else Path(path)
-            machine = self._restored(store.look_into(folder))
+            present, machine = self._machine, self._restored(store.look_into(folder))
             if self._is_foreign_round(machine):
                 machine.do(skip("settings"))
-            if _would_stand_for_two(machine, self.newest):
-                machine.version = self.newest.version + 1
+            known = machine.version == present.version and np.array_equal(
+                machine.stepper.values, present.stepper.values
+            )
+            if machine.version <= present.version and not known:
+                machine.version = present.version + 1
             if self._store is not None:  # first: where this fails, the present state stays
-                self._store.replace(machine.state(), machine.identity())
+                self._store.save(machine.state(), machine.identity())
                 self._saved, self._trouble = machine.version, ""
             self._machine, self._opened = machine, self.rules.clock()
             self._publish()
@@ -559,18 +549,18 @@ class ParameterServer:
             return machine.version
 
     def close(self) -> None:
-        """Ends the service, and lets another server have `checkpoint_path`."""
+        """Stops the network service, and unlocks `checkpoint_path` for another server."""
         self.stop_server()
         with self._lock:
             if self._store is not None:
                 self._store.close()
 
     def _begin(self) -> None:
-        """Goes on from what an earlier server left, or leaves something itself."""
+        """Continues from an earlier server's files, or saves the initial parameters."""
         found = None if self._store is None else self._store.load()
         if found is not None:
             self._machine = self._restored(found)
-            self._saved = int(found.saved.numbers["version"])
+            self._saved = int(found.numbers["version"])
         self._publish()
         self._refuse_past()
         if self._is_foreign_round(self._machine):
@@ -579,13 +569,13 @@ class ParameterServer:
             self.save_checkpoint()  # initial parameters may be others the next time
 
     def _refuse_past(self) -> None:
-        """Refuses to go on from what this server may not go on from."""
+        """Raises ConfigError for a saved state from which this server may not continue."""
 
-    def _restored(self, found: StoredServer) -> Machine:
+    def _restored(self, found: SavedServer) -> Machine:
         start = self._machine.layout.split(self._machine.stepper.values)
         rules = self.rules
         if not self._adopted and "optimizer" not in self._given:  # an earlier server had adopted it
-            rules = replace(rules, optimizer=found.saved.numbers["stepper"]["optimizer"])
+            rules = replace(rules, optimizer=found.numbers["stepper"]["optimizer"])
         machine = Machine(start, rules)  # where this fails, the present one stays
         machine.restore(found)
         return machine
@@ -600,7 +590,7 @@ class ParameterServer:
     # The network.
 
     def start_server(self, host: str = "localhost", port: int = 8888, **options: Any) -> str:
-        """Serves this object over HTTP, in a thread of its own; returns the URL.
+        """Serves this parameter server over HTTP, in a thread of its own; returns the URL.
 
         Options are those of `rookery.server.http.service.Service`. Needs the extra `server`.
         """
@@ -614,23 +604,10 @@ class ParameterServer:
         return url
 
     def stop_server(self) -> None:
-        """Ends the service; the parameters stay. Without a service nothing happens."""
+        """Stops the network service, if there is one; the parameters stay."""
         service, self._service = self._service, None
         if service is not None:
             service.stop()
-
-
-def _would_stand_for_two(machine: Machine, before: Parameters) -> bool:
-    """Would the version that was loaded be an earlier one, or that of other parameters?"""
-    if machine.version != before.version:
-        return machine.version < before.version
-    loaded = machine.layout.split(machine.stepper.values)
-    return any(not np.array_equal(loaded[n], array) for n, array in before.arrays.items())
-
-
-def client_of(worker: str) -> str:
-    """Returns the client that a worker is, or is a part of."""
-    return worker.partition("/")[0]
 
 
 def _workers(pending: Sequence[Pending]) -> int:

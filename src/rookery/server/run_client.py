@@ -8,13 +8,13 @@ the same id.
 """
 
 import contextlib
-import threading
 import time
 import uuid
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,22 @@ import torch
 from rookery.config.load import load
 from rookery.config.schema import Config, Mode
 from rookery.errors import RefusedError, StalledError
-from rookery.event import Collected, Episode, IterationEnded
+from rookery.event import Collected, IterationEnded
 from rookery.learner.gradients import refuse_others
 from rookery.learner.learner import trained
 from rookery.runtime.signals import Interrupts
 from rookery.server.advertised_settings import OVER, Notice, Sharing, config_of, portable
-from rookery.server.gradient_worker import RunGradients, RunSetup, Update, UpdateSource
+from rookery.server.gradient_worker import (
+    RunGradients,
+    RunSetup,
+    RunUpdates,
+    Update,
+    UpdateSource,
+)
 from rookery.server.http.remote_server import RemoteParameterServer
 from rookery.server.parameter_server import Receipt
-from rookery.server.serve_report import CommandOutcome, say
+from rookery.server.serve_report import CommandOutcome
+from rookery.terminal import output
 from rookery.training import LOOPS
 from rookery.training.build import build_parts
 from rookery.training.steps import publish
@@ -41,12 +48,11 @@ from rookery.types import Array
 WINDOW = 100  # episodes of the mean return
 REPORT_S = 10.0  # between two lines
 SLACK_S = 2.0  # after a deadline, before an update is sent again
-LOOK_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Who joins what, and how long."""
+    """The arguments of `rookery join`."""
 
     url: str
     client: str
@@ -79,7 +85,7 @@ class ProximalTerm:
         optimizer.register_step_pre_hook(self._pull)
 
     def anchor(self) -> None:
-        """Measures distances from where the parameters are now."""
+        """Makes the present parameters w_0."""
         self._anchors = [p.detach().clone() for p in self._parameters]
 
     @torch.no_grad()
@@ -88,26 +94,21 @@ class ProximalTerm:
             parameter.grad.add_(parameter - anchor, alpha=self._mu)
 
 
-class RoundLearner:
-    """Trains for a while as a run of its own, and computes what that has changed."""
+class RoundLearner(RunUpdates):
+    """Trains a round as a run in single mode, and computes the change of its weights."""
 
     def __init__(self, config: Config, notice: Notice):
-        self.parts = build_parts(config)
+        super().__init__(build_parts(config))
         self._events = LOOPS[Mode.SINGLE](self.parts)
         self.trained = trained(self.parts.learner.algorithm)
         self._steps, self._begun, self._learned = notice.round_steps, 0, 0
         self._start: dict[str, Array] = {}
-        self.ended: list[Episode] = []
         optimizers = self.parts.learner.optimizers.values() if notice.mu else ()
         self._proximal = [ProximalTerm(optimizer, notice.mu) for optimizer in optimizers]
 
-    @property
-    def env_steps(self) -> int:
-        return self.parts.counters.env_steps
-
     @torch.no_grad()
     def load(self, parameters: Mapping[str, Array], steps: int) -> None:
-        """Begins a round from a server's parameters, however many steps they have taken."""
+        """Begins a round from a server's parameters; `steps` does not matter."""
         self._start = dict(parameters)
         refuse_others(self._start, self.trained, "parameters of the server")
         for name, parameter in self.trained.items():
@@ -120,7 +121,7 @@ class RoundLearner:
         self.go_on()
 
     def go_on(self) -> None:
-        """Begins a round from the parameters that the last one has come to."""
+        """Begins a round from the parameters at the end of the last one."""
         self._begun, self._learned = self.env_steps, self.parts.counters.learner_steps
 
     def step(self) -> Update | None:
@@ -136,9 +137,6 @@ class RoundLearner:
         change = {n: p.detach().numpy() - self._start[n] for n, p in self.trained.items()}
         return Update(change, float(played))
 
-    def close(self) -> None:
-        self.parts.close()
-
 
 LEARNERS: dict[Sharing, Callable[[Config, Notice], UpdateSource]] = {
     Sharing.GRADIENTS: lambda config, notice: RunGradients(RunSetup(config, None)),
@@ -147,7 +145,7 @@ LEARNERS: dict[Sharing, Callable[[Config, Notice], UpdateSource]] = {
 
 
 def join(asked: Asked) -> CommandOutcome:
-    """Learns with others until a limit, the server or a signal ends it; returns how."""
+    """Joins a server and trains until a limit, the server or a signal; returns the result."""
     with Interrupts() as interrupts, _remote(asked) as remote, contextlib.ExitStack() as stack:
         stats = remote.get_server_stats()
         notice = Notice.heard(stats)
@@ -157,7 +155,7 @@ def join(asked: Asked) -> CommandOutcome:
         stack.callback(learner.close)
         member = Member(asked, remote, notice, stats, learner, interrupts)
         stack.callback(member.leave)
-        stack.enter_context(_attentive(remote, interrupts))
+        interrupts.on_signal = remote.give_up  # a call that waits for the server ends at once
         interrupts.begin()
         member.say(f"joined {asked.url} as {asked.client}: {config.name} ({notice.sharing})")
         why = member.until_over()
@@ -166,7 +164,7 @@ def join(asked: Asked) -> CommandOutcome:
 
 @dataclass
 class Member:
-    """One client of a server, from its first message to its last."""
+    """A client of a parameter server: trains, pushes updates, and pulls new parameters."""
 
     asked: Asked
     remote: RemoteParameterServer
@@ -182,11 +180,10 @@ class Member:
         self._loaded: int | None = None  # the version loaded last
         self.accepted, self.codes = 0, Counter[str]()
         self.episodes, self.returns = 0, deque[float](maxlen=WINDOW)
-        self._ended: str | None = None  # the server's reason for the end
         self._reported = time.monotonic()
 
     def until_over(self) -> str:
-        """Trains until it is over; returns why."""
+        """Trains until a limit, the server or a signal ends it; returns the reason."""
         try:
             self.remote.register_worker(self.asked.client)
             self._pull()
@@ -199,17 +196,21 @@ class Member:
             if self.interrupts.reason is None:
                 raise
             why = self._why()
+        except RefusedError as refusal:
+            if refusal.code not in OVER:
+                raise
+            why = refusal.code
         return str(why)
 
     def _deliver(self, update: Update) -> None:
         receipt = self._push(update)
-        if self.in_rounds and receipt is not None:
+        if self.in_rounds:
             self._await(update)
-        elif receipt is not None and receipt.version != self.version:
+        elif receipt.version != self.version:
             self._pull()
 
     def _why(self) -> str | None:
-        """Returns why it is over, or None."""
+        """Returns the reason why training is over, or None."""
         if self.interrupts.reason is not None:
             return str(self.interrupts.reason)
         limits = {
@@ -218,7 +219,7 @@ class Member:
             "rounds": (self.asked.rounds, self.accepted),
         }
         reached = (why for why, (most, now) in limits.items() if most is not None and now >= most)
-        return self._ended or next(reached, None)
+        return next(reached, None)
 
     def _pull(self, wait_s: float = 0.0) -> bool:
         served = self.remote.get_parameters(newer_than=self.version, wait_s=wait_s)
@@ -229,33 +230,25 @@ class Member:
         self.version = self._loaded = served.version
         return True
 
-    def _push(self, update: Update) -> Receipt | None:
-        """Sends an update; None if the server answers that training is over."""
-        push_id = uuid.uuid4().hex
-        try:
-            receipt = self._send(update, push_id)
-        except RefusedError as refusal:
-            if refusal.code not in OVER:
-                raise
-            self._ended = refusal.code
-            return None
+    def _push(self, update: Update) -> Receipt:
+        receipt = self._send(update)
         self.codes[receipt.code] += 1
         self.accepted += receipt.accepted
         if receipt.version < self.version:
             self.version = -1  # an older checkpoint was loaded there: its version is new here
         return receipt
 
-    def _send(self, update: Update, push_id: str, *, again: bool = True) -> Receipt:
+    def _send(self, update: Update) -> Receipt:
         name, weight = self.asked.client, 1.0 if self.private else update.weight
+        push_id = uuid.uuid4().hex
+        push = partial(self.remote.push_gradients, version=self.version, push_id=push_id)
         try:
-            return self.remote.push_gradients(
-                name, update.arrays, weight, version=self.version, push_id=push_id
-            )
+            return push(name, update.arrays, weight)
         except RefusedError as refusal:
-            if refusal.code != "unknown_worker" or not again:
+            if refusal.code != "unknown_worker":
                 raise
         self.remote.register_worker(name)  # the server's checkpoint is older than this client
-        return self._send(update, push_id, again=False)
+        return push(name, update.arrays, weight)
 
     def _await(self, update: Update) -> None:
         """Waits for the end of a round; sends the update again if the round was skipped."""
@@ -269,7 +262,7 @@ class Member:
                 again_at = time.monotonic() + patience_s
 
     def _count_episodes(self) -> None:
-        """Counts what was played, and prints a line every `REPORT_S`."""
+        """Counts the episodes that have ended, and prints a line every `REPORT_S` seconds."""
         self.episodes += len(self.learner.ended)
         self.returns.extend(episode.score for episode in self.learner.ended)
         self.learner.ended.clear()
@@ -287,7 +280,7 @@ class Member:
             self.remote.unregister_worker(self.asked.client)
 
     def answer(self, why: str) -> dict[str, Any]:
-        """Returns what it came to."""
+        """Returns the result, as `rookery join --json` prints it."""
         return {
             "client": self.asked.client,
             "mode": self.notice.sharing.value,
@@ -302,7 +295,7 @@ class Member:
 
     def say(self, message: str) -> None:
         if not self.asked.quiet:
-            say(message)
+            output.notice(message)
 
 
 def _remote(asked: Asked) -> RemoteParameterServer:
@@ -317,26 +310,3 @@ def _config(asked: Asked, notice: Notice) -> Config:
     seed = zlib.crc32(asked.client.encode()) if asked.seed is None else asked.seed
     steps = asked.steps or config.run.env_steps  # schedules follow them
     return replace(config, run=replace(config.run, seed=seed, env_steps=steps))
-
-
-@contextlib.contextmanager
-def _attentive(remote: RemoteParameterServer, interrupts: Interrupts) -> Iterator[None]:
-    """Ends the patience with a server that is away as soon as a signal comes.
-
-    A handler cannot do that: it may run in the middle of what it would have to lock.
-    """
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(LOOK_S):
-            if interrupts.reason is not None:
-                remote.give_up()
-                return
-
-    thread = threading.Thread(target=look, name="attentive", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

@@ -12,10 +12,9 @@ The same command with the same folder goes on where it was, whatever ended it.
 """
 
 import contextlib
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,14 @@ from rookery.server.aggregate import ROBUST
 from rookery.server.federated import MU, FederatedParameterServer, ServerRule
 from rookery.server.http.limits import Limits
 from rookery.server.parameter_server import Parameters, ParameterServer
-from rookery.server.privacy.privacy_budget import LOCK, Ledger
-from rookery.server.serve_report import CommandOutcome, progress, reachable, say, welcome
-from rookery.server.server_rules import ServerOptions
+from rookery.server.privacy.privacy_budget import Ledger
+from rookery.server.serve_report import CommandOutcome, progress, reachable, welcome
+from rookery.terminal import output
 from rookery.types import Array
 
 STORE, LEDGER, KEYS = "server", "ledger.json", "keys.json"
+SERVICE = ("certificate", "private_key", "client_ca", "status_token", "limits")  # of a plan
+RULES = ("quorum", "staleness", "byzantine", "max_norm")  # of a plan
 ROUND_S = 30.0  # from a round's first update to its end, unless it is said
 LOOK_S = 0.1  # between two looks at what has happened
 REPORT_S = 10.0  # between two lines about it
@@ -53,7 +54,7 @@ KEPT = 2  # policies
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What is promised to clients. See `server/privacy/noise.py` for the units."""
+    """The settings of differential privacy; `server/privacy/noise.py` has their units."""
 
     target_epsilon: float
     delta: float
@@ -65,7 +66,7 @@ class Privacy:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be served, and how."""
+    """The settings of `rookery serve`."""
 
     config: Config
     run_dir: Path
@@ -100,7 +101,7 @@ class Plan:
 
     @property
     def round_s(self) -> float:
-        """How long a round takes at most."""
+        """Maximum seconds of a round, from its first update."""
         return ROUND_S if self.deadline_s is None else self.deadline_s
 
 
@@ -133,7 +134,7 @@ class ServedPolicy:
 
 
 def serve(plan: Plan) -> CommandOutcome:
-    """Serves until a limit, a budget or a signal ends it; returns how."""
+    """Serves parameters until a limit, a budget or a signal; returns the result."""
     from rookery.server.http.service import Service
 
     with (
@@ -153,12 +154,8 @@ def serve(plan: Plan) -> CommandOutcome:
             plan.host,
             plan.port,
             keys=plan.known_keys,
-            certificate=plan.certificate,
-            private_key=plan.private_key,
-            client_ca=plan.client_ca,
-            status_token=plan.status_token,
-            limits=plan.limits,
             announced=lambda: {KEY: notice.told()},
+            **_given(plan, SERVICE),
         )
         url = reachable(service.start())
         stack.callback(service.stop)
@@ -174,64 +171,41 @@ def serve(plan: Plan) -> CommandOutcome:
         return CommandOutcome(watch.answer(url, why), interrupts.exit_code)
 
 
-CLASHES: Mapping[str, Callable[[Plan], bool]] = {  # flags that do not go together
-    "--mu is how strongly FedProx holds clients near what they were served, and the server rule "
-    "is another; say --server-rule fedprox, or leave --mu out": lambda plan: (
-        plan.mu is not None and plan.server_rule != ServerRule.FEDPROX
-    ),
-    "--server-rule is for rounds of training, and clients send gradients; say --mode federated, or "
-    "leave --server-rule out": lambda plan: (
-        plan.sharing is Sharing.GRADIENTS and plan.server_rule != ServerRule.FEDAVG
-    ),
-    "--max-norm refuses updates above a norm, and with differential privacy --clip scales them "
-    "down to one; leave --max-norm out": lambda plan: (
-        plan.max_norm is not None and plan.privacy is not None
-    ),
-    "a privacy budget was given for gradients, of which a client sends thousands; say --mode "
-    "federated, or leave --target-epsilon out": lambda plan: (
-        plan.sharing is Sharing.GRADIENTS and plan.privacy is not None
-    ),
-}
-
-
 def refuse(plan: Plan) -> None:
-    """Refuses settings that do not go together."""
-    for message, holds in CLASHES.items():
-        if holds(plan):
+    """Raises ConfigError for settings that do not go together."""
+    gradients, private = plan.sharing is Sharing.GRADIENTS, plan.privacy is not None
+    rule = plan.server_rule
+    clashes = {
+        "--mu is the coefficient of FedProx, and the server rule is another; say --server-rule "
+        "fedprox, or leave --mu out": plan.mu is not None and rule != ServerRule.FEDPROX,
+        "--server-rule is for rounds of training, and clients send gradients; say --mode "
+        "federated, or leave --server-rule out": gradients and rule != ServerRule.FEDAVG,
+        "--max-norm refuses updates above a norm, and with differential privacy --clip scales them "
+        "down to one; leave --max-norm out": private and plan.max_norm is not None,
+        "a privacy budget was given for gradients, of which a client sends thousands; say --mode "
+        "federated, or leave --target-epsilon out": gradients and private,
+    }
+    for message, clash in clashes.items():
+        if clash:
             raise ConfigError(message)
 
 
 def _claim(plan: Plan, stack: contextlib.ExitStack, undo: contextlib.ExitStack) -> Config:
-    """Makes or finds the folder, and keeps every other server out of it.
+    """Makes or finds the run folder, and locks it.
 
     `undo` takes away what was made here: with a request that is refused, nothing is left.
     """
     config = portable(plan.config)
-    missing = [path for path in (plan.run_dir, *plan.run_dir.parents) if not path.exists()]
-    try:
-        plan.run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{plan.run_dir} cannot be made: {error}; name another folder") from error
+    here = replace(config.run, run_dir=str(plan.run_dir))
+    folder = run_folder.make(replace(config, run=here))
     stack.enter_context(run_folder.locked(plan.run_dir))
-    if not any((plan.run_dir / name).exists() for name in (RUN_FILE, STORE, LEDGER)):
-        undo.callback(_clear, plan.run_dir, missing)
+    undo.callback(folder.undo)
     if not (plan.run_dir / RUN_FILE).exists():
         run_folder.describe(plan.run_dir, config)
         return config
     for change in differences(load_run(plan.run_dir), config):
-        say(f"changed: {change.key} {change.before!r} -> {change.after!r}")
+        output.notice(f"changed: {change.key} {change.before!r} -> {change.after!r}")
     return config
-
-
-def _clear(run_dir: Path, made: Sequence[Path]) -> None:
-    """Empties a folder of which nothing was served; keys of clients stay."""
-    shutil.rmtree(run_dir / STORE, ignore_errors=True)
-    run_folder.forget(run_dir)
-    for name in (LEDGER, LEDGER + LOCK, run_folder.LOCK):
-        (run_dir / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # keys are in it, or other files
-        for path in made:
-            path.rmdir()
 
 
 def _notice(plan: Plan, config: Config, server: ParameterServer) -> Notice:
@@ -240,32 +214,31 @@ def _notice(plan: Plan, config: Config, server: ParameterServer) -> Notice:
     return Notice(plan.sharing, settings, plan.round_steps, plan.round_s, plan.until, mu)
 
 
+def _given(plan: Plan, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in names}
+
+
 def _ledger(plan: Plan) -> Ledger | None:
-    if (given := plan.privacy) is None:
+    if plan.privacy is None:
         return None
-    return Ledger(
-        given.target_epsilon,
-        given.delta,
-        noise_multiplier=given.noise,
-        sample_rate=given.sample_rate,
-        clients=given.clients,
-        path=plan.run_dir / LEDGER,
-    )
+    given = asdict(plan.privacy)
+    del given["clip"]
+    return Ledger(noise_multiplier=given.pop("noise"), path=plan.run_dir / LEDGER, **given)
 
 
 def _gradient_server(plan: Plan, config: Config, arrays: dict[str, Array]) -> ParameterServer:
     aggregation, learner = plan.aggregation or "average", config.learner
-    options: ServerOptions = {
-        **_rules(plan),
-        "optimizer": learner.optimizer.value,
-        "lr": learner.lr,
-        "optimizer_kwargs": learner.optimizer_kwargs,
-        "synchronous": bool(plan.quorum or plan.deadline_s) or aggregation in ROBUST,
-        "staleness": plan.staleness,
-    }
-    folder = plan.run_dir / STORE
     return ParameterServer(
-        arrays, aggregation, plan.update_frequency, checkpoint_path=folder, **options
+        arrays,
+        aggregation,
+        plan.update_frequency,
+        checkpoint_path=plan.run_dir / STORE,
+        optimizer=learner.optimizer.value,
+        lr=learner.lr,
+        optimizer_kwargs=learner.optimizer_kwargs,
+        synchronous=bool(plan.quorum or plan.deadline_s) or aggregation in ROBUST,
+        deadline_s=plan.round_s,
+        **_given(plan, RULES),
     )
 
 
@@ -282,17 +255,9 @@ def _federated_server(plan: Plan, config: Config, arrays: dict[str, Array]) -> P
         ledger=_ledger(plan),
         server_rule=plan.server_rule,
         mu=MU if plan.mu is None else plan.mu,
-        **_rules(plan),
+        deadline_s=plan.round_s,
+        **_given(plan, RULES),
     )
-
-
-def _rules(plan: Plan) -> ServerOptions:
-    return {
-        "quorum": plan.quorum,
-        "deadline_s": plan.round_s,
-        "byzantine": plan.byzantine,
-        "max_norm": plan.max_norm,
-    }
 
 
 SERVERS: dict[Sharing, Callable[[Plan, Config, dict[str, Array]], ParameterServer]] = {
@@ -303,7 +268,7 @@ SERVERS: dict[Sharing, Callable[[Plan, Config, dict[str, Array]], ParameterServe
 
 @dataclass
 class Watch:
-    """Looks after a server that others use: deadlines, reports, saved policies, the end."""
+    """The main loop of `rookery serve`: closes rounds, reports, saves policies, ends."""
 
     plan: Plan
     server: ParameterServer
@@ -317,10 +282,10 @@ class Watch:
         self._said = self._saved = self.server.version
 
     def until_over(self) -> str:
-        """Waits for the end; returns its reason. Clients are given time to hear of it."""
+        """Waits for the end of training, and until clients know of it; returns its reason."""
         while self.interrupts.reason is None:
             if (why := self.server.over) is not None:
-                say(f"over ({why}) at version {self.server.version}")
+                output.notice(f"over ({why}) at version {self.server.version}")
                 self._linger()
                 return str(self.interrupts.reason or why)
             self._look()
@@ -328,7 +293,7 @@ class Watch:
         return str(self.interrupts.reason)
 
     def _look(self) -> None:
-        """Asking for the version also ends a round whose deadline has passed."""
+        """Reports and saves when due; reading the version also closes a round at its deadline."""
         if not self.alive():
             raise LostError(
                 "clients are not answered any more: the service ended by itself; what was "
@@ -338,12 +303,12 @@ class Watch:
         if now - self._reported >= REPORT_S and version != self._said:
             if not self.plan.quiet:
                 rate = (version - self._said) / (now - self._reported)
-                say(f"{progress(self.server)}, {rate:.1f} versions/s")
+                output.notice(f"{progress(self.server)}, {rate:.1f} versions/s")
             self._reported, self._said = now, version
         if now - self._kept >= KEEP_S and version != self._saved:
             self._keep()
         for complaint in self.saver.take_failures():
-            say(complaint)
+            output.notice(complaint)
 
     def _linger(self) -> None:
         until = time.monotonic() + LINGER_S
@@ -360,7 +325,7 @@ class Watch:
         return content
 
     def answer(self, url: str, why: str) -> dict[str, Any]:
-        """Saves what there is, and returns what it came to."""
+        """Saves everything, and returns the result as `rookery serve --json` prints it."""
         content = self._keep()
         self.server.save_checkpoint()
         self.saver.flush(timeout_s=60.0)
@@ -378,8 +343,8 @@ class Watch:
 
 
 def pardon(server: ParameterServer, names: Sequence[str]) -> None:
-    """Believes clients again whose updates were not finite."""
+    """Ends the quarantine of clients, and reports which were in it."""
     guilty = server.get_server_stats()["quarantined"] if names else []
     for name in names:
         server.pardon_worker(name)
-        say(f"{name} is {'pardoned' if name in guilty else 'not in quarantine'}")
+        output.notice(f"{name} is {'pardoned' if name in guilty else 'not in quarantine'}")

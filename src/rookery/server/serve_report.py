@@ -1,14 +1,14 @@
-"""What `rookery serve` says: how far it is, where clients find it, how they join."""
+"""Output of `rookery serve`: progress, the server's address, the command of clients."""
 
 import json
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rookery.files import replace_file
 from rookery.server.http.client_keys import Keys
 from rookery.server.parameter_server import ParameterServer
+from rookery.terminal import output
 
 if TYPE_CHECKING:
     from rookery.server.run_server import Plan
@@ -17,7 +17,7 @@ PLACE = "address.json"  # in a server's folder
 
 
 def progress(server: ParameterServer) -> str:
-    """Says how far it is."""
+    """Returns a line about a server's progress."""
     stats = server.get_server_stats()
     words = [f"version {stats['version']}", f"{len(stats['workers'])} clients"]
     if stats.get("epsilon") is not None:
@@ -32,7 +32,7 @@ def progress(server: ParameterServer) -> str:
 
 
 class Place(NamedTuple):
-    """Where clients find a server."""
+    """The address of a server, and what clients need to connect."""
 
     url: str = "URL"
     ca: str | None = None  # file with the certificate that they trust
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 def read_place(run_dir: Path) -> Place:
-    """Returns where the server of a run folder was started last; `URL` if it never was."""
+    """Returns the last address of the server of a run folder; `URL` if it was never started."""
     try:
         return Place(**json.loads((run_dir / PLACE).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -48,21 +48,23 @@ def read_place(run_dir: Path) -> Place:
 
 
 def welcome(plan: "Plan", url: str, server: ParameterServer) -> None:
-    """Says where clients find it and how they join, and writes that down for `keys add`."""
+    """Prints a server's address and how clients join; writes the address down for `keys add`."""
     ca = None if plan.certificate is None else str(plan.certificate)
     place = Place(url, ca, certified=plan.client_ca is not None)
     replace_file(plan.run_dir / PLACE, json.dumps(place._asdict()).encode())
-    say(f"serving {plan.config.name} ({plan.sharing}) at {url}; {progress(server)}")
+    output.notice(f"serving {plan.config.name} ({plan.sharing}) at {url}; {progress(server)}")
     clients = [] if plan.known_keys is None else list(Keys(plan.known_keys))
     if plan.known_keys is None:
-        say(f"  {join_line(place, None, 'NAME')}")
+        output.notice(f"  {join_line(place, None, 'NAME')}")
     elif not clients:
         keys = "" if plan.keys is None else f" --keys {plan.keys}"
-        say(f"no client has a key yet: rookery serve keys add NAME --run-dir {plan.run_dir}{keys}")
+        output.notice(
+            f"no client has a key yet: rookery serve keys add NAME --run-dir {plan.run_dir}{keys}"
+        )
     for client in clients[:8]:
-        say(f"  {join_line(place, plan.known_keys, client)}")
+        output.notice(f"  {join_line(place, plan.known_keys, client)}")
     if plan.until is not None:
-        say(f"until version {plan.until}")
+        output.notice(f"until version {plan.until}")
 
 
 def join_line(place: Place, keys: Path | None, client: str) -> str:
@@ -90,12 +92,7 @@ def reachable(url: str) -> str:
 
 
 class CommandOutcome(NamedTuple):
-    """How `rookery serve` or `rookery join` ended."""
+    """The result and the exit code of `rookery serve` or `rookery join`."""
 
     answer: dict[str, Any]
     exit_code: int
-
-
-def say(message: str) -> None:
-    sys.stderr.write(f"rookery: {message}\n")
-    sys.stderr.flush()

@@ -1,24 +1,24 @@
-"""The settings of a parameter server, and the arithmetic of ages and rounds."""
+"""The settings of a parameter server: aggregation, rounds, staleness, optimizer, limits."""
 
 import inspect
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import numpy as np
 from beartype import BeartypeConf, beartype
 
-from rookery.config.checks import check_arguments
+from rookery.config.checks import Count, CountOr0, Limit, check_arguments, read
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.aggregate import ROBUST, Aggregation, Liars, least
 from rookery.server.optimizer_step import Maker
 from rookery.types import Floats
 
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # 1 will do for a float
-E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 
 
@@ -31,7 +31,7 @@ def checked_methods(kind: type[T]) -> type[T]:
 
 
 class Staleness(StrEnum):
-    """What becomes of an update that was computed with an older version, outside of rounds."""
+    """The treatment of an update of an older version, outside of rounds."""
 
     DROP = "drop"  # older than max_staleness: dropped; all others count in full
     DISCOUNT = "discount"  # the same, and the others are divided by 1 + age
@@ -44,10 +44,14 @@ SCALES: Mapping[str, Callable[[int, int], float | None]] = {  # of (age, max_sta
     Staleness.DISCOUNT: lambda age, most: 1.0 / (1 + age) if age <= most else None,
     Staleness.KEEP: lambda age, most: 1.0,
 }
-LEAST = {  # the smallest value of a whole number
-    **dict.fromkeys(("update_frequency", "save_frequency", "quarantine_after", "quorum"), 1),
-    **dict.fromkeys(("max_staleness", "byzantine"), 0),
-}
+FINITE: Mapping[str, float] = {"exclusiveMinimum": 0, "maximum": sys.float_info.max}
+FINITE_OR_0: Mapping[str, float] = {"minimum": 0, "maximum": sys.float_info.max}
+Finite = Annotated[float, Limit("must be finite and above 0", FINITE)]
+FiniteOr0 = Annotated[float, Limit("must be finite and at least 0", FINITE_OR_0)]
+Trim = Annotated[
+    float,
+    Limit("must be at least 0 and below 0.5", {"minimum": 0, "maximum": math.nextafter(0.5, 0)}),
+]
 
 
 class ServerOptions(TypedDict, total=False):
@@ -69,49 +73,39 @@ class ServerOptions(TypedDict, total=False):
     clock: Callable[[], float]
 
 
-@checked
+@checked_methods
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How updates are taken and applied."""
+    """The settings by which a parameter server accepts and applies updates."""
 
     aggregation: Aggregation = Aggregation.AVERAGE
-    update_frequency: int = 10  # pushes, outside of rounds
-    save_frequency: int = 100  # versions
+    update_frequency: Count = 10  # pushes, outside of rounds
+    save_frequency: Count = 100  # versions
     optimizer: str | Maker = "sgd"  # the name of one of torch's, or called with parameters and lr
     lr: float = 0.001
     optimizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
     synchronous: bool = False
-    quorum: int | None = None  # workers; None: all that are registered
-    deadline_s: float = 30.0  # of a round, from its first push
+    quorum: Count | None = None  # workers; None: all that are registered
+    deadline_s: Finite = 30.0  # of a round, from its first push
     staleness: str = Staleness.DISCOUNT
-    max_staleness: int = 16  # versions
-    max_weight: float = 1e6
-    max_norm: float | None = None  # L2 norm of an update; None: any
-    quarantine_after: int = 3  # pushes in a row that are not finite, or would overflow
-    trim: float = 0.1  # see Liars
-    byzantine: int = 0
+    max_staleness: CountOr0 = 16  # versions
+    max_weight: Finite = 1e6
+    max_norm: Finite | None = None  # L2 norm of an update; None: any
+    quarantine_after: Count = 3  # pushes in a row that are not finite, or would overflow
+    trim: Trim = 0.1  # see Liars
+    byzantine: CountOr0 = 0
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        choose(Staleness, self.staleness, "staleness")
-        for name, smallest in LEAST.items():
-            value = getattr(self, name)
-            _require(value is None or value >= smallest, name, value, f"{smallest} or more")
-        for name in ("deadline_s", "max_weight", "max_norm"):
-            value = getattr(self, name)
-            _require(value is None or 0 < value < math.inf, name, value, "finite and above 0")
-        _require(0 <= self.trim < 0.5, "trim", self.trim, "at least 0 and below 0.5")
-        self._refuse_too_few()
-
-    def _refuse_too_few(self) -> None:
-        """A robust rule compares; with one update at a time it would take any."""
+        """Raises ConfigError for too few updates for a robust rule, which compares them."""
+        read(Staleness, self.staleness, "staleness")
         name, flag = ("quorum", "--quorum") if self.synchronous else ("update_frequency", "--every")
         wanted = getattr(self, name)
         if wanted is not None and wanted < self.least:
             raise ConfigError(
-                f"{self.aggregation} needs updates of {self.least} workers to tell who lies "
-                f"(byzantine={self.byzantine}, --byzantine), {name} is {wanted} ({flag}); raise it "
-                f"to {self.least} or more, or choose average (--aggregation)"
+                f"{self.aggregation} with byzantine={self.byzantine} (--byzantine) needs updates "
+                f"of {self.least} workers, {name} is {wanted} ({flag}); raise it to {self.least} "
+                "or more, or choose average (--aggregation)"
             )
 
     @property
@@ -128,13 +122,12 @@ class Rules:
         return self.aggregation in ROBUST
 
     def too_long(self, update: Floats) -> bool:
-        """Is the L2 norm of an update above the largest that is allowed?"""
-        if self.max_norm is None:
-            return False
-        return bool(np.einsum("i,i->", update, update, dtype=np.float64) > self.max_norm**2)
+        """Returns whether the L2 norm of an update is above `max_norm`."""
+        most = self.max_norm
+        return most is not None and bool(np.einsum("i,i", update, update, dtype=float) > most**2)
 
     def scale(self, age: int) -> float | None:
-        """Returns what an update of this age is multiplied by; None: it is dropped.
+        """Returns the factor of an update that is `age` versions old; None: it is dropped.
 
         In rounds an update of an earlier one is always dropped. A version that is still to come
         was another server's.
@@ -143,34 +136,12 @@ class Rules:
             return None
         return SCALES[self.staleness](age, self.max_staleness)
 
-    def enough(self, workers: int) -> int:
-        """Returns how many of `workers` close a round before its deadline."""
-        return max(self.least, workers if self.quorum is None else self.quorum)
-
-    def bearable(self, workers: int) -> int:
-        """Returns how many of `workers` will do at the deadline: the quorum, or more than half."""
-        return max(self.least, workers // 2 + 1 if self.quorum is None else self.quorum)
-
 
 def refuse_weight(weight: float) -> None:
-    """Refuses a weight that an update cannot have."""
+    """Raises RefusedError for a weight that is negative or not finite."""
     if not math.isfinite(weight) or weight < 0:
         raise RefusedError(
             f"a weight must be finite and 0 or more, got {weight}; give the number of samples "
             "or steps that the update is made of",
             "weight",
         )
-
-
-def _require(fits: bool, name: str, given: object, allowed: str) -> None:
-    if not fits:
-        raise ConfigError(f"{name} must be {allowed}, got {given}; change it")
-
-
-def choose(kind: type[E], word: str, name: str) -> E:
-    """Returns the member of an enum that a word means."""
-    try:
-        return kind(word)
-    except ValueError:
-        words = ", ".join(member.value for member in kind)
-        raise ConfigError(f"{name} {word!r} is unknown; choose one of {words}") from None

@@ -25,7 +25,7 @@ def of(method: Aggregation, updates: Floats = UPDATES, **liars: float) -> list[f
 
 
 def test_a_running_sum_is_for_all_rules_but_those_that_compare():
-    kinds = {method: type(gather(method, 3, Liars())) for method in Aggregation}
+    kinds = {method: type(gather(method, Liars())) for method in Aggregation}
 
     assert {method for method, kind in kinds.items() if kind is Votes} == ROBUST
     assert set(kinds.values()) == {Votes, RunningSum}

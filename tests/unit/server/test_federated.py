@@ -207,8 +207,8 @@ def test_noise_is_added_once_and_is_as_large_as_said(monkeypatch):
     for worker in "ab":
         served.push_gradients(worker, delta(1.0))
 
-    assert asked == [(SIZE, 2.0 * 3.0 / 2)]  # of the sum, and this is the mean of two
-    assert np.allclose(weights(served), 10.5)
+    assert asked == [(SIZE, 2.0 * 3.0)]  # of the sum
+    assert np.allclose(weights(served), 10.0 - (-2.0 + 0.5) / 2)  # and this is the mean of two
     summed = served.add_differential_privacy_noise(delta(1.0))
     assert asked[-1] == (SIZE, 6.0)
     assert np.allclose(summed["w"], 1.5)
@@ -249,8 +249,8 @@ def test_after_a_restart_the_noise_is_the_same(tmp_path):
         ({"differential_privacy": False, "ledger": "yes"}, "without differential_privacy"),
         ({"min_workers_for_update": 0}, "min_workers_for_update"),
         ({"mu": -1.0, "server_rule": "fedprox"}, "mu"),
-        ({"server_rule": "fedsgd"}, "choose one of fedavg"),
-        ({"pushes": "gradients"}, "choose one of deltas"),
+        ({"server_rule": "fedsgd"}, "must be one of fedavg"),
+        ({"pushes": "gradients"}, "must be one of deltas"),
     ],
 )
 def test_promises_that_would_not_be_kept_are_refused(settings, said, tmp_path):

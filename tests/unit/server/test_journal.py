@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 
 from rookery.errors import CheckpointError, ConfigError
-from rookery.server import journal as journals
 from rookery.server import parameter_server, store
-from rookery.server.journal import Journal, Record, read
 from rookery.server.parameter_server import ParameterServer
+from rookery.server.store import Record, SavedServer, Store
 from rookery.types import Array
 
 PUSH = Record("push", {"worker": "a", "id": None}, np.arange(5, dtype=np.float32))
 APPLY = Record("apply", {"lrs": [0.1]})
+FIRST = Record("journal", {"what": "test"})
 
 
-def same(found: list[Record], expected: list[Record]) -> bool:
-    return len(found) == len(expected) and all(
+def same(found: SavedServer, *expected: Record) -> bool:
+    records = [record for file in found.journal for record in file]
+    return len(records) == len(expected) and all(
         a[:2] == b[:2] and np.array_equal(a.floats, b.floats)  # type: ignore[arg-type]
-        for a, b in zip(found, expected, strict=True)
+        for a, b in zip(records, expected, strict=True)
     )
 
 
@@ -29,51 +30,52 @@ def same(found: list[Record], expected: list[Record]) -> bool:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test here pulls a plug: what is written need not wait for the disk."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A journal of three frames."""
-    journal = Journal.create(tmp_path / "journal", {"what": "test"})
-    journal.append([PUSH, APPLY])
-    journal.append([PUSH])
-    journal.close()
-    return tmp_path / "journal"
+def folder(tmp_path: Path) -> Path:
+    """A store with a journal of three files."""
+    kept = Store(tmp_path / "kept")
+    kept.save(SavedServer({}, {}), {"what": "test"})
+    kept.append([PUSH, APPLY])
+    kept.append([PUSH])
+    kept.close()
+    return tmp_path / "kept"
 
 
-def test_what_was_appended_is_there_again(path):
-    journal, frames = Journal.reopen(path)
-    journal.append([APPLY])
-    journal.close()
-
-    assert frames[0] == [Record("journal", {"what": "test"})]
-    assert same(frames[1], [PUSH, APPLY])
-    assert same(frames[2], [PUSH])
-    assert same(read(path)[3], [APPLY])
+def opened(folder: Path) -> tuple[Store, SavedServer]:
+    kept = Store(folder)
+    found = kept.load()
+    assert found is not None
+    return kept, found
 
 
-def test_wherever_it_is_cut_off_the_whole_frames_are_there_and_more_can_follow(path):
-    whole = path.read_bytes()
-    first = whole.index(journals.MARK, whole.index(journals.MARK) + 1)  # where the second begins
-    found = set()
-    for size in range(first, len(whole)):
-        path.write_bytes(whole[:size])
-        journal, frames = Journal.reopen(path)
-        journal.append([APPLY])
-        journal.close()
-        found.add(len(frames))
-        assert [len(frame) for frame in read(path)] == [*[1, 2, 1][: len(frames)], 1]
-        assert same(read(path)[-1], [APPLY])
+def test_what_was_appended_is_there_again(folder):
+    kept, found = opened(folder)
+    kept.append([APPLY])
+    kept.close()
 
-    assert found == {1, 2}
+    assert same(found, FIRST, PUSH, APPLY, PUSH)
+    assert same(store.look_into(folder), FIRST, PUSH, APPLY, PUSH, APPLY)
 
 
-def test_without_its_first_frame_a_journal_is_none(path):
-    path.write_bytes(path.read_bytes()[:40])
+def test_wherever_it_is_cut_off_what_was_whole_is_there_and_more_can_follow(folder):
+    last = sorted(folder.glob("journal-*"))[-1]
+    whole = last.read_bytes()
+    for size in range(len(whole)):
+        last.write_bytes(whole[:size])
+        kept, found = opened(folder)
+        kept.append([APPLY])
+        kept.close()
+        assert same(found, FIRST, PUSH, APPLY)
+        assert same(store.look_into(folder), FIRST, PUSH, APPLY, APPLY)
 
-    with pytest.raises(CheckpointError, match="first frame is missing"):
-        Journal.reopen(path)
+
+def test_without_its_first_file_a_journal_is_none(folder):
+    min(folder.glob("journal-*")).unlink()
+
+    with pytest.raises(CheckpointError, match="pushes would be lost"):
+        Store(folder).load()
 
 
 def test_a_push_is_on_the_disk_before_it_is_acknowledged(tmp_path, monkeypatch):
@@ -82,54 +84,36 @@ def test_a_push_is_on_the_disk_before_it_is_acknowledged(tmp_path, monkeypatch):
     said: list[str] = []
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda *given: said.append("write") or write(*given))
-    monkeypatch.setattr(os, "fdatasync", lambda fd: said.append(f"sync v{served.version}"))
+    monkeypatch.setattr(os, "fsync", lambda fd: said.append(f"sync v{served.version}"))
 
     receipt = push(served, 0)
     said.append(f"ack v{receipt.version}")
 
-    assert said[0] == "write"
-    assert said[-2:] == ["sync v0", "ack v1"]  # and before the version could be seen
-    assert said.count("sync v0") == 1  # the update and what it set off together
+    # the update and what it set off are one file, which has its name before the version is seen
+    assert said == ["write", "sync v0", "sync v0", "ack v1"]
 
 
-def test_garbage_behind_the_last_frame_is_cut_off(path):
-    whole = path.read_bytes()
-    for garbage in (bytes(100), b"RKJ1" * 50, os.urandom(1000)):
-        path.write_bytes(whole + garbage)
-        journal, frames = Journal.reopen(path)
-        journal.close()
-        assert len(frames) == 3
-        assert path.read_bytes() == whole
+def test_garbage_behind_the_last_file_is_left_out(folder):
+    for garbage in (b"", bytes(100), os.urandom(1000)):
+        (folder / "journal-000000001-000000003").write_bytes(garbage)
+        kept, found = opened(folder)
+        kept.close()
+        assert same(found, FIRST, PUSH, APPLY, PUSH)
 
 
-def test_damage_in_the_middle_is_refused(path):
+@pytest.mark.parametrize("lost", [True, False])
+def test_damage_in_the_middle_is_refused(folder, lost):
+    path = folder / "journal-000000001-000000001"
     raw = bytearray(path.read_bytes())
-    at = raw.index(b"RKJ1", raw.index(b"RKJ1") + 1)  # the second frame
-    raw[at + journals.FRONT.size + 8] ^= 1
-    path.write_bytes(raw)
+    raw[-1] ^= 1
+    path.unlink() if lost else path.write_bytes(raw)
 
-    with pytest.raises(CheckpointError, match=r"damaged.*whole ones behind it"):
-        Journal.reopen(path)
-
-
-def test_a_client_cannot_hide_a_frame_in_what_it_pushes(tmp_path):
-    forged = Journal.create(tmp_path / "forged", {})
-    for _ in range(5):
-        forged.append([PUSH])
-    forged.close()
-    raw = (tmp_path / "forged").read_bytes()
-    floats = np.frombuffer(raw + bytes(-len(raw) % 4), np.float32)
-    journal = Journal.create(tmp_path / "journal", {})
-    journal.append([Record("push", {}, floats)])
-    journal.close()
-    path = tmp_path / "journal"
-    path.write_bytes(path.read_bytes()[:-1])  # killed in the middle of it
-
-    assert len(read(path)) == 1
+    with pytest.raises(CheckpointError, match=r"damaged.*pushes would be lost"):
+        Store(folder).load()
 
 
-def test_a_disk_that_is_full_appends_nothing(path, monkeypatch):
-    journal, _ = Journal.reopen(path)
+def test_a_disk_that_is_full_appends_nothing(folder, monkeypatch):
+    kept, _ = opened(folder)
     write, left = os.pwrite, [1]
 
     def full(fd: int, data: memoryview, at: int) -> int:
@@ -140,13 +124,13 @@ def test_a_disk_that_is_full_appends_nothing(path, monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(CheckpointError, match="No space left"):
-        journal.append([PUSH])
+        kept.append([PUSH])
     monkeypatch.setattr(os, "pwrite", write)
-    journal.append([APPLY])
-    journal.close()
+    assert same(store.look_into(folder), FIRST, PUSH, APPLY, PUSH)
+    kept.append([APPLY])
+    kept.close()
 
-    assert same(read(path)[-1], [APPLY])
-    assert len(read(path)) == 4
+    assert same(store.look_into(folder), FIRST, PUSH, APPLY, PUSH, APPLY)
 
 
 # A server with a folder.
@@ -288,14 +272,13 @@ def test_another_learning_rate_is_for_what_comes(tmp_path):
 
 
 def test_a_long_journal_is_replaced_by_a_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(parameter_server, "JOURNAL_BYTES", 2_000)
+    monkeypatch.setattr(parameter_server, "JOURNAL_BYTES", 4 * store.BLOCK)
     served = server(tmp_path, save_frequency=10**9)
     served.register_worker("a")
     for number in range(50):
         push(served, number)
 
-    (left,) = tmp_path.glob("journal-*")
-    assert left.stat().st_size < 3_000
+    assert len(list(tmp_path.glob("journal-*"))) < 6
     assert served.get_server_stats()["saved_version"] > 15
 
 
@@ -324,22 +307,28 @@ def test_a_checkpoint_that_cannot_be_saved_is_tried_again_and_loses_nothing(tmp_
     assert not list(tmp_path.glob("*.part"))
 
 
+def broken_after_a_checkpoint(folder: Path) -> None:
+    """A disk that fails once it has the second checkpoint, and before it has its name for good."""
+    if store.read_checkpoint(folder / store.CHECKPOINT).numbers["journal"] == 2:
+        raise OSError(28, "No space left on device")
+
+
 def test_where_the_disk_may_not_have_a_checkpoints_name_nothing_is_acknowledged_or_lost(
     tmp_path, monkeypatch
 ):
     served = server(tmp_path, save_frequency=1)
     served.register_worker("a")
 
-    def broken(folder: Path) -> None:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patched:
-        patched.setattr(store, "sync_folder", broken)
+        patched.setattr(store, "sync_folder", broken_after_a_checkpoint)
         push(served, 0)
         assert push(served, 1).version == 1  # in the old journal, which stays
-        with pytest.raises(CheckpointError, match="Input/output error"):
+        with pytest.raises(CheckpointError, match="No space left"):
             push(served, 2)
-        assert len(list(tmp_path.glob("journal-*"))) == 2
+        assert {path.name[:17] for path in tmp_path.glob("journal-*")} == {
+            "journal-000000001",
+            "journal-000000002",
+        }
     assert served.get_server_stats()["counts"]["save_failed"] == 1
     assert push(served, 2).code == "ok"
     served.close()
@@ -347,7 +336,7 @@ def test_where_the_disk_may_not_have_a_checkpoints_name_nothing_is_acknowledged_
     again = server(tmp_path, save_frequency=1)
     assert again.version == 1
     assert again.get_server_stats()["pending"] == 1
-    assert len(list(tmp_path.glob("journal-*"))) == 1
+    assert len({path.name[:17] for path in tmp_path.glob("journal-*")}) == 1
 
 
 def test_a_push_that_cannot_be_written_down_is_not_taken(tmp_path, monkeypatch):
@@ -358,7 +347,7 @@ def test_a_push_that_cannot_be_written_down_is_not_taken(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fdatasync", broken)
+        patched.setattr(os, "fsync", broken)
         with pytest.raises(CheckpointError, match="Input/output error"):
             push(served, 0)
     assert served.get_server_stats()["pending"] == 0
@@ -433,7 +422,8 @@ def test_a_checkpoint_that_cannot_be_saved_is_not_loaded_in_half(broken, tmp_pat
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, broken, fail)
+        failing = {"replace_file": fail, "sync_folder": broken_after_a_checkpoint}
+        patched.setattr(store, broken, failing[broken])
         with pytest.raises(CheckpointError, match="No space left"):
             served.load_checkpoint(tmp_path / "other")
     loaded = broken == "sync_folder"  # it has replaced the old one, for any process that looks
@@ -452,7 +442,7 @@ def test_a_damaged_folder_of_its_own_is_refused_and_changes_nothing(tmp_path):
     served = server(tmp_path)
     served.register_worker("a")
     push(served, 0)
-    (journal,) = tmp_path.glob("journal-*")
+    journal = min(tmp_path.glob("journal-*"))
     raw = journal.read_bytes()
     journal.write_bytes(raw[:20])
 

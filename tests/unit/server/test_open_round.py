@@ -8,9 +8,9 @@ import pytest
 
 from rookery.errors import CheckpointError, ConfigError
 from rookery.server.federated import FederatedParameterServer
-from rookery.server.journal import Journal
 from rookery.server.privacy import noise
 from rookery.server.privacy.privacy_budget import Ledger, Spent
+from rookery.server.store import Store
 from rookery.types import Array
 
 SIZE, CLIENTS = 1000, 4
@@ -201,16 +201,16 @@ def test_a_journal_that_cannot_be_written_costs_one_round_however_often_it_is_tr
 ):
     server = house.start()
     server.push_gradients("alice", spike(0.5), version=0)
-    append = Journal.append
+    append = Store.append
 
-    def full(journal: Journal, records: Any) -> None:
+    def full(kept: Store, records: Any) -> None:
         raise CheckpointError("the journal cannot be written: no space left; free some")
 
-    monkeypatch.setattr(Journal, "append", full)
+    monkeypatch.setattr(Store, "append", full)
     for _ in range(3):
         with pytest.raises(CheckpointError):
             server.push_gradients("bob", spike(0.5), version=0)
-    monkeypatch.setattr(Journal, "append", append)
+    monkeypatch.setattr(Store, "append", append)
     assert server.push_gradients("bob", spike(0.5), version=0).version == 1
 
     assert server.ledger is not None

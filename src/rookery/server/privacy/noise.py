@@ -3,7 +3,7 @@
     invited = subsample(clients, ledger.sample_rate)
     total = sum(clip(update, C) for each update of those that answered)  # [P]
     ledger.charge()
-    mean = noisy_mean(total, ledger, clip_norm=C)
+    mean = noisy_mean(total, z * C, q * N)
 
 What is protected is a client with all it sends, not one of its episodes. Units, the same
 everywhere (McMahan et al. 2018, *Learning differentially private recurrent language models*):
@@ -24,20 +24,16 @@ keep what it sees to itself.
 
 import os
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from rookery.errors import RefusedError
-from rookery.server.privacy.privacy_budget import Ledger
+from rookery.server.aggregate import Doubles
 from rookery.server.privacy.privacy_checks import refuse_numbers
-from rookery.types import Array
+from rookery.types import Array, Floats
 
 DRAWS = 4  # normal numbers in each number of noise
 HAIR = 1e-6  # far above what rounding to float32 can add to a norm, and far below any use
-
-Doubles: TypeAlias = npt.NDArray[np.float64]
 
 
 def clip(update: Array, bound: float) -> Array:
@@ -45,7 +41,7 @@ def clip(update: Array, bound: float) -> Array:
 
     A NaN has no norm: an update that is not finite is a RefusedError.
     """
-    refuse_numbers(1, {"clip_norm": bound})
+    refuse_numbers(clip_norm=bound)
     wide = update.astype(np.float64)
     with np.errstate(over="ignore"):
         norm = float(np.linalg.norm(wide))
@@ -68,7 +64,7 @@ def noise(size: int, scale: float) -> Doubles:
     Each number is the sum of four, of variance a quarter: the gaps between floating-point numbers
     then no longer tell what was added to (Holohan & Braghin 2021; the leak is Mironov 2012's).
     """
-    refuse_numbers(1, {"noise_scale": scale})
+    refuse_numbers(noise_scale=scale)
     total = np.zeros(size)
     for _ in range(DRAWS):
         total += _normals(size)
@@ -77,20 +73,19 @@ def noise(size: int, scale: float) -> Doubles:
 
 
 def subsample(clients: Iterable[str], rate: float) -> list[str]:
-    """Draws each client by itself with probability `rate`: some rounds have more, some none.
+    """Draws each client independently with probability `rate` (Poisson sampling).
 
     Epsilon holds only if it is unknown which were drawn: the operating system's bits here too.
     """
-    refuse_numbers(1, {"sample_rate": rate})
+    refuse_numbers(sample_rate=rate)
     every = list(clients)
     drawn = _uniforms(len(every)) < rate
     return [client for client, is_in in zip(every, drawn, strict=True) if is_in]
 
 
-def noisy_mean(total: Doubles, ledger: Ledger, *, clip_norm: float) -> Doubles:
-    """Returns the mean [P] that may be shown of a round that has been charged."""
-    noisy = total + noise(total.size, ledger.noise_multiplier * clip_norm)
-    return np.asarray(noisy / (ledger.sample_rate * ledger.clients), dtype=np.float64)
+def noisy_mean(total: Doubles, scale: float, clients: float) -> Floats:
+    """Returns the mean [P] of a sum over `clients`, after noise of deviation `scale` is added."""
+    return ((total + noise(total.size, scale)) / clients).astype(np.float32)
 
 
 def _uniforms(size: int) -> Doubles:

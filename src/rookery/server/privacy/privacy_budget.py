@@ -1,4 +1,4 @@
-"""The ledger of a private server: what clients have lost so far, and no more than was promised.
+"""The privacy ledger: the epsilon that rounds have spent so far, and its limit.
 
     ledger = Ledger(8.0, 1e-5, noise_multiplier=1.0, sample_rate=0.1, clients=1000, path=path)
     ledger.charge()  # before anything of a round is shown; raises BudgetError where it is too much
@@ -20,18 +20,17 @@ charged.
 import hashlib
 import json
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.errors import BudgetError, CheckpointError, ConfigError
 from rookery.files import UNFINISHED, replace_file, sync_folder
 from rookery.server.file_lock import lock_file
-from rookery.server.privacy.privacy_checks import refuse_numbers
+from rookery.server.privacy.privacy_checks import refuse_delta, refuse_numbers
 
 FORMAT = 2
 UNPROMISED = 1  # a format without the promise
@@ -39,7 +38,7 @@ LOCK = ".lock"
 
 
 class Promise(NamedTuple):
-    """What clients were told at the first start."""
+    """The target epsilon, delta and number of clients, as clients were told at the first start."""
 
     target_epsilon: float
     delta: float
@@ -50,57 +49,58 @@ class Promise(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Rounds of one kind."""
+    """A number of rounds with the same noise multiplier and sample rate."""
 
     noise_multiplier: float
     sample_rate: float
     rounds: int
 
 
+@dataclass(eq=False)
 class Ledger:
-    """An account of epsilon that outlives its server. Threads may share one; servers may not.
+    """A privacy ledger: charges rounds, up to a target epsilon; thread-safe, for one server.
 
     Without a path it lasts as long as the object does.
     """
 
-    def __init__(
-        self,
-        target_epsilon: float,
-        delta: float,
-        *,
-        noise_multiplier: float,
-        sample_rate: float,
-        clients: int,
-        path: Path | str | None = None,
-    ):
-        numbers = {"target_epsilon": target_epsilon, "delta": delta}
-        numbers |= {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate}
-        refuse_numbers(clients, numbers)
-        self.target_epsilon, self.delta, self.clients = target_epsilon, delta, clients
-        self.noise_multiplier, self.sample_rate = noise_multiplier, sample_rate
-        self.path = None if path is None else Path(path)
+    target_epsilon: float
+    delta: float
+    _: KW_ONLY
+    noise_multiplier: float
+    sample_rate: float
+    clients: int
+    path: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        refuse_delta(self.delta, self.clients)
+        refuse_numbers(
+            target_epsilon=self.target_epsilon,
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=self.sample_rate,
+        )
         self.spent: tuple[Spent, ...] = ()
         self._turn = threading.Lock()
         _accounting()  # missing: said now, and not after the first round
-        if self.path is not None:
-            locked = lock_file(
-                self.path.with_name(self.path.name + LOCK),
-                unusable=f"a privacy ledger cannot be kept at {path}",
-                taken=f"the privacy ledger {path} is in use by another server, and two would each "
-                "spend the whole budget; stop that one, or name another file for other clients",
+        self._file = None if self.path is None else Path(self.path)
+        if self._file is not None:
+            self._unlock = lock_file(
+                self,
+                self._file.with_name(self._file.name + LOCK),
+                unusable=f"a privacy ledger cannot be kept at {self.path}",
+                taken=f"the privacy ledger {self.path} is in use by another server, and two would "
+                "each spend the whole budget; stop that one, or name another file for other "
+                "clients",
             )
-            self._unlock = weakref.finalize(self, os.close, locked)
-            self._open(self.path)
+            self._open(self._file)
 
     def _open(self, path: Path) -> None:
-        """Goes on with a file, or begins one; the promise is on the disk before clients hear it."""
+        """Continues a ledger file or begins one; its promise is saved before clients read it."""
         try:
             promise, spent = read(path)
             if promise not in (None, self.promise):
                 raise ConfigError(
-                    f"the privacy ledger {path} promises {promise}, and {self.promise} was "
-                    "given; a promise to clients cannot be changed: start with these numbers, or "
-                    "with another ledger (--run-dir) for other clients"
+                    f"the privacy ledger {path} promises {promise}, and {self.promise} was given; "
+                    "start with these numbers, or with another ledger (--run-dir) for other clients"
                 )
             if promise is None:
                 write(path, self.promise, spent)
@@ -115,17 +115,17 @@ class Ledger:
 
     @property
     def rounds(self) -> int:
-        """How many rounds have been charged, also by servers before this one."""
+        """Number of rounds that have been charged, also by earlier servers."""
         return sum(spent.rounds for spent in self.spent)
 
     @property
     def epsilon(self) -> float:
-        """What all rounds so far have cost."""
+        """Epsilon of all rounds so far."""
         return epsilon_of(self.spent, self.delta)
 
-    def would_be(self, rounds: int = 1) -> float:
-        """Returns epsilon as it would be after so many more rounds."""
-        return epsilon_of(self._after(rounds), self.delta)
+    def would_be(self) -> float:
+        """Returns epsilon as it would be after one more round."""
+        return epsilon_of(self._after(), self.delta)
 
     def charge(self) -> float:
         """Charges one round and returns epsilon with it; call it before the round is shown.
@@ -134,7 +134,7 @@ class Ledger:
         round cannot be written down, CheckpointError: show nothing then either.
         """
         with self._turn:
-            after = self._after(1)
+            after = self._after()
             epsilon = epsilon_of(after, self.delta)
             if epsilon > self.target_epsilon:
                 raise BudgetError(
@@ -142,26 +142,26 @@ class Ledger:
                     f"{epsilon:.4g}, and {self.target_epsilon:g} at delta {self.delta:g} was "
                     "promised; end here, or begin anew with other clients or more noise"
                 )
-            if self.path is not None:
-                write(self.path, self.promise, after)
+            if self._file is not None:
+                write(self._file, self.promise, after)
             self.spent = after
             return epsilon
 
     def close(self) -> None:
-        """Lets another server have the file; so does the end of this object or its process."""
+        """Unlocks the file for another server; so does the end of this object or its process."""
         if self.path is not None:
             self._unlock()
 
-    def _after(self, rounds: int) -> tuple[Spent, ...]:
-        new = Spent(self.noise_multiplier, self.sample_rate, rounds)
-        if self.spent and self.spent[-1][:2] == new[:2]:
-            return (*self.spent[:-1], new._replace(rounds=self.spent[-1].rounds + rounds))
-        return (*self.spent, new)
+    def _after(self) -> tuple[Spent, ...]:
+        kind = (self.noise_multiplier, self.sample_rate)
+        if self.spent and self.spent[-1][:2] == kind:
+            return (*self.spent[:-1], Spent(*kind, self.spent[-1].rounds + 1))
+        return (*self.spent, Spent(*kind, 1))
 
 
 @lru_cache(maxsize=256)
 def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
-    """Returns epsilon at this delta after all these rounds, in whatever order."""
+    """Returns epsilon at this delta after all these rounds, by dp-accounting."""
     dp = _accounting()
     accountant = dp.rdp.RdpAccountant()
     for noise_multiplier, sample_rate, rounds in spent:
@@ -171,7 +171,7 @@ def epsilon_of(spent: tuple[Spent, ...], delta: float) -> float:
 
 
 def read(path: Path) -> tuple[Promise | None, tuple[Spent, ...]]:
-    """Returns a file's promise (None: an earlier release wrote it) and what was spent.
+    """Reads a ledger file: its promise (None: an earlier release wrote it) and its rounds.
 
     A file that is not there is empty.
 
@@ -185,15 +185,11 @@ def read(path: Path) -> tuple[Promise | None, tuple[Spent, ...]]:
         value = json.loads(raw)
         if value["format"] not in (UNPROMISED, FORMAT):
             raise ValueError(f"its format is {value['format']}")
-        unpromised = value["format"] == UNPROMISED
-        sealed = value["spent"] if unpromised else [value["promise"], value["spent"]]
+        promise = None if value["format"] == UNPROMISED else Promise(*value["promise"])
+        sealed = [promise, value["spent"]] if promise else value["spent"]
         if value["sha256"] != _seal(sealed):
             raise ValueError("its checksum is another")
-        spent = tuple(Spent(float(z), float(q), int(n)) for z, q, n in value["spent"])
-        if unpromised:
-            return None, spent
-        target, delta, clients = value["promise"]
-        return Promise(float(target), float(delta), int(clients)), spent
+        return promise, tuple(Spent(*each) for each in value["spent"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             f"the privacy ledger {path} cannot be read ({error}); put it back from a copy: without "
@@ -220,6 +216,7 @@ def _seal(sealed: Any) -> str:
     return hashlib.sha256(json.dumps(sealed).encode()).hexdigest()
 
 
+@cache
 def _accounting() -> Any:
     try:
         import dp_accounting
@@ -229,13 +226,6 @@ def _accounting() -> Any:
             "differential privacy is accounted for by dp-accounting, which is not installed; "
             "pip install 'rookery[dp]', or turn privacy off"
         ) from error
-    logging.getLogger("absl").addFilter(_tells_more)  # once is enough, and threads come and go
+    # it names orders that it leaves out in each round; without them epsilon is larger, if anything
+    logging.getLogger("absl").addFilter(lambda it: "failed to converge" not in it.getMessage())
     return dp_accounting
-
-
-def _tells_more(record: logging.LogRecord) -> bool:
-    """Is it not one of the orders that dp-accounting leaves out, which it names in each round?
-
-    An order left out makes epsilon larger, if anything.
-    """
-    return "failed to converge" not in record.getMessage()

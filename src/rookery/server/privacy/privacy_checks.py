@@ -1,14 +1,14 @@
-"""The promise of a private server, and the settings with which it would not be kept.
+"""Checks of the settings of differential privacy: those that would break its guarantee.
 
 A promise is refused where its arithmetic does not hold, rather than marked: a number that is shown
 beside a run is believed.
 """
 
-import math
-from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
 
+from rookery.config.checks import Limit
 from rookery.errors import ConfigError, RefusedError
+from rookery.server.server_rules import FINITE
 
 BOUNDED = frozenset({"average", "sum", "federated"})  # weights of 1 each: see refuse_weight
 UNBOUNDED = {
@@ -19,47 +19,44 @@ UNBOUNDED = {
 }  # aggregation → why the noise does not hide a client in it
 
 
-class Rule(NamedTuple):
-    """What a number of a promise must be."""
-
-    remedy: str
-    allowed: str = "a number above 0"
-    holds: Callable[[float, int], bool] = lambda number, _: 0 < number < math.inf  # and clients
+def _above_0(remedy: str) -> Limit:
+    return Limit("must be a number above 0", FINITE, remedy)
 
 
-RULES: dict[str, Rule] = {
-    "clip_norm": Rule(
+LIMITS: Mapping[str, Limit] = {  # of the numbers of a promise
+    "clip_norm": _above_0(
         "without a bound no noise hides a client; begin with the usual norm of an update"
     ),
-    "noise_multiplier": Rule("without noise nothing is hidden; begin with 1, or turn privacy off"),
-    "noise_scale": Rule("it is noise_multiplier times clip_norm, both of which are above 0"),
-    "sample_rate": Rule(
+    "noise_multiplier": _above_0(
+        "without noise nothing is hidden; begin with 1, or turn privacy off"
+    ),
+    "noise_scale": _above_0("it is noise_multiplier times clip_norm, both of which are above 0"),
+    "sample_rate": Limit(
+        "must be one number above 0 and up to 1, the same for every client",
+        {"exclusiveMinimum": 0, "maximum": 1},
         "give the share of clients that a round invites",
-        "one number above 0 and up to 1, the same for every client",
-        lambda rate, _: 0 < rate <= 1,
     ),
-    "delta": Rule(
-        "with more, showing one whole client's update would keep the promise; give a tenth of that",
-        "above 0 and below 1 / clients",
-        lambda delta, clients: 0 < delta < 1 / clients,
-    ),
-    "target_epsilon": Rule(
+    "target_epsilon": _above_0(
         "give what a client may lose over all rounds together; 1 is strong, 10 is weak"
     ),
 }
 
 
-def refuse_numbers(clients: int, given: Mapping[str, float]) -> None:
-    """Raises a ConfigError for numbers, by their names in RULES, that promise nothing."""
+def refuse_numbers(**given: float) -> None:
+    """Raises ConfigError for numbers, by their names in LIMITS, with which nothing is private."""
+    for name, number in given.items():
+        LIMITS[name].check(f"under differential privacy {name}", number)
+
+
+def refuse_delta(delta: float, clients: int) -> None:
+    """Raises a ConfigError for a delta with which one whole client's update could be shown."""
     if clients < 1:
         raise ConfigError(f"clients must be 1 or more, got {clients}; give how many there may be")
-    for name, number in given.items():
-        rule = RULES[name]
-        if not rule.holds(number, clients):
-            raise ConfigError(
-                f"under differential privacy {name} must be {rule.allowed}, got {number} with "
-                f"{clients} clients; {rule.remedy}"
-            )
+    if not 0 < delta < 1 / clients:
+        raise ConfigError(
+            f"under differential privacy delta must be above 0 and below 1 / clients, got {delta} "
+            f"with {clients} clients; give a tenth: with more, one whole update could be shown"
+        )
 
 
 def refuse_aggregation(method: str) -> None:

@@ -13,6 +13,7 @@ from rookery.server.privacy.privacy_checks import (
     BOUNDED,
     UNBOUNDED,
     refuse_aggregation,
+    refuse_delta,
     refuse_numbers,
     refuse_weight,
 )
@@ -106,7 +107,7 @@ def test_a_mean_is_over_the_clients_expected_and_has_noise_of_z_c_over_q_n(rate,
     """z 2, C 3, N 10: a deviation of 6 over the clients expected; 6 standard errors."""
     book, total = ledger(noise_multiplier=2.0, sample_rate=rate), np.full(40_000, 100.0)
 
-    mean = noisy_mean(total, book, clip_norm=3.0)
+    mean = noisy_mean(total, 3.0 * book.noise_multiplier, book.sample_rate * book.clients)
 
     deviation = 6 / expected
     assert abs(mean.mean() - 100 / expected) < 6 * deviation / math.sqrt(mean.size)
@@ -138,7 +139,7 @@ def test_a_mean_is_over_the_clients_expected_and_has_noise_of_z_c_over_q_n(rate,
 )
 def test_numbers_that_promise_nothing_are_refused(name, number):
     with pytest.raises(ConfigError, match=name):
-        refuse_numbers(10, {name: number})
+        refuse_delta(number, 10) if name == "delta" else refuse_numbers(**{name: number})
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
