@@ -8,20 +8,15 @@ import json
 
 from rookery.terminal import arguments, output
 
+FLAGS = """
+--settings  list every setting that --set can change (default: list scenarios and algorithms)
+--schema  print the JSON Schema of scenario files, with which editors complete and check them
+  (default: list scenarios and algorithms)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--settings",
-        action="store_true",
-        help="list every setting that --set can change (default: list scenarios and algorithms)",
-    )
-    what.add_argument(
-        "--schema",
-        action="store_true",
-        help="print the JSON Schema of scenario files, with which editors complete and check them "
-        "(default: list scenarios and algorithms)",
-    )
+    arguments.add_flags(parser.add_mutually_exclusive_group(), FLAGS)
     arguments.add_json(parser)
 
 

@@ -17,6 +17,7 @@ VERBS: dict[str, Verb] = {
     "train": Verb("rookery.cli.train", "train an agent, or resume a stopped run"),
     "share": Verb("rookery.cli.share", "train several runs that share their replay buffers"),
     "serve": Verb("rookery.cli.server.serve", "start a parameter server for federated learning"),
+    "serve keys": Verb("rookery.cli.server.serve_keys", "add and remove clients of such a server"),
     "join": Verb("rookery.cli.server.join", "train as a client of a parameter server"),
     "evaluate": Verb(
         "rookery.cli.evaluate", "play episodes with a trained agent and report the return"
@@ -96,7 +97,9 @@ def _answer(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if argv[:1] == ["help"]:  # help VERB is VERB --help
-        argv = [*argv[1:2], "--help"]
+        argv = [*argv[1:], "--help"]
+    if " ".join(argv[:2]) in VERBS:  # a verb of two words
+        argv = [" ".join(argv[:2]), *argv[2:]]
     verb = argv[0] if argv else ""
     found = VERBS.get(verb) or plugins.verbs().get(verb)
     if found is None:

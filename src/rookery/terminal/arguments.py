@@ -1,9 +1,10 @@
 """Command-line arguments: parser of a subcommand, converters of values, common arguments."""
 
 import argparse
+import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -43,8 +44,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """Parses arguments; an unknown flag raises `ConfigError`, which names the most similar flag."""
-    args, rest = parser.parse_known_args(argv)
+    """Parses arguments; an unknown flag raises `ConfigError`, which names the most similar flag.
+
+    Flags may be written with underscores (--like_this).
+    """
+    hyphens = [re.sub(r"^--\w+", lambda flag: flag[0].replace("_", "-"), word) for word in argv]
+    args, rest = parser.parse_known_args(hyphens)
     if not rest:
         return args
     unknown = next((word for word in rest if word.startswith("-")), rest[0])
@@ -59,47 +64,84 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
     )
 
 
-def accept_underscores(parser: argparse.ArgumentParser) -> None:
-    """Makes a parser accept flags also with underscores (--like_this), hidden from the help."""
-    known = parser._option_string_actions
-    for flag, action in list(known.items()):
-        known.setdefault("--" + flag.removeprefix("--").replace("-", "_"), action)
+_FLAG = re.compile(r"(--[\w-]+(?:, --[\w-]+)*)(?: (\S+))?( \.\.\.)?  (.+)", re.DOTALL)
+_DEFAULT = re.compile(r"\(default (\S+)\)$")
 
 
-class Short(NamedTuple):
-    """The setting that a flag is short for."""
+def add_flags(
+    parser: argparse._ActionsContainer, text: str, **readers: Callable[[str], Any]
+) -> None:
+    """Adds the flags that a text describes, as the help shows them.
 
-    key: str
-    metavar: str
-    read: Callable[[str], Any] = str
-    about: str = ""  # help of the flag, where the comment of the setting is not enough
+        --fps F  frames per second of the video (default 30)
+        --seat {first,second}  your player in the game (default: drawn for each game)
+        --tag TAG  group of runs to compare; repeatable (default: all)
+        --dry-run  list the files that would be removed (default: remove them)
+
+    The value of a flag is read by the reader of its name, otherwise by that of its metavar
+    (READERS), or is text. `(default 30)` gives a default, `(default: words)` explains None.
+    """
+    for entry in _entries(text):
+        read = readers.get(entry.dest) or READERS.get(entry.metavar, str)
+        options: dict[str, Any] = {"metavar": entry.metavar, "type": read}
+        if not entry.metavar:
+            options = {"action": "store_true"}
+        elif entry.metavar.startswith("{"):
+            options = {"choices": entry.metavar[1:-1].split(",")}
+        if default := _DEFAULT.search(entry.about):
+            options["default"] = read(default[1])
+        if entry.several:
+            options["nargs"] = "+"
+        if "; repeatable (" in entry.about:
+            options |= {"action": "append", "default": []}
+        if entry.about.endswith("(required)"):
+            options["required"] = True
+        parser.add_argument(*entry.flags, help=entry.about, **options)
 
 
-def add_settings(parser: argparse._ActionsContainer, flags: Mapping[str, Short]) -> None:
-    """Adds flags that are short for settings; a value is in the attribute named as the setting."""
+def add_settings(
+    parser: argparse._ActionsContainer, text: str, **readers: Callable[[str], Any]
+) -> None:
+    """Adds flags that are short for settings; a value is in the attribute named as the setting.
+
+        --algo NAME  algo.name
+        --shards N  replay.shards: parts into which the replay buffer is split
+
+    Without words of its own the help of a flag is the comment of its setting.
+    """
     from rookery.config.describe import about
 
-    for flag, (key, metavar, read, words) in flags.items():
-        text = f"{words or about(key)} (setting {key}; default: the scenario's)"
-        parser.add_argument(flag, dest=key, type=read, metavar=metavar, help=text)
+    for entry in _entries(text):
+        key, _, words = entry.about.partition(": ")
+        read = readers.get(entry.dest) or READERS.get(entry.metavar, str)
+        words = f"{words or about(key)} (setting {key}; default: the scenario's)"
+        parser.add_argument(*entry.flags, dest=key, metavar=entry.metavar, type=read, help=words)
+
+
+class _Entry(NamedTuple):
+    """A flag as a text describes it."""
+
+    flags: list[str]
+    metavar: str  # "": it takes no value
+    several: bool  # takes one value or more
+    about: str
+
+    @property
+    def dest(self) -> str:
+        return self.flags[0].removeprefix("--").replace("-", "_")
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    for paragraph in re.split(r"\n(?=--)", inspect.cleandoc(text)):
+        found = _FLAG.fullmatch(paragraph)
+        assert found is not None, paragraph
+        about = " ".join(found[4].split())
+        yield _Entry(found[1].split(", "), found[2] or "", bool(found[3]), about)
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the settings that flags were given for, by dotted key."""
     return {key: value for key, value in vars(args).items() if "." in key and value is not None}
-
-
-def add_value(
-    parser: argparse._ActionsContainer,
-    flag: str,
-    metavar: str,
-    read: Callable[[str], Any],
-    about: str,
-    default: Any = None,
-) -> None:
-    """Adds a flag that takes a value; its help ends with the default, if it has one."""
-    text = about if default is None else f"{about} (default {default})"
-    parser.add_argument(flag, type=read, default=default, metavar=metavar, help=text)
 
 
 def add_overrides(parser: argparse._ActionsContainer) -> None:
@@ -115,13 +157,16 @@ def add_overrides(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_wandb(parser: argparse._ActionsContainer) -> None:
+    """Adds the flags --wandb and --no-wandb, which change the scenario's setting, to a parser."""
+    about = "log metrics to Weights & Biases, or do not (default: the scenario's)"
+    action = argparse.BooleanOptionalAction
+    parser.add_argument("--wandb", action=action, dest="report.wandb", help=about)
+
+
 def add_json(parser: argparse._ActionsContainer) -> None:
     """Adds the flag --json (machine-readable output) to a parser."""
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the result as JSON, in the last line (default: text)",
-    )
+    add_flags(parser, "--json  print the result as JSON, in the last line (default: text)")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -135,25 +180,9 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="+", type=path, metavar="RUN", help=about)
 
 
-def add_seed(parser: argparse.ArgumentParser, about: str) -> None:
-    """Adds the flag --seed, a whole number from 0 on, to a parser."""
-    add_value(parser, "--seed", "S", seed, about, 0)
-
-
-def add_out(parser: argparse.ArgumentParser, about: str, formats: Sequence[str]) -> None:
-    """Adds the flags --out and --format, which `target` reads, to a parser."""
-    parser.add_argument("--out", metavar="FILE", help=about)
-    about = "format of the file (default: by the extension of --out)"
-    parser.add_argument("--format", choices=formats, help=about)
-
-
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Adds the flag --checkpoint, which chooses a checkpoint of a run, to a parser."""
-    about = (
-        "checkpoint of the run to load: best (highest evaluation score), last, or its number of "
-        "env steps"
-    )
-    add_value(parser, "--checkpoint", "WHICH", checkpoint, about, "best")
+    add_flags(parser, CHECKPOINT)
 
 
 def require_run(run_dir: str | Path) -> None:
@@ -267,6 +296,20 @@ def amounts(text: str) -> dict[str, float]:
     return found
 
 
+READERS: dict[str, Callable[[str], Any]] = {  # of values of flags, by metavar
+    "N": count,
+    "SEED": seed,
+    "X": float,
+    "FILE": path,
+    "DIR": path,
+    "WHICH": checkpoint,
+}
+CHECKPOINT = """
+--checkpoint WHICH  checkpoint of the run to load: best (highest evaluation score), last, or its
+  number of env steps (default best)
+"""
+
+
 def target(
     usual: Path, out: str | None, format: str | None, formats: Sequence[str]
 ) -> tuple[Path, str]:
@@ -280,12 +323,12 @@ def target(
     ending = path.suffix.lower().removeprefix(".")
     if ending in formats and format in (None, ending):
         return path, ending
-    if format is not None and ending not in formats:
-        return path, format
     if format is None:
         endings = " or ".join(f".{known}" for known in formats)
         raise ConfigError(
             f"--out is {out!r}, which does not end in {endings}; rename it, or say which with "
             "--format"
         )
+    if ending not in formats:
+        return path, format
     raise ConfigError(f"--out is {out!r} and --format {format!r}; drop one of them, or rename it")
