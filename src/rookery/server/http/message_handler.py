@@ -14,7 +14,8 @@ from concurrent.futures import Executor
 from typing import Any
 
 from starlette import requests
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rookery.errors import RefusedError, RookeryError
 from rookery.server.http import compression, tensor_bytes, wire_format
@@ -39,7 +40,6 @@ STATUS = {
     "malformed": 400,
     "digest": 400,
 }  # of a refusal's code
-SAME = "same"  # the code of a pull that found nothing newer
 OTHER = 422  # what the parameter server itself refuses
 FAULTS = {
     "finite": "the update has NaN or infinity; mend the client: several in a row end in quarantine",
@@ -48,6 +48,18 @@ FAULTS = {
     "norm": "the update has a larger L2 norm than is allowed; lower the client's learning rate or "
     "raise --max-norm",
 }  # codes of updates that show a fault of their client
+
+
+class MessageResponse(Response):
+    """An answer, whose body goes out in pieces, each when the one before it is nearly gone."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        body = memoryview(self.body)
+        for at in range(0, max(1, len(body)), CHUNK):
+            chunk, more = body[at : at + CHUNK], at + CHUNK < len(body)
+            await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 
 class ParameterCache:
@@ -141,8 +153,8 @@ class Messages:
             Kind.STATS: self._stats,
         }
 
-    async def answer(self, http: requests.Request) -> StreamingResponse:
-        """Returns the answer; a large one goes out in pieces."""
+    async def answer(self, http: requests.Request) -> Response:
+        """Returns what a request gets."""
         began, request, body = time.monotonic(), None, http.stream()
         peer = f"{http.client.host}:{http.client.port}" if http.client else "an unknown address"
         try:
@@ -158,8 +170,7 @@ class Messages:
         if request is not None:
             self.metrics.count("sent_bytes_total", request.kind, len(reply.body))
             self.metrics.count("seconds_total", request.kind, time.monotonic() - began)
-        headers = wire_format.headers(reply.answer) | {"content-length": str(len(reply.body))}
-        return StreamingResponse(_pieces(reply.body), status, headers)
+        return MessageResponse(reply.body, status, wire_format.headers(reply.answer))
 
     def _declared(self, http: requests.Request) -> int:
         """Returns the declared length of a body; refuses a body without one, or a longer one."""
@@ -211,12 +222,11 @@ class Messages:
             )
 
     async def _handled(self, request: Request, body: bytes) -> Reply:
-        handler, loop = self._handlers[request.kind], asyncio.get_running_loop()
-        reply = await loop.run_in_executor(self.threads, handler, request, body)
-        if reply.answer.code == SAME and request.wait_s > 0:
+        has_newest = self._server.newest.version <= request.version
+        if request.kind is Kind.PULL and request.wait_s > 0 and has_newest:
             await self.watch.newer_than(request.version, min(request.wait_s, self._limits.wait_s))
-            reply = await loop.run_in_executor(self.threads, handler, request, body)
-        return reply
+        loop, handler = asyncio.get_running_loop(), self._handlers[request.kind]
+        return await loop.run_in_executor(self.threads, handler, request, body)
 
     def _note_unaccepted(self, code: str, peer: str) -> None:
         """Counts an update that fits and does not count; names its client if it is at fault."""
@@ -241,7 +251,7 @@ class Messages:
                 "top_k is for updates; pull parameters with none or fp16", code="schema"
             )
         newer = self._cache.get(request.codec, request.version)
-        return newer or Reply(Answer(accepted=False, code=SAME, version=request.version))
+        return newer or Reply(Answer(accepted=False, code="same", version=request.version))
 
     def _push(self, request: Request, body: bytes) -> Reply:
         if not request.push_id:
@@ -319,12 +329,6 @@ async def _drain(body: AsyncIterator[bytes], patience_s: float) -> None:
         async with asyncio.timeout(patience_s):
             async for _ in body:
                 pass
-
-
-async def _pieces(body: bytes) -> AsyncIterator[memoryview]:
-    """Yields an answer's body, each piece when the one before it is nearly gone."""
-    for at in range(0, len(body), CHUNK):
-        yield memoryview(body)[at : at + CHUNK]
 
 
 def _refused(refusal: RefusedError) -> Reply:
