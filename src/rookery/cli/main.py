@@ -33,9 +33,11 @@ VERBS: dict[str, Verb] = {
     "compare": Verb("rookery.cli.compare", "compare groups of runs, with confidence intervals"),
     "ladder": Verb("rookery.cli.ladder", "rate the weight snapshots of a self-play run by Elo"),
     "play": Verb("rookery.cli.play", "play against a trained agent in the terminal"),
+    "new": Verb("rookery.cli.new", "write the skeleton of an environment, algorithm or scenario"),
     "list": Verb("rookery.cli.list", "show scenarios, algorithms and settings"),
     "doctor": Verb("rookery.cli.doctor", "check this machine: versions, CPUs, memory, GPUs"),
     "clean": Verb("rookery.cli.clean", "remove files that crashed or killed runs have left"),
+    "completion": Verb("rookery.cli.completion", "print a script for completion in the shell"),
 }
 START = """\
   rookery train cartpole                     train DQN on CartPole until it is solved

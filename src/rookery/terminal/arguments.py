@@ -171,12 +171,13 @@ def add_json(parser: argparse._ActionsContainer) -> None:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the positional argument RUN, the folder of a training run, to a parser."""
-    parser.add_argument("run", metavar="RUN", help="run folder, as printed by `rookery train`")
+    about = "run folder, as printed by `rookery train` (required)"
+    parser.add_argument("run", metavar="RUN", help=about)
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """Adds the positional argument RUN, folders of several training runs, to a parser."""
-    about = "folders of training runs, or their parents"
+    about = "folders of training runs, or their parents (required)"
     parser.add_argument("run", nargs="+", type=path, metavar="RUN", help=about)
 
 
