@@ -24,7 +24,7 @@ Unfinished runs count up to their last step and are flagged.
 
 examples:
   rookery compare runs
-  rookery compare runs --tag local --tag shared --html compared.html
+  rookery compare runs --tag local --tag shared --out compared.html
   rookery compare runs/a runs/b --threshold 475 --json
 """
 
@@ -40,7 +40,7 @@ FLAGS = """
   (training episodes) (default eval/mean_reward)
 --reps N  number of bootstrap samples for the confidence intervals (default 2000)
 --seed SEED  seed of the bootstrap samples (default 0)
---html FILE  HTML page to write, with tables and learning curves (default: none)
+--out FILE  HTML page to write, with tables and learning curves (default: none)
 """
 
 
@@ -74,16 +74,16 @@ def run(args: argparse.Namespace) -> int:
     loaded = run_records.load(args.run, question.metric)
     found = comparison.compare(loaded.runs, question)
     found = found._replace(notes=[*loaded.unread, *found.notes])
-    if args.html is not None:
+    if args.out is not None:
         from rookery.report.charts.comparison_page import comparison_page
 
-        output.write(args.html, "--html", [comparison_page(found, question).html()])
+        output.write(args.out, "--out", [comparison_page(found, question).html()])
     if args.json:
         settings = {"reps": question.reps, "seed": question.seed, "level": LEVEL}
-        html = {"html": args.html and str(args.html)}
+        html = {"html": args.out and str(args.out)}
         output.say_json(comparison.as_dict(found) | settings | html)
     else:
-        _show(found, args.html)
+        _show(found, args.out)
     return 0
 
 

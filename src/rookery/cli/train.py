@@ -6,6 +6,7 @@ run are in its run folder.
 """
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,8 @@ EXAMPLES = """\
 examples:
   rookery train cartpole
   rookery train my.yaml --set replay.capacity=200000 --seed 3 --run-dir runs/a
-  rookery train --env Acrobot-v1 --target -100 --minutes 10
-  rookery train --env Pendulum-v1 --algo sac
+  rookery train Acrobot-v1 --target -100 --minutes 10
+  rookery train sac --env Pendulum-v1
   rookery train cartpole --seeds 0-4 --json
   rookery train cartpole --mode async --actors 4
   rookery train --resume runs/a              after Ctrl+C, kill -9 or a reboot
@@ -90,6 +91,7 @@ examples:
 """
 
 
+ENVIRONMENT = re.compile(r"-v\d+$|:")  # what is no name of a scenario
 UNFINISHED = ("interrupted", "terminated", "callback", "minutes")
 VERDICTS = {
     "target": "solved",
@@ -108,7 +110,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="SCENARIO",
         help="scenario, a named training configuration that `rookery list` shows, or a YAML file "
-        "with settings; with --resume, the run folder (default: none; --env is then required)",
+        "with settings; the name of an algorithm or an environment, with its defaults; with "
+        "--resume, the run folder (default: none; --env is then required)",
     )
     what = parser.add_argument_group("what to train")
     arguments.add_overrides(what)
@@ -162,6 +165,7 @@ def plan(args: argparse.Namespace) -> list["Config"]:
     """Checks the arguments of `rookery train`; returns the settings of every requested run."""
     from rookery.config.load import load, load_run
 
+    _take_environment(args)
     _refuse_contradictions(args)
     changes = arguments.given_settings(args)
     if args.resume:
@@ -199,6 +203,16 @@ def _variants(args: argparse.Namespace) -> list[dict[str, Any]]:
         {"run.seed": seed} | ({"run.run_dir": str(Path(parent) / f"seed-{seed}")} if parent else {})
         for seed in args.seeds
     ]
+
+
+def _take_environment(args: argparse.Namespace) -> None:
+    """Takes an environment in the place of SCENARIO as --env; DQN trains in it, or --algo does."""
+    given = args.source or ""
+    if ENVIRONMENT.search(given) and not (args.resume or Path(given).exists()):
+        if (other := getattr(args, "env.id")) is not None:
+            raise ConfigError(f"two environments were given, {given} and {other}; name one")
+        setattr(args, "env.id", given)
+        args.source = None
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:

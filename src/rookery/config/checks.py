@@ -274,7 +274,7 @@ def _limits(hint: Any) -> list[Limit]:
 
 def nearest(word: str, allowed: Collection[str]) -> str | None:
     """Returns the allowed name that looks most like `word`, if any does."""
-    return next(iter(difflib.get_close_matches(word, allowed, n=1)), None)
+    return next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=0.7)), None)
 
 
 def whole(text: str) -> int | None:

@@ -54,14 +54,34 @@ def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
         return args
     unknown = next((word for word in rest if word.startswith("-")), rest[0])
     flag = unknown.partition("=")[0]
-    near = checks.nearest(flag, parser.flags)
-    hint = f"did you mean {near}? " if near not in (None, flag) else ""  # a flag of another verb
-    setting = NAMES_ELSEWHERE.get(flag.lstrip("-").replace("-", "_"))
-    if setting is not None and "--set" in parser.flags:
-        hint = f"Rookery calls it {setting}; write --set KEY=VALUE. "
     raise ConfigError(
-        f"{parser.prog} does not take {unknown!r}; {hint}`{parser.prog} --help` shows what it takes"
+        f"{parser.prog} does not take {unknown!r}; {_flag_hint(parser, flag)}"
+        f"`{parser.prog} --help` shows what it takes"
     )
+
+
+def _flag_hint(parser: Parser, flag: str) -> str:
+    """Returns what was meant: a setting as another library calls it, a flag, or a setting."""
+    name = flag.lstrip("-").replace("-", "_")
+    if "--set" in parser.flags and name in NAMES_ELSEWHERE:
+        return _setting_hint(parser, [NAMES_ELSEWHERE[name]])
+    near = checks.nearest(flag, parser.flags)
+    if near not in (None, flag):  # equal: a flag of another verb
+        return f"did you mean {near}? "
+    if "--set" not in parser.flags:
+        return ""
+    from rookery.config.parse import keys
+
+    return _setting_hint(parser, [key for key in keys() if key.partition(".")[2] == name])
+
+
+def _setting_hint(parser: Parser, settings: list[str]) -> str:
+    if not settings:
+        return ""
+    flags = [action.option_strings[0] for action in parser._actions if action.dest in settings]
+    keys = [setting.split()[0].rstrip(";,") for setting in settings]  # it may be explained
+    cure = " or ".join(flags or [f"--set {key}=VALUE" for key in keys])
+    return f"Rookery calls it {' or '.join(settings)}; write {cure}. "
 
 
 _FLAG = re.compile(r"(--[\w-]+(?:, --[\w-]+)*)(?: (\S+))?( \.\.\.)?  (.+)", re.DOTALL)
