@@ -125,7 +125,7 @@ WORDS: list[tuple[Argv, str]] = [
     (["train", "--resume"], "."),
     (["train", "--resume", "cartpole"], "."),
     (["train", "cartpole", "--exact"], "--exact"),
-    (["share"], "--scenario"),
+    (["share"], "scenario"),
     (["share", "--scenario", "nothing"], "nothing"),
     (["share", "--scenario", "cartpole", "--strategy", "greedy"], "self_heavy"),
     (["share", "--scenario", "cartpole", "--strategy", "adaptive"], "self_heavy"),

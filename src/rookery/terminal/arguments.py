@@ -72,7 +72,8 @@ def _flag_hint(parser: Parser, flag: str) -> str:
         return ""
     from rookery.config.parse import keys
 
-    return _setting_hint(parser, [key for key in keys() if key.partition(".")[2] == name])
+    found = [key for key in keys() if key.partition(".")[2] == name and key[:4] != "sb3."]
+    return _setting_hint(parser, found)
 
 
 def _setting_hint(parser: Parser, settings: list[str]) -> str:

@@ -395,7 +395,7 @@ def _with_extra():
         (["timeline", "run", "--out="], "got an empty one"),
         (["timeline", "run", "--trace="], "got an empty one"),
         (["timeline", "run", "--flow="], "got an empty one"),
-        (["compare", "run", "--html="], "got an empty one"),
+        (["compare", "run", "--out="], "got an empty one"),
         (["report", "run", "--out="], "got an empty one"),
         (["clean", "--runs="], "needs a folder that exists, got ''"),
     ],
