@@ -65,7 +65,7 @@ def _flag_hint(parser: Parser, flag: str) -> str:
     name = flag.lstrip("-").replace("-", "_")
     if "--set" in parser.flags and name in NAMES_ELSEWHERE:
         return _setting_hint(parser, [NAMES_ELSEWHERE[name]])
-    near = checks.nearest(flag, parser.flags)
+    near = checks.nearest(flag, parser.flags, least=0.7)
     if near not in (None, flag):  # equal: a flag of another verb
         return f"did you mean {near}? "
     if "--set" not in parser.flags:
