@@ -66,10 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # dataclasses compile theirs; it forgets that when it runs another text.
         exec("")
     if argv is None:
-        from rookery.terminal import (  # an interrupt may have come before the first one
-            abrupt_exit,
-            output,
-        )
+        # again: an interrupt may have come before the first import
+        from rookery.terminal import abrupt_exit, output
 
         abrupt_exit.leave_at_once()
         output.flush()

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    out, format = target(args.run, args.out, args.format)
+    out, format = arguments.target(Path(args.run) / "episode", args.out, args.format, FORMATS)
     arguments.require_run(args.run)
     need_no_screen()
     with abrupt_exit.abrupt():
@@ -53,11 +53,6 @@ def run(args: argparse.Namespace) -> int:
     )
     output.answer(args, answer, summary(answer))
     return 0
-
-
-def target(run_dir: str, out: str | None, format: str | None) -> tuple[Path, str]:
-    """Returns the video file to write and its format, gif or mp4, from --out and --format."""
-    return arguments.target(Path(run_dir) / "episode", out, format, FORMATS)
 
 
 def need_no_screen() -> None:

@@ -47,6 +47,14 @@ PER_RUN = {  # flags that --extra-args cannot pass to all runs, and what to use 
     "--device": "--gpus",
     "--json": "--json in front of --extra-args",
 }
+SCENARIOS = (
+    "scenarios (named training configurations, see `rookery list`) or YAML files to train in "
+    "parallel (default: none; at least one is required)"
+)
+NAMED = """
+--scenario SCENARIO  scenario to train, as SCENARIO (default: none)
+--scenarios SCENARIO ...  scenarios to train, as SCENARIO (default: none)
+"""
 RUNS = """
 --n-parallel N  number of runs of each scenario, with different seeds (default: 4 of one scenario, 1
   of each of several)
@@ -65,20 +73,17 @@ OUTPUT = """
 --run-dir DIR  parent of all run folders (default: runs/share-<time>)
 --quiet  hide the live table of runs (default: show it)
 """
+EXTRA = """
+--extra-args ...  arguments for the `rookery train` of every run, up to the end of the line
+  (default: none)
+"""
 SHORT = 500  # episodes below which sharing hardly helps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs = parser.add_argument_group("runs to start")
-    about = (
-        "scenarios (named training configurations, see `rookery list`) or YAML files to train in "
-        "parallel (default: none; at least one is required)"
-    )
-    runs.add_argument("sources", nargs="*", metavar="SCENARIO", help=about)
-    named = runs.add_mutually_exclusive_group()
-    for flag in ("--scenario", "--scenarios"):
-        about = "scenarios to train, as SCENARIO (default: none)"
-        named.add_argument(flag, dest="scenarios", nargs="+", metavar="SCENARIO", help=about)
+    runs.add_argument("sources", nargs="*", metavar="SCENARIO", help=SCENARIOS)
+    arguments.add_flags(runs.add_mutually_exclusive_group(), NAMED)
     arguments.add_flags(runs, RUNS, gpus=arguments.whole)
     arguments.add_overrides(runs)
     arguments.add_settings(parser.add_argument_group("sharing of replay buffers"), SHARING)
@@ -86,14 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_flags(results, OUTPUT)
     arguments.add_wandb(results)
     arguments.add_json(results)
-    results.add_argument(
-        "--extra-args",
-        nargs=argparse.REMAINDER,
-        default=[],
-        metavar="...",
-        help="arguments for the `rookery train` of every run, up to the end of the line "
-        "(default: none)",
-    )
+    arguments.add_flags(results, EXTRA)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -127,7 +125,8 @@ def plan(args: argparse.Namespace, parent: Path, pool: Path) -> "list[Planned]":
 
 def _scenarios(args: argparse.Namespace) -> list[str]:
     """Returns the scenario of every run."""
-    named = [*args.sources, *(args.scenarios or ())]
+    flagged = [args.scenario] if args.scenario is not None else args.scenarios or []
+    named = [*args.sources, *flagged]
     each = args.n_parallel or (4 if len(named) == 1 else 1)
     if not named:
         raise ConfigError(
@@ -172,7 +171,7 @@ def _words(args: argparse.Namespace, gpu: int | None) -> list[str]:
 
     device = {} if gpu is None else {"learner.device": f"cuda:{gpu}"}
     settings = arguments.given_settings(args) | device
-    changes = [*args.overrides, *(f"{key}={word(value)}" for key, value in settings.items())]
+    changes = [*args.set, *(f"{key}={word(value)}" for key, value in settings.items())]
     return [part for change in changes for part in ("--set", change)]
 
 
@@ -320,12 +319,9 @@ def _conclude(args: argparse.Namespace, launcher: "RunLauncher") -> None:
 def entry(launched: "LaunchedRun") -> dict[str, Any]:
     """Returns one run's entry in the JSON output of `rookery share`: arguments and result."""
     job = launched.job
+    asked = {key: getattr(job, key) for key in ("name", "scenario", "seed", "gpu", "shares")}
     return {
-        "name": job.name,
-        "scenario": job.scenario,
-        "seed": job.seed,
-        "gpu": job.gpu,
-        "shares": job.shares,
+        **asked,
         "foreign_share": launched.standing.foreign,
         "run_dir": str(job.run_dir),
         "log": str(launched.log),
@@ -382,15 +378,8 @@ def _refuse_other_networks(planned: "list[Planned]") -> None:
 
 
 def _refuse_missing_gpus(gpus: Sequence[int]) -> None:
-    if not gpus:
-        return
     with abrupt_exit.abrupt():
-        import torch
+        from rookery.networks.device import pick_device
 
-    present = torch.cuda.device_count()
     for gpu in gpus:
-        if not 0 <= gpu < present:
-            raise ConfigError(
-                f"--gpus has {gpu}, but this machine has {present} CUDA devices; "
-                + (f"use 0 to {present - 1}" if present else "leave --gpus out")
-            )
+        pick_device(f"cuda:{gpu}", "--gpus")

@@ -132,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     configs = plan(args)
     if args.print_config:
-        _print(configs, as_json=args.json)
+        _print(args, configs)
         return 0
     with abrupt_exit.abrupt():
         from rookery.learner.data_parallel.follower import rank_of, run_follower
@@ -169,10 +169,9 @@ def plan(args: argparse.Namespace) -> list["Config"]:
     _refuse_contradictions(args)
     changes = arguments.given_settings(args)
     if args.resume:
-        return [load_run(args.source, overrides=args.overrides, changes=changes)]
+        return [load_run(args.source, overrides=args.set, changes=changes)]
     return [
-        load(args.source, overrides=args.overrides, changes=changes | extra)
-        for extra in _variants(args)
+        load(args.source, overrides=args.set, changes=changes | extra) for extra in _variants(args)
     ]
 
 
@@ -251,11 +250,9 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
             )
 
 
-def _print(configs: list["Config"], *, as_json: bool) -> None:
+def _print(args: argparse.Namespace, configs: list["Config"]) -> None:
     from rookery.config.load import as_dict, dump
 
-    if as_json:
-        answers = [as_dict(config) for config in configs]
-        output.say_json(answers[0] if len(answers) == 1 else {"runs": answers})
-    else:
-        output.say("---\n".join(dump(config) for config in configs).rstrip("\n"))
+    answers = [as_dict(config) for config in configs]
+    text = "---\n".join(dump(config) for config in configs).rstrip("\n")
+    output.answer(args, answers[0] if len(answers) == 1 else {"runs": answers}, [text])

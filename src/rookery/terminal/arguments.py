@@ -109,6 +109,8 @@ def add_flags(
             options = {"action": "store_true"}
         elif entry.metavar.startswith("{"):
             options = {"choices": entry.metavar[1:-1].split(",")}
+        elif entry.metavar == "...":
+            options |= {"nargs": argparse.REMAINDER, "default": []}
         if default := _DEFAULT.search(entry.about):
             options["default"] = read(default[1])
         if entry.several:
@@ -167,15 +169,7 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def add_overrides(parser: argparse._ActionsContainer) -> None:
     """Adds the flag --set, which changes any setting, to a parser."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="setting to change, such as replay.batch_size=64; `rookery list --settings` shows "
-        "all; repeatable (default: none)",
-    )
+    add_flags(parser, SET)
 
 
 def add_wandb(parser: argparse._ActionsContainer) -> None:
@@ -326,6 +320,10 @@ READERS: dict[str, Callable[[str], Any]] = {  # of values of flags, by metavar
     "DIR": path,
     "WHICH": checkpoint,
 }
+SET = """
+--set KEY=VALUE  setting to change, such as replay.batch_size=64; `rookery list --settings` shows
+  all; repeatable (default: none)
+"""
 CHECKPOINT = """
 --checkpoint WHICH  checkpoint of the run to load: best (highest evaluation score), last, or its
   number of env steps (default best)

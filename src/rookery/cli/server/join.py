@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         "key": key,
         "certificate": args.tls_cert,
         "private_key": args.tls_key,
-        "overrides": (*(f"env.kwargs.{pair}" for pair in args.env_kwargs or ()), *args.overrides),
+        "overrides": (*(f"env.kwargs.{pair}" for pair in args.env_kwargs or ()), *args.set),
         "steps": args.env_steps,
         "codec": CODECS[args.compress],
         "patience_s": args.patience,

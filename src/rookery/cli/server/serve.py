@@ -172,9 +172,9 @@ def _config(args: argparse.Namespace) -> "Config":
 
     changes: dict[str, Any] = {} if args.seed is None else {"run.seed": args.seed}
     if (scenario := args.source or args.scenario) is not None:
-        return load(scenario, overrides=args.overrides, changes=changes)
+        return load(scenario, overrides=args.set, changes=changes)
     if args.run_dir is not None and (args.run_dir / RUN_FILE).is_file():
-        return load_run(args.run_dir, overrides=args.overrides, changes=changes)
+        return load_run(args.run_dir, overrides=args.set, changes=changes)
     raise ConfigError(
         "no scenario was given; write rookery serve SCENARIO (`rookery list` shows them), or give "
         "the --run-dir of an earlier server"
