@@ -38,7 +38,7 @@ def joining(client: str) -> list[str]:
     return shlex.split(json.loads(done.stdout)["join"])[1:]
 
 
-server = start("serve", "--scenario", "corridor", "--bind", "localhost:0", "--updates=200", *WHERE)
+server = start("serve", "--scenario", "corridor", "--bind", "localhost:0", "--rounds=200", *WHERE)
 processes = [server]
 try:
     while not (RUN_DIR / "address.json").exists():  # the server writes it as soon as it listens

@@ -39,7 +39,7 @@ def answers(house: House) -> bool:
 
 
 def test_gradients_are_counted_once_each_over_three_deaths(house: House):
-    limit = ("--updates", "400")
+    limit = ("--rounds", "400")
     server = house.serve(*limit)
     clients = [house.join("alice"), house.join("bob")]
     for life in range(1, LIVES + 1):

@@ -515,7 +515,7 @@ class TestStarting:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
 
-            with pytest.raises(ConfigError, match=f"127.0.0.1:{port} cannot be bound"):
+            with pytest.raises(ConfigError, match=f"localhost:{port} cannot be bound"):
                 server.start_server("localhost", port, keys=KEYS)
 
     def test_a_service_is_started_once(self, server: ParameterServer, url: str):
@@ -588,10 +588,18 @@ class TestReconnecting:
         def rests(seed: int) -> list[float]:
             own = RemoteParameterServer(url, "alice", KEYS["alice"], patience_s=1000.0)
             slept: list[float] = []
-            monkeypatch.setattr(own, "_rest", lambda s: bool(slept.append(s)))
-            attempts = own._attempts()
-            for _ in range(12):
-                next(attempts)
+
+            def fail(*_: object) -> None:
+                raise httpx.ConnectError("nobody is there")
+
+            def rest(seconds: float) -> bool:
+                slept.append(seconds)
+                return len(slept) == 12
+
+            monkeypatch.setattr(own, "_attempt", fail)
+            monkeypatch.setattr(own, "_rest", rest)
+            with pytest.raises(StalledError, match="was closed"):
+                own.register_worker("alice")
             own.close()
             return slept
 

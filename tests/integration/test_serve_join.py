@@ -31,7 +31,7 @@ def score(house: House) -> float:
 
 
 def test_two_clients_who_send_gradients_find_the_way_out(house: House):
-    server = house.serve("--updates", "800")
+    server = house.serve("--rounds", "800")
     clients = [house.join("alice"), house.join("bob", "--compress", "fp16")]
 
     assert [client.wait(WITHIN_S) for client in clients] == [0, 0], clients[0].said
@@ -142,7 +142,7 @@ def test_over_tls_a_client_says_whom_it_trusts(house: House, tmp_path: Path):
     own = authority.sign("server")
     tls = ("--tls-cert", str(own.certificate), "--tls-key", str(own.private_key))
     house.scheme = "https"
-    server = house.serve(*tls, "--updates", "5")
+    server = house.serve(*tls, "--rounds", "5")
 
     stranger = house.join("bob")
     assert stranger.wait(WITHIN_S) == 3

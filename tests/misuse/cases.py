@@ -131,7 +131,7 @@ WORDS: list[tuple[Argv, str]] = [
     (["train", "--resume"], "--resume needs the run folder"),
     (["train", "--resume", "cartpole"], "no run folder 'cartpole'"),
     (["train", "cartpole", "--exact"], "--exact"),
-    (["share"], "--scenario"),
+    (["share"], "scenario"),
     (["share", "--scenario", "nothing"], "nothing"),
     (["share", "--scenario", "cartpole", "--strategy", "greedy"], "self_heavy"),
     (["share", "--scenario", "cartpole", "--strategy", "adaptive"], "self_heavy"),

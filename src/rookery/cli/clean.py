@@ -8,31 +8,16 @@ from pathlib import Path
 
 from rookery.terminal import abrupt_exit, arguments, output
 
+FLAGS = """
+--dry-run  list the files that would be removed, and remove nothing (default: remove them)
+--runs DIR  folder that contains the folders of training runs (default: runs)
+--pool DIR  pool of shared replay buffers to clean too, a folder that sharing.pool or
+  create_distributed_registry(path=...) named; repeatable (default: only pools without such a path)
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="list the files that would be removed, and remove nothing (default: remove them)",
-    )
-    parser.add_argument(
-        "--runs",
-        type=arguments.existing_folder,
-        default=Path("runs"),
-        metavar="DIR",
-        help="folder that contains the folders of training runs (default runs)",
-    )
-    parser.add_argument(
-        "--pool",
-        action="append",
-        default=[],
-        type=Path,
-        dest="pools",
-        metavar="DIR",
-        help="pool of shared replay buffers to clean too, a folder that sharing.pool or "
-        "create_distributed_registry(path=...) named; repeatable (default: only the pools that "
-        "have no such path)",
-    )
+    arguments.add_flags(parser, FLAGS, runs=arguments.existing_folder)
     arguments.add_json(parser)
 
 
@@ -40,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     with abrupt_exit.abrupt():
         from rookery.checkpoints.run_folder import sweep
 
-    removed = sweep(args.runs, dry_run=args.dry_run, pools=args.pools)
+    removed = sweep(args.runs or Path("runs"), dry_run=args.dry_run, pools=args.pool)
     done = "would remove" if args.dry_run else "removed"
     total = output.size(sum(item.bytes for item in removed))
     lines = [f"{done} {item.path} ({output.size(item.bytes)}): {item.why}" for item in removed]

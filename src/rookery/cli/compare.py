@@ -24,49 +24,29 @@ Unfinished runs count up to their last step and are flagged.
 
 examples:
   rookery compare runs
-  rookery compare runs --tag local --tag shared --html compared.html
+  rookery compare runs --tag local --tag shared --out compared.html
   rookery compare runs/a runs/b --threshold 475 --json
+"""
+
+
+FLAGS = """
+--tag TAG  compare only the group of runs with this tag; repeatable (default: all groups)
+--baseline TAG  tag of the group that the other groups are compared with (default: the group called
+  baseline, otherwise the first group)
+--threshold [ENV=]SCORE  score for which to report how many env steps each run took to reach it;
+  ENV=SCORE sets it for one environment; repeatable (default: the target score of each run,
+  eval.target)
+--metric NAME  score to compare: eval/mean_reward (evaluation episodes) or rollout/ep_rew_mean
+  (training episodes) (default eval/mean_reward)
+--reps N  number of bootstrap samples for the confidence intervals (default 2000)
+--seed SEED  seed of the bootstrap samples (default 0)
+--out FILE  HTML page to write, with tables and learning curves (default: none)
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_runs(parser)
-    parser.add_argument(
-        "--tag",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="compare only the group of runs with this tag; repeatable (default: all groups)",
-    )
-    parser.add_argument(
-        "--baseline",
-        metavar="TAG",
-        help="tag of the group that the other groups are compared with (default: the group called "
-        "baseline, otherwise the first group)",
-    )
-    parser.add_argument(
-        "--threshold",
-        action="append",
-        default=[],
-        type=threshold,
-        metavar="[ENV=]SCORE",
-        help="score for which to report how many env steps each run took to reach it; ENV=SCORE "
-        "sets it for one environment (default: the target score of each run, eval.target)",
-    )
-    about = (
-        "score to compare: eval/mean_reward (evaluation episodes) or rollout/ep_rew_mean (training "
-        "episodes)"
-    )
-    arguments.add_value(parser, "--metric", "NAME", str, about, "eval/mean_reward")
-    about = "number of bootstrap samples for the confidence intervals"
-    arguments.add_value(parser, "--reps", "N", arguments.count, about, 2_000)
-    arguments.add_seed(parser, "seed of the bootstrap samples")
-    parser.add_argument(
-        "--html",
-        type=arguments.path,
-        metavar="FILE",
-        help="HTML page to write, with tables and learning curves (default: none)",
-    )
+    arguments.add_flags(parser, FLAGS, threshold=threshold)
     arguments.add_json(parser)
 
 
@@ -94,16 +74,16 @@ def run(args: argparse.Namespace) -> int:
     loaded = run_records.load(args.run, question.metric)
     found = comparison.compare(loaded.runs, question)
     found = found._replace(notes=[*loaded.unread, *found.notes])
-    if args.html is not None:
+    if args.out is not None:
         from rookery.report.charts.comparison_page import comparison_page
 
-        output.write(args.html, "--html", [comparison_page(found, question).html()])
+        output.write(args.out, "--out", [comparison_page(found, question).html()])
     if args.json:
         settings = {"reps": question.reps, "seed": question.seed, "level": LEVEL}
-        html = {"html": args.html and str(args.html)}
+        html = {"html": args.out and str(args.out)}
         output.say_json(comparison.as_dict(found) | settings | html)
     else:
-        _show(found, args.html)
+        _show(found, args.out)
     return 0
 
 

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with abrupt_exit.abrupt():
         gpus = _gpus()
-        findings = [*_software(), *_processors(), *_room(), *_files(), *_graphics(gpus), *_extras()]
+        findings = [*_software(), *_processors(), *_room(), *_graphics(gpus), *_extras()]
     cores, presets = machine.cores(), scenarios(machine.cores(), len(gpus or []))
     actors, batch = recommended(cores, bool(gpus))
     advice = {"actors": actors, "batch": batch, "scenarios": presets}
@@ -137,12 +137,7 @@ def _room() -> Iterator[Finding]:
     hint = "rookery clean, or --run-dir on another disk"
     yield enough("disk here", machine.space(Path.cwd()), least=2 * GB, hint=hint)
 
-
-def _files() -> Iterator[Finding]:
     yield descriptors(*machine.descriptors())
-    from rookery.replay.shared_arrays import default_directory  # imports numpy
-
-    folder = default_directory()
     works = machine.unnamed_files(folder)
     value = f"work in {folder}" if works else f"do not work in {folder}"
     hint = "" if works else "the kernel cannot clear up after a crash; rookery clean does"

@@ -13,17 +13,17 @@ examples:
 """
 
 
+FLAGS = """
+--episodes N  number of evaluation episodes (default 100)
+--stochastic  explore as at the end of training, instead of greedy actions (default: greedy)
+--seed SEED  seed of the episodes (default 0)
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    about = "number of evaluation episodes"
-    arguments.add_value(parser, "--episodes", "N", arguments.count, about, 100)
     arguments.add_checkpoint(parser)
-    parser.add_argument(
-        "--stochastic",
-        action="store_true",
-        help="explore as at the end of training, instead of greedy actions (default: greedy)",
-    )
-    arguments.add_seed(parser, "seed of the episodes")
+    arguments.add_flags(parser, FLAGS)
     arguments.add_json(parser)
 
 

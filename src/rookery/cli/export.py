@@ -15,12 +15,15 @@ examples:
   rookery export runs/a --format onnx --out policy.onnx --checkpoint last
 """
 FORMATS = ("safetensors", "onnx")
+FLAGS = """
+--out FILE  policy file to write (default: RUN/policy.safetensors)
+--format {safetensors,onnx}  format of the file (default: by the extension of --out)
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    about = "policy file to write (default RUN/policy.safetensors)"
-    arguments.add_out(parser, about, FORMATS)
+    arguments.add_flags(parser, FLAGS, out=str)
     arguments.add_checkpoint(parser)
     arguments.add_json(parser)
 

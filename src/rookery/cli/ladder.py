@@ -20,24 +20,19 @@ FORMATS = ("html",)
 BASELINES = ("random", "scripted")  # players against which every player's points are shown
 
 
+FLAGS = """
+--games N  number of games of each pair of players, an even number; each of the two is the first
+  player in half of them (default 100)
+--snapshots N  maximum number of weight snapshots to rate, evenly spaced over the training and
+  including the newest (default 12)
+--seed SEED  seed of all random numbers in the games (default 0)
+--out FILE.html  HTML page with charts of ratings and pay-off matrix to write (default: none)
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    about = (
-        "number of games of each pair of players, an even number; each of the two is the first "
-        "player in half of them"
-    )
-    arguments.add_value(parser, "--games", "N", even, about, 100)
-    about = (
-        "maximum number of weight snapshots to rate, evenly spaced over the training and including "
-        "the newest"
-    )
-    arguments.add_value(parser, "--snapshots", "N", arguments.count, about, 12)
-    arguments.add_seed(parser, "seed of all random numbers in the games")
-    parser.add_argument(
-        "--out",
-        metavar="FILE.html",
-        help="HTML page with charts of ratings and pay-off matrix to write (default: none)",
-    )
+    arguments.add_flags(parser, FLAGS, games=even)
     arguments.add_json(parser)
 
 

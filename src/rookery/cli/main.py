@@ -17,6 +17,7 @@ VERBS: dict[str, Verb] = {
     "train": Verb("rookery.cli.train", "train an agent, or resume a stopped run"),
     "share": Verb("rookery.cli.share", "train several runs that share their replay buffers"),
     "serve": Verb("rookery.cli.server.serve", "start a parameter server for federated learning"),
+    "serve keys": Verb("rookery.cli.server.serve_keys", "add and remove clients of such a server"),
     "join": Verb("rookery.cli.server.join", "train as a client of a parameter server"),
     "evaluate": Verb(
         "rookery.cli.evaluate", "play episodes with a trained agent and report the return"
@@ -32,9 +33,11 @@ VERBS: dict[str, Verb] = {
     "compare": Verb("rookery.cli.compare", "compare groups of runs, with confidence intervals"),
     "ladder": Verb("rookery.cli.ladder", "rate the weight snapshots of a self-play run by Elo"),
     "play": Verb("rookery.cli.play", "play against a trained agent in the terminal"),
+    "new": Verb("rookery.cli.new", "write the skeleton of an environment, algorithm or scenario"),
     "list": Verb("rookery.cli.list", "show scenarios, algorithms and settings"),
     "doctor": Verb("rookery.cli.doctor", "check this machine: versions, CPUs, memory, GPUs"),
     "clean": Verb("rookery.cli.clean", "remove files that crashed or killed runs have left"),
+    "completion": Verb("rookery.cli.completion", "print a script for completion in the shell"),
 }
 START = """\
   rookery train cartpole                     train DQN on CartPole until it is solved
@@ -63,10 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # dataclasses compile theirs; it forgets that when it runs another text.
         exec("")
     if argv is None:
-        from rookery.terminal import (  # an interrupt may have come before the first one
-            abrupt_exit,
-            output,
-        )
+        # again: an interrupt may have come before the first import
+        from rookery.terminal import abrupt_exit, output
 
         abrupt_exit.leave_at_once()
         output.flush()
@@ -96,7 +97,9 @@ def _answer(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if argv[:1] == ["help"]:  # help VERB is VERB --help
-        argv = [*argv[1:2], "--help"]
+        argv = [*argv[1:], "--help"]
+    if " ".join(argv[:2]) in VERBS:  # a verb of two words
+        argv = [" ".join(argv[:2]), *argv[2:]]
     verb = argv[0] if argv else ""
     found = VERBS.get(verb) or plugins.verbs().get(verb)
     if found is None:

@@ -31,20 +31,18 @@ class PlayerLeft(Exception):
     """Raised when the human player quits the game or closes the terminal."""
 
 
+FLAGS = """
+--seat {first,second,random}  your player in the game: first, second, or random in each game
+  (default random)
+--against WHO  opponent: best or last (checkpoints of the run), vN (the run's weight snapshot of
+  version N), random, or scripted (the game's rule-based player) (default best)
+--seed SEED  seed of all random numbers of the games (default 0)
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    parser.add_argument(
-        "--seat",
-        choices=list(SEATS),
-        default="random",
-        help="your player in the game: first, second, or random in each game (default random)",
-    )
-    about = (
-        "opponent: best or latest (checkpoints of the run), vN (the run's weight snapshot of "
-        "version N), random, or scripted (the game's rule-based player)"
-    )
-    arguments.add_value(parser, "--against", "WHO", opponent, about, "best")
-    arguments.add_seed(parser, "seed of all random numbers of the games")
+    arguments.add_flags(parser, FLAGS, against=opponent)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,12 +141,14 @@ def farewell(ended: list[str]) -> str:
 def opponent(text: str) -> str:
     """Parses the command-line name of an opponent.
 
-    It is best, latest, random, scripted, or v and the version of a weight snapshot (v400).
+    It is best, last, random, scripted, or v and the version of a weight snapshot (v400).
     """
-    if text in ("best", "latest", "random", "scripted"):
+    if text in ("best", "random", "scripted"):
         return text
+    if text in ("last", "latest"):
+        return "latest"  # the name of the player in ladders
     if match := re.fullmatch(r"v(\d{1,12})", text):
         return f"v{int(match[1])}"
     raise argparse.ArgumentTypeError(
-        f"needs best, latest, random, scripted, or v and a version, got {text!r}"
+        f"needs best, last, random, scripted, or v and a version, got {text!r}"
     )

@@ -16,25 +16,26 @@ FORMATS = ("gif", "mp4")
 SLOWEST, FASTEST = 0.1, 1_000.0  # frames per second
 
 
+FLAGS = """
+--out FILE  video file to write (default: RUN/episode.gif)
+--format {gif,mp4}  format of the file (default: by the extension of --out)
+--episodes N  number of episodes to record (default 1)
+--seed SEED  seed S of the first episode; the others have S + 1, ... (default 0)
+--fps F  frames per second of the video (default: the environment's own)
+--max-steps N  maximum number of env steps per episode; longer episodes are cut, since all frames
+  are held in memory (default 1000)
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    arguments.add_out(parser, "video file to write (default RUN/episode.gif)", FORMATS)
-    about = "number of episodes to record"
-    arguments.add_value(parser, "--episodes", "N", arguments.count, about, 1)
     arguments.add_checkpoint(parser)
-    arguments.add_seed(parser, "seed S of the first episode; the others have S + 1, ...")
-    about = "frames per second of the video (default: the environment's own)"
-    arguments.add_value(parser, "--fps", "F", arguments.between(SLOWEST, FASTEST), about)
-    about = (
-        "maximum number of env steps per episode; longer episodes are cut, since all frames are "
-        "held in memory"
-    )
-    arguments.add_value(parser, "--max-steps", "N", arguments.count, about, 1_000)
+    arguments.add_flags(parser, FLAGS, out=str, fps=arguments.between(SLOWEST, FASTEST))
     arguments.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    out, format = target(args.run, args.out, args.format)
+    out, format = arguments.target(Path(args.run) / "episode", args.out, args.format, FORMATS)
     arguments.require_run(args.run)
     need_no_screen()
     with abrupt_exit.abrupt():
@@ -52,11 +53,6 @@ def run(args: argparse.Namespace) -> int:
     )
     output.answer(args, answer, summary(answer))
     return 0
-
-
-def target(run_dir: str, out: str | None, format: str | None) -> tuple[Path, str]:
-    """Returns the video file to write and its format, gif or mp4, from --out and --format."""
-    return arguments.target(Path(run_dir) / "episode", out, format, FORMATS)
 
 
 def need_no_screen() -> None:

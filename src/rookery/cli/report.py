@@ -19,13 +19,15 @@ examples:
 """
 
 
+FLAGS = """
+--out FILE  file to write (default: report.html, or report.md, in the first RUN)
+--markdown  write Markdown (default: an HTML page)
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_runs(parser)
-    about = "file to write (default: report.html, or report.md, in the first RUN)"
-    arguments.add_value(parser, "--out", "FILE", arguments.path, about)
-    parser.add_argument(
-        "--markdown", action="store_true", help="write Markdown (default: an HTML page)"
-    )
+    arguments.add_flags(parser, FLAGS)
     arguments.add_json(parser)
 
 

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.path,
         default=[Path("runs")],
         metavar="FOLDER",
-        help="run folders, or folders with runs one or two levels down (default: runs)",
+        help="run folders, or folders with runs one or two levels down (default runs)",
     )
     arguments.add_json(parser)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from rookery.cli import train
 from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
-from rookery.terminal.arguments import Short
 
 if TYPE_CHECKING:
     from rookery.config import Config
@@ -48,89 +47,51 @@ PER_RUN = {  # flags that --extra-args cannot pass to all runs, and what to use 
     "--device": "--gpus",
     "--json": "--json in front of --extra-args",
 }
-SHARING: dict[str, Short] = {
-    "--strategy": Short(
-        "sharing.strategy",
-        "WORD",
-        about="replay buffers from which the shared part of a batch is sampled: self_heavy (those "
-        "of the other runs, equally), uniform (all, the run's own included), weighted (all, by "
-        "size), newest (the newest fifth of each) or local_only (no sharing)",
-    ),
-    "--cross-sample-ratio": Short("sharing.cross_sample_ratio", "R", float),
-    "--buffer-size": Short("replay.capacity", "ROWS", arguments.count),
-}
+SCENARIOS = (
+    "scenarios (named training configurations, see `rookery list`) or YAML files to train in "
+    "parallel (default: none; at least one is required)"
+)
+NAMED = """
+--scenario SCENARIO  scenario to train, as SCENARIO (default: none)
+--scenarios SCENARIO ...  scenarios to train, as SCENARIO (default: none)
+"""
+RUNS = """
+--n-parallel N  number of runs of each scenario, with different seeds (default: 4 of one scenario, 1
+  of each of several)
+--base-seed SEED  seed S of the first run; the others have S + 1, S + 2, ... (default 42)
+--gpus I ...  numbers of the GPUs for the runs' learners, assigned round-robin (default: the
+  scenario's device)
+"""
+SHARING = """
+--strategy WORD  sharing.strategy: replay buffers from which the shared part of a batch is sampled:
+  self_heavy (those of the other runs, equally), uniform (all, the run's own included), weighted
+  (all, by size), newest (the newest fifth of each) or local_only (no sharing)
+--cross-sample-ratio X  sharing.cross_sample_ratio
+--buffer-size N  replay.capacity
+"""
+OUTPUT = """
+--run-dir DIR  parent of all run folders (default: runs/share-<time>)
+--quiet  hide the live table of runs (default: show it)
+"""
+EXTRA = """
+--extra-args ...  arguments for the `rookery train` of every run, up to the end of the line
+  (default: none)
+"""
 SHORT = 500  # episodes below which sharing hardly helps
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_runs(parser.add_argument_group("runs to start"))
-    sharing = parser.add_argument_group("sharing of replay buffers")
-    arguments.add_settings(sharing, SHARING)
-    _add_output(parser.add_argument_group("where results go"))
-    arguments.accept_underscores(parser)
-
-
-def _add_runs(group: argparse._ArgumentGroup) -> None:
-    either = group.add_mutually_exclusive_group()
-    either.add_argument(
-        "--scenario",
-        metavar="SCENARIO",
-        help="scenario (named training configuration, see `rookery list`) or YAML file of all "
-        "runs; this or --scenarios is required",
-    )
-    either.add_argument(
-        "--scenarios",
-        nargs="+",
-        metavar="SCENARIO",
-        help="scenarios (named training configurations) or YAML files to train in parallel; this "
-        "or --scenario is required",
-    )
-    about = (
-        "number of runs of each scenario, with different seeds (default 4, or 1 with --scenarios)"
-    )
-    arguments.add_value(group, "--n-parallel", "N", arguments.count, about)
-    about = "seed S of the first run; the others have S + 1, S + 2, ..."
-    arguments.add_value(group, "--base-seed", "S", arguments.seed, about, 42)
-    group.add_argument(
-        "--gpus",
-        nargs="+",
-        type=arguments.whole,
-        metavar="I",
-        help="numbers of the GPUs for the runs' learners, assigned round-robin "
-        "(default: the scenario's device)",
-    )
-    arguments.add_overrides(group)
-
-
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    about = "parent of all run folders (default runs/share-<time>)"
-    arguments.add_value(group, "--run-dir", "DIR", arguments.path, about)
-    either = group.add_mutually_exclusive_group()
-    either.add_argument(
-        "--wandb",
-        action="store_true",
-        default=None,  # keeps the scenario's setting
-        dest="report.wandb",
-        help="log metrics of all runs to Weights & Biases (default: the scenario's)",
-    )
-    either.add_argument(
-        "--no-wandb",
-        action="store_false",
-        dest="report.wandb",
-        help="do not log metrics to Weights & Biases (default: the scenario's)",
-    )
-    arguments.add_json(group)
-    group.add_argument(
-        "--quiet", action="store_true", help="hide the live table of runs (default: show it)"
-    )
-    group.add_argument(
-        "--extra-args",
-        nargs=argparse.REMAINDER,
-        default=[],
-        metavar="...",
-        help="arguments for the `rookery train` of every run, up to the end of the line "
-        "(default: none)",
-    )
+    runs = parser.add_argument_group("runs to start")
+    runs.add_argument("sources", nargs="*", metavar="SCENARIO", help=SCENARIOS)
+    arguments.add_flags(runs.add_mutually_exclusive_group(), NAMED)
+    arguments.add_flags(runs, RUNS, gpus=arguments.whole)
+    arguments.add_overrides(runs)
+    arguments.add_settings(parser.add_argument_group("sharing of replay buffers"), SHARING)
+    results = parser.add_argument_group("where results go")
+    arguments.add_flags(results, OUTPUT)
+    arguments.add_wandb(results)
+    arguments.add_json(results)
+    arguments.add_flags(results, EXTRA)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -163,9 +124,20 @@ def plan(args: argparse.Namespace, parent: Path, pool: Path) -> "list[Planned]":
 
 
 def _scenarios(args: argparse.Namespace) -> list[str]:
-    if args.scenario is not None:
-        return [args.scenario] * (args.n_parallel or 4)
-    return [scenario for scenario in args.scenarios for _ in range(args.n_parallel or 1)]
+    """Returns the scenario of every run."""
+    flagged = [args.scenario] if args.scenario is not None else args.scenarios or []
+    named = [*args.sources, *flagged]
+    each = args.n_parallel or (4 if len(named) == 1 else 1)
+    if not named:
+        raise ConfigError(
+            "nothing to train was named; give a scenario or several (`rookery list` shows them)"
+        )
+    if len(named) * each > arguments.MAX_SEEDS:
+        raise ConfigError(
+            f"--n-parallel gives {len(named) * each} runs, at most {arguments.MAX_SEEDS} are "
+            "allowed; lower it"
+        )
+    return [scenario for scenario in named for _ in range(each)]
 
 
 def _job(
@@ -199,7 +171,7 @@ def _words(args: argparse.Namespace, gpu: int | None) -> list[str]:
 
     device = {} if gpu is None else {"learner.device": f"cuda:{gpu}"}
     settings = arguments.given_settings(args) | device
-    changes = [*args.overrides, *(f"{key}={word(value)}" for key, value in settings.items())]
+    changes = [*args.set, *(f"{key}={word(value)}" for key, value in settings.items())]
     return [part for change in changes for part in ("--set", change)]
 
 
@@ -347,12 +319,9 @@ def _conclude(args: argparse.Namespace, launcher: "RunLauncher") -> None:
 def entry(launched: "LaunchedRun") -> dict[str, Any]:
     """Returns one run's entry in the JSON output of `rookery share`: arguments and result."""
     job = launched.job
+    asked = {key: getattr(job, key) for key in ("name", "scenario", "seed", "gpu", "shares")}
     return {
-        "name": job.name,
-        "scenario": job.scenario,
-        "seed": job.seed,
-        "gpu": job.gpu,
-        "shares": job.shares,
+        **asked,
         "foreign_share": launched.standing.foreign,
         "run_dir": str(job.run_dir),
         "log": str(launched.log),
@@ -366,16 +335,6 @@ def _fresh() -> Path:
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
-    if args.scenario is None and args.scenarios is None:
-        raise ConfigError(
-            "nothing to train was named; give --scenario NAME or --scenarios NAME NAME "
-            "(`rookery list` shows them)"
-        )
-    runs = len(args.scenarios or (args.scenario,)) * (args.n_parallel or 1)
-    if runs > arguments.MAX_SEEDS:
-        raise ConfigError(
-            f"--n-parallel gives {runs} runs, at most {arguments.MAX_SEEDS} are allowed; lower it"
-        )
     for word in args.extra_args:
         flag = word.partition("=")[0]
         if flag in PER_RUN:
@@ -419,15 +378,8 @@ def _refuse_other_networks(planned: "list[Planned]") -> None:
 
 
 def _refuse_missing_gpus(gpus: Sequence[int]) -> None:
-    if not gpus:
-        return
     with abrupt_exit.abrupt():
-        import torch
+        from rookery.networks.device import pick_device
 
-    present = torch.cuda.device_count()
     for gpu in gpus:
-        if not 0 <= gpu < present:
-            raise ConfigError(
-                f"--gpus has {gpu}, but this machine has {present} CUDA devices; "
-                + (f"use 0 to {present - 1}" if present else "leave --gpus out")
-            )
+        pick_device(f"cuda:{gpu}", "--gpus")

@@ -18,35 +18,21 @@ examples:
   rookery timeline runs/a
   rookery timeline runs/a --from 12 --to 14.5 --flow flow.html
 """
-FILES = {  # flags of the files to write
-    "--out": "HTML chart to write (default RUN/timeline.html)",
-    "--trace": "trace file to write, for the viewer Perfetto (default RUN/trace.json)",
-    "--flow": "HTML page to write, with only the processes and the data rates between them "
-    "(default: none)",
-}
+FLAGS = """
+--out FILE  HTML chart to write (default: RUN/timeline.html)
+--trace FILE  trace file to write, for the viewer Perfetto (default: RUN/trace.json)
+--flow FILE  HTML page to write, with only the processes and the data rates between them
+  (default: none)
+--from S  start of the drawn time, in seconds since the run's first recorded activity (default: 0
+  if --to is given, otherwise the start of the busiest three seconds)
+--to S  end of the drawn time, in seconds since the run's first recorded activity (default: the
+  run's end if --from is given, otherwise the end of the busiest three seconds)
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
-    for flag, about in FILES.items():
-        arguments.add_value(parser, flag, "FILE", arguments.path, about)
-    parser.add_argument(
-        "--from",
-        dest="began",
-        type=float,
-        metavar="S",
-        help="start of the drawn time, in seconds since the run's first recorded activity "
-        "(default: 0 if --to is given, otherwise the start of the busiest three seconds)",
-    )
-    parser.add_argument(
-        "--to",
-        dest="ended",
-        type=float,
-        metavar="S",
-        help="end of the drawn time, in seconds since the run's first recorded activity "
-        "(default: the run's end if --from is given, otherwise the end of the busiest three "
-        "seconds)",
-    )
+    arguments.add_flags(parser, FLAGS, **{"from": float, "to": float})
     arguments.add_json(parser)
 
 
@@ -77,7 +63,7 @@ def _draw(args: argparse.Namespace, folder: Path, history: "History") -> dict[st
     name = folder.resolve().name
     window = _window(args, history)
     whole = (0.0, history.seconds)
-    chosen = args.began is not None or args.ended is not None
+    chosen = _asked_window(args) != (None, None)
     html, trace = args.out or folder / "timeline.html", args.trace or folder / "trace.json"
     output.write(html, "--out", [timeline_page(name, history, *window).html()])
     output.write(trace, "--trace", perfetto.lines(history, *(window if chosen else whole)))
@@ -87,6 +73,11 @@ def _draw(args: argparse.Namespace, folder: Path, history: "History") -> dict[st
     return {"html": str(html), "trace": str(trace), "flow": args.flow and str(args.flow)}
 
 
+def _asked_window(args: argparse.Namespace) -> tuple[float | None, float | None]:
+    """Returns --from and --to; `from` is a keyword of Python."""
+    return vars(args)["from"], args.to
+
+
 def _window(args: argparse.Namespace, history: "History") -> tuple[float, float]:
     """Returns start and end of the time to draw, in seconds since the run's first activity.
 
@@ -94,13 +85,14 @@ def _window(args: argparse.Namespace, history: "History") -> tuple[float, float]
     """
     from rookery.report.charts.timeline_lanes import WINDOW_S, busiest
 
-    if args.began is None and args.ended is None:
+    first, last = _asked_window(args)
+    if first is None and last is None:
         return busiest(history, 0.0, history.seconds, WINDOW_S)
-    began = 0.0 if args.began is None else args.began
-    ended = history.seconds if args.ended is None else min(args.ended, history.seconds)
+    began = 0.0 if first is None else first
+    ended = history.seconds if last is None else min(last, history.seconds)
     if not 0 <= began < ended:
         raise ConfigError(
-            f"--from {args.began} --to {args.ended} is not within the run; give seconds from 0 to "
+            f"--from {first} --to {last} is not within the run; give seconds from 0 to "
             f"{history.seconds:.3f}, the first below the second"
         )
     return began, ended

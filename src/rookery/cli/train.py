@@ -6,80 +6,64 @@ run are in its run folder.
 """
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rookery.errors import ConfigError
 from rookery.terminal import abrupt_exit, arguments, output
-from rookery.terminal.arguments import Short, amounts, count, folder, whole, words
+from rookery.terminal.arguments import amounts, folder, whole, words
 
 if TYPE_CHECKING:
     from rookery.config import Config
 
-WHAT: dict[str, Short] = {
-    "--algo": Short("algo.name", "NAME"),
-    "--env": Short(
-        "env.id",
-        "ID",
-        about="environment: Gymnasium id, module:Id (imports the module first) or module:Class",
-    ),
-    "--mode": Short(
-        "run.mode",
-        "MODE",
-        about="training loop: single (one process plays and learns), sync (actors and learner "
-        "take turns), async (actors and learner run in parallel), device (environments, replay "
-        "buffer and learner on one device, usually a GPU)",
-    ),
-    "--actors": Short("actor.num", "N", count),
-    "--envs-per-actor": Short("actor.envs", "E", count),
-    "--engine": Short(
-        "run.engine",
-        "ENGINE",
-        about="where the actors run: inline (in the learner's process), processes (one process per "
-        "actor), ray (on the hosts of a Ray cluster), or auto (inline in single and device mode, "
-        "otherwise processes)",
-    ),
-    "--address": Short(
-        "cluster.address", "HOST:PORT", str, "address of a Ray cluster, or auto to find it"
-    ),
-    "--learner-resources": Short(
-        "cluster.learner_resources",
-        "GPU=1,...",
-        amounts,
-        "Ray resources that a host of the cluster must have to run the learner there",
-    ),
-    "--shards": Short("replay.shards", "N", count, "parts into which the replay buffer is split"),
-    "--actor-devices": Short(
-        "actor.devices",
-        "CUDA:0,CUDA:1",
-        words,
-        "GPUs on which actors take turns to compute actions",
-    ),
-    "--inference": Short(
-        "actor.inference",
-        "WHERE",
-        about="where the network computes actions: local (in each actor process) or central (in "
-        "one inference server process for all actors)",
-    ),
-    "--device": Short("learner.device", "DEVICE"),
-    "--learners": Short("learner.replicas", "N", count),
-}
-SEED = {"--seed": Short("run.seed", "N", whole)}
-STOPS: dict[str, Short] = {
-    "--env-steps": Short("run.env_steps", "N", count),
-    "--episodes": Short("run.episodes", "N", count),
-    "--minutes": Short("run.minutes", "X", float),
-    "--target": Short("eval.target", "S", float),
-}
-RESULTS: dict[str, Short] = {
-    "--run-dir": Short("run.run_dir", "DIR", folder, "run folder; of --seeds, the parent of all"),
-    "--tag": Short(
-        "report.tag",
-        "WORD",
-        about="word in the run folder's name and in experiment trackers, by which `rookery "
-        "compare` groups runs",
-    ),
-}
+WHAT = """
+--algo NAME  algo.name
+--env ID  env.id: environment: Gymnasium id, module:Id (imports the module first) or module:Class
+--mode MODE  run.mode: training loop: single (one process plays and learns), sync (actors and
+  learner take turns), async (actors and learner run in parallel), device (environments, replay
+  buffer and learner on one device, usually a GPU)
+--actors N  actor.num
+--envs-per-actor N  actor.envs
+--engine ENGINE  run.engine: place of the actors: inline (in the learner's process), processes (one
+  process per actor), ray (on the hosts of a Ray cluster), or auto (inline in single and device
+  mode, otherwise processes)
+--address HOST:PORT  cluster.address: address of a Ray cluster, or auto to find it
+--learner-resources GPU=1,...  cluster.learner_resources: Ray resources that a host of the cluster
+  must have to run the learner there
+--shards N  replay.shards: parts into which the replay buffer is split
+--actor-devices CUDA:0,CUDA:1  actor.devices: GPUs on which actors take turns to compute actions
+--inference WHERE  actor.inference: place where the network computes actions: local (in each actor
+  process) or central (in one inference server process for all actors)
+--device DEVICE  learner.device
+--learners N  learner.replicas
+"""
+SEED = "--seed SEED  run.seed"
+SEEDS = """
+--seeds N-M  seeds of several runs, trained one after another, such as 0-4 or 0,2,5 (default: one
+  run)
+"""
+STOPS = """
+--env-steps N  run.env_steps
+--episodes N  run.episodes
+--minutes X  run.minutes
+--target X  eval.target
+"""
+START = """
+--resume  resume a stopped run; SCENARIO is then its run folder (default: start a new run)
+--exact  with --resume, continue from the newest checkpoint that gives bit for bit the same result
+  as a run that never stopped (default: from the newest checkpoint of any kind)
+--init-from RUN  run folder whose best weights a new run starts with (default: random weights)
+"""
+RESULTS = """
+--run-dir DIR  run.run_dir: run folder; of --seeds, the parent of all
+--tag WORD  report.tag: word in the run folder's name and in experiment trackers, by which `rookery
+  compare` groups runs
+"""
+OUTPUT = """
+--print-config  print all settings and exit (default: train)
+--quiet  hide the live display of progress (default: show it)
+"""
 FIXED = {  # flags that --resume does not take, and where their values are
     "--algo": "algo.name",
     "--env": "env.id",
@@ -96,8 +80,8 @@ EXAMPLES = """\
 examples:
   rookery train cartpole
   rookery train my.yaml --set replay.capacity=200000 --seed 3 --run-dir runs/a
-  rookery train --env Acrobot-v1 --target -100 --minutes 10
-  rookery train --env Pendulum-v1 --algo sac
+  rookery train Acrobot-v1 --target -100 --minutes 10
+  rookery train sac --env Pendulum-v1
   rookery train cartpole --seeds 0-4 --json
   rookery train cartpole --mode async --actors 4
   rookery train --resume runs/a              after Ctrl+C, kill -9 or a reboot
@@ -107,6 +91,7 @@ examples:
 """
 
 
+ENVIRONMENT = re.compile(r"-v\d+$|:")  # what is no name of a scenario
 UNFINISHED = ("interrupted", "terminated", "callback", "minutes")
 VERDICTS = {
     "target": "solved",
@@ -125,68 +110,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="SCENARIO",
         help="scenario, a named training configuration that `rookery list` shows, or a YAML file "
-        "with settings; with --resume, the run folder (default: none; --env is then required)",
+        "with settings; the name of an algorithm or an environment, with its defaults; with "
+        "--resume, the run folder (default: none; --env is then required)",
     )
-    _add_settings(parser.add_argument_group("what to train"))
+    what = parser.add_argument_group("what to train")
+    arguments.add_overrides(what)
+    arguments.add_settings(what, WHAT, learner_resources=amounts, actor_devices=words)
+    either = what.add_mutually_exclusive_group()
+    arguments.add_settings(either, SEED, seed=whole)
+    arguments.add_flags(either, SEEDS, seeds=arguments.seeds)
     stops = parser.add_argument_group("when to stop, whichever comes first")
     arguments.add_settings(stops, STOPS)
-    _add_resume(parser.add_argument_group("where to begin"))
-    _add_output(parser.add_argument_group("where results go"))
-
-
-def _add_settings(group: argparse._ArgumentGroup) -> None:
-    arguments.add_overrides(group)
-    arguments.add_settings(group, WHAT)
-    either = group.add_mutually_exclusive_group()
-    arguments.add_settings(either, SEED)
-    about = "seeds of several runs, trained one after another, such as 0-4 or 0,2,5"
-    either.add_argument(
-        "--seeds", type=arguments.seeds, metavar="N-M", help=f"{about} (default: one run)"
-    )
-
-
-def _add_resume(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--resume",
-        action="store_true",
-        help="resume a stopped run; SCENARIO is then its run folder (default: start a new run)",
-    )
-    group.add_argument(
-        "--exact",
-        action="store_true",
-        help="with --resume, continue from the newest checkpoint that gives bit for bit the same "
-        "result as a run that never stopped (default: from the newest checkpoint of any kind)",
-    )
-    group.add_argument(
-        "--init-from",
-        metavar="RUN",
-        help="start a new run with the best weights of the run in folder RUN (default: random "
-        "weights)",
-    )
-
-
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    arguments.add_settings(group, RESULTS)
-    group.add_argument(
-        "--wandb",
-        action="store_true",
-        default=None,  # keeps the scenario's setting
-        dest="report.wandb",
-        help="log metrics to Weights & Biases (default: the scenario's)",
-    )
-    group.add_argument(
-        "--print-config", action="store_true", help="print all settings and exit (default: train)"
-    )
-    arguments.add_json(group)
-    group.add_argument(
-        "--quiet", action="store_true", help="hide the live display of progress (default: show it)"
-    )
+    arguments.add_flags(parser.add_argument_group("where to begin"), START)
+    results = parser.add_argument_group("where results go")
+    arguments.add_settings(results, RESULTS, run_dir=folder)
+    arguments.add_wandb(results)
+    arguments.add_flags(results, OUTPUT)
+    arguments.add_json(results)
 
 
 def run(args: argparse.Namespace) -> int:
     configs = plan(args)
     if args.print_config:
-        _print(configs, as_json=args.json)
+        _print(args, configs)
         return 0
     with abrupt_exit.abrupt():
         from rookery.learner.data_parallel.follower import rank_of, run_follower
@@ -219,13 +165,13 @@ def plan(args: argparse.Namespace) -> list["Config"]:
     """Checks the arguments of `rookery train`; returns the settings of every requested run."""
     from rookery.config.load import load, load_run
 
+    _take_environment(args)
     _refuse_contradictions(args)
     changes = arguments.given_settings(args)
     if args.resume:
-        return [load_run(args.source, overrides=args.overrides, changes=changes)]
+        return [load_run(args.source, overrides=args.set, changes=changes)]
     return [
-        load(args.source, overrides=args.overrides, changes=changes | extra)
-        for extra in _variants(args)
+        load(args.source, overrides=args.set, changes=changes | extra) for extra in _variants(args)
     ]
 
 
@@ -256,6 +202,16 @@ def _variants(args: argparse.Namespace) -> list[dict[str, Any]]:
         {"run.seed": seed} | ({"run.run_dir": str(Path(parent) / f"seed-{seed}")} if parent else {})
         for seed in args.seeds
     ]
+
+
+def _take_environment(args: argparse.Namespace) -> None:
+    """Takes an environment in the place of SCENARIO as --env; DQN trains in it, or --algo does."""
+    given = args.source or ""
+    if ENVIRONMENT.search(given) and not (args.resume or Path(given).exists()):
+        if (other := getattr(args, "env.id")) is not None:
+            raise ConfigError(f"two environments were given, {given} and {other}; name one")
+        setattr(args, "env.id", given)
+        args.source = None
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
@@ -294,11 +250,9 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
             )
 
 
-def _print(configs: list["Config"], *, as_json: bool) -> None:
+def _print(args: argparse.Namespace, configs: list["Config"]) -> None:
     from rookery.config.load import as_dict, dump
 
-    if as_json:
-        answers = [as_dict(config) for config in configs]
-        output.say_json(answers[0] if len(answers) == 1 else {"runs": answers})
-    else:
-        output.say("---\n".join(dump(config) for config in configs).rstrip("\n"))
+    answers = [as_dict(config) for config in configs]
+    text = "---\n".join(dump(config) for config in configs).rstrip("\n")
+    output.answer(args, answers[0] if len(answers) == 1 else {"runs": answers}, [text])

@@ -272,9 +272,9 @@ def _limits(hint: Any) -> list[Limit]:
     return [each for each in found if isinstance(each, Limit)]
 
 
-def nearest(word: str, allowed: Collection[str]) -> str | None:
-    """Returns the allowed name that looks most like `word`, if any does."""
-    return next(iter(difflib.get_close_matches(word, allowed, n=1)), None)
+def nearest(word: str, allowed: Collection[str], *, least: float = 0.6) -> str | None:
+    """Returns the allowed name that looks most like `word`, if any does at `least` so much."""
+    return next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=least)), None)
 
 
 def whole(text: str) -> int | None:

@@ -12,11 +12,13 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-from rookery.config.algorithms import AlgoConfig, known
+from rookery.config.algorithms import AlgoConfig, known, settings_of
 from rookery.config.checks import PLAIN, dotted
 from rookery.config.schema import Config
 from rookery.config.section import Section, as_plain, hints, is_section
 
+FIRST = ("env.id", "run.env_steps", "learner.lr")  # settings that matter most to every algorithm
+MATTER = ("algo", "net", "replay", "actor", "learner", "run", "env", "eval")  # sections, in order
 TYPES = {"boolean": "bool", "integer": "int", "number": "float", "string": "str"}
 
 _CLASS = re.compile(r"class (\w+)")
@@ -35,6 +37,24 @@ class Setting(NamedTuple):
 def settings() -> list[Setting]:
     """Returns every setting in the schema's order, and what each algorithm adds to them."""
     return list(_settings(json_schema(), ""))
+
+
+def settings_for(algorithm: str) -> list[Setting]:
+    """Returns the settings that matter to an algorithm, with its defaults, the first ones most.
+
+    After those that matter to every algorithm come its own, and those for which it has defaults.
+    Settings that it takes with one value only are left out.
+    """
+    kind = settings_of(algorithm)
+    properties = {**_object(Config)["properties"], "algo": _object(kind)}
+    of_run = {name: properties[name] for name in MATTER}
+    found = {setting.key: setting for setting in _settings({"properties": of_run}, "")}
+    for key, value in kind.defaults.items():
+        found[key] = found[key]._replace(default=value)
+    fixed = {"algo.name"} | {key for key, (allowed, _) in kind().takes.items() if len(allowed) == 1}
+    own = [key for key in found if key.startswith("algo.")]
+    ordered = dict.fromkeys([*FIRST, *own, *kind.defaults, *found])
+    return [found[key] for key in ordered if key not in fixed]
 
 
 def _settings(schema: dict[str, Any], where: str) -> Iterator[Setting]:

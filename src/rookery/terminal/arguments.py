@@ -1,9 +1,10 @@
 """Command-line arguments: parser of a subcommand, converters of values, common arguments."""
 
 import argparse
+import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -43,45 +44,122 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: Parser, argv: list[str]) -> argparse.Namespace:
-    """Parses arguments; an unknown flag raises `ConfigError`, which names the most similar flag."""
-    args, rest = parser.parse_known_args(argv)
+    """Parses arguments; an unknown flag raises `ConfigError`, which names the most similar flag.
+
+    Flags may be written with underscores (--like_this).
+    """
+    hyphens = [re.sub(r"^--\w+", lambda flag: flag[0].replace("_", "-"), word) for word in argv]
+    args, rest = parser.parse_known_args(hyphens)
     if not rest:
         return args
     unknown = next((word for word in rest if word.startswith("-")), rest[0])
     flag = unknown.partition("=")[0]
-    near = checks.nearest(flag, parser.flags)
-    hint = f"did you mean {near}? " if near not in (None, flag) else ""  # a flag of another verb
-    setting = NAMES_ELSEWHERE.get(flag.lstrip("-").replace("-", "_"))
-    if setting is not None and "--set" in parser.flags:
-        hint = f"Rookery calls it {setting}; write --set KEY=VALUE. "
     raise ConfigError(
-        f"{parser.prog} does not take {unknown!r}; {hint}`{parser.prog} --help` shows what it takes"
+        f"{parser.prog} does not take {unknown!r}; {_flag_hint(parser, flag)}"
+        f"`{parser.prog} --help` shows what it takes"
     )
 
 
-def accept_underscores(parser: argparse.ArgumentParser) -> None:
-    """Makes a parser accept flags also with underscores (--like_this), hidden from the help."""
-    known = parser._option_string_actions
-    for flag, action in list(known.items()):
-        known.setdefault("--" + flag.removeprefix("--").replace("-", "_"), action)
+def _flag_hint(parser: Parser, flag: str) -> str:
+    """Returns what was meant: a setting as another library calls it, a flag, or a setting."""
+    name = flag.lstrip("-").replace("-", "_")
+    if "--set" in parser.flags and name in NAMES_ELSEWHERE:
+        return _setting_hint(parser, [NAMES_ELSEWHERE[name]])
+    near = checks.nearest(flag, parser.flags, least=0.7)
+    if near not in (None, flag):  # equal: a flag of another verb
+        return f"did you mean {near}? "
+    if "--set" not in parser.flags:
+        return ""
+    from rookery.config.parse import keys
+
+    found = [key for key in keys() if key.partition(".")[2] == name and key[:4] != "sb3."]
+    return _setting_hint(parser, found)
 
 
-class Short(NamedTuple):
-    """The setting that a flag is short for."""
+def _setting_hint(parser: Parser, settings: list[str]) -> str:
+    if not settings:
+        return ""
+    flags = [action.option_strings[0] for action in parser._actions if action.dest in settings]
+    keys = [setting.split()[0].rstrip(";,") for setting in settings]  # it may be explained
+    cure = " or ".join(flags or [f"--set {key}=VALUE" for key in keys])
+    return f"Rookery calls it {' or '.join(settings)}; write {cure}. "
 
-    key: str
-    metavar: str
-    read: Callable[[str], Any] = str
-    about: str = ""  # help of the flag, where the comment of the setting is not enough
+
+_FLAG = re.compile(r"(--[\w-]+(?:, --[\w-]+)*)(?: (\S+))?( \.\.\.)?  (.+)", re.DOTALL)
+_DEFAULT = re.compile(r"\(default (\S+)\)$")
 
 
-def add_settings(parser: argparse._ActionsContainer, flags: Mapping[str, Short]) -> None:
-    """Adds flags that are short for settings; a value is in the attribute named as the setting."""
+def add_flags(
+    parser: argparse._ActionsContainer, text: str, **readers: Callable[[str], Any]
+) -> None:
+    """Adds the flags that a text describes, as the help shows them.
+
+        --fps F  frames per second of the video (default 30)
+        --seat {first,second}  your player in the game (default: drawn for each game)
+        --tag TAG  group of runs to compare; repeatable (default: all)
+        --dry-run  list the files that would be removed (default: remove them)
+
+    The value of a flag is read by the reader of its name, otherwise by that of its metavar
+    (READERS), or is text. `(default 30)` gives a default, `(default: words)` explains None.
+    """
+    for entry in _entries(text):
+        read = readers.get(entry.dest) or READERS.get(entry.metavar, str)
+        options: dict[str, Any] = {"metavar": entry.metavar, "type": read}
+        if not entry.metavar:
+            options = {"action": "store_true"}
+        elif entry.metavar.startswith("{"):
+            options = {"choices": entry.metavar[1:-1].split(",")}
+        elif entry.metavar == "...":
+            options |= {"nargs": argparse.REMAINDER, "default": []}
+        if default := _DEFAULT.search(entry.about):
+            options["default"] = read(default[1])
+        if entry.several:
+            options["nargs"] = "+"
+        if "; repeatable (" in entry.about:
+            options |= {"action": "append", "default": []}
+        if entry.about.endswith("(required)"):
+            options["required"] = True
+        parser.add_argument(*entry.flags, help=entry.about, **options)
+
+
+def add_settings(
+    parser: argparse._ActionsContainer, text: str, **readers: Callable[[str], Any]
+) -> None:
+    """Adds flags that are short for settings; a value is in the attribute named as the setting.
+
+        --algo NAME  algo.name
+        --shards N  replay.shards: parts into which the replay buffer is split
+
+    Without words of its own the help of a flag is the comment of its setting.
+    """
     from rookery.config.describe import about
 
-    for flag, (key, metavar, read, words) in flags.items():
-        text = f"{words or about(key)} (setting {key}; default: the scenario's)"
-        parser.add_argument(flag, dest=key, type=read, metavar=metavar, help=text)
+    for entry in _entries(text):
+        key, _, words = entry.about.partition(": ")
+        read = readers.get(entry.dest) or READERS.get(entry.metavar, str)
+        words = f"{words or about(key)} (setting {key}; default: the scenario's)"
+        parser.add_argument(*entry.flags, dest=key, metavar=entry.metavar, type=read, help=words)
+
+
+class _Entry(NamedTuple):
+    """A flag as a text describes it."""
+
+    flags: list[str]
+    metavar: str  # "": it takes no value
+    several: bool  # takes one value or more
+    about: str
+
+    @property
+    def dest(self) -> str:
+        return self.flags[0].removeprefix("--").replace("-", "_")
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    for paragraph in re.split(r"\n(?=--)", inspect.cleandoc(text)):
+        found = _FLAG.fullmatch(paragraph)
+        assert found is not None, paragraph
+        about = " ".join(found[4].split())
+        yield _Entry(found[1].split(", "), found[2] or "", bool(found[3]), about)
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -89,71 +167,38 @@ def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in vars(args).items() if "." in key and value is not None}
 
 
-def add_value(
-    parser: argparse._ActionsContainer,
-    flag: str,
-    metavar: str,
-    read: Callable[[str], Any],
-    about: str,
-    default: Any = None,
-) -> None:
-    """Adds a flag that takes a value; its help ends with the default, if it has one."""
-    text = about if default is None else f"{about} (default {default})"
-    parser.add_argument(flag, type=read, default=default, metavar=metavar, help=text)
-
-
 def add_overrides(parser: argparse._ActionsContainer) -> None:
     """Adds the flag --set, which changes any setting, to a parser."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="setting to change, such as replay.batch_size=64; `rookery list --settings` shows "
-        "all; repeatable (default: none)",
-    )
+    add_flags(parser, SET)
+
+
+def add_wandb(parser: argparse._ActionsContainer) -> None:
+    """Adds the flags --wandb and --no-wandb, which change the scenario's setting, to a parser."""
+    about = "log metrics to Weights & Biases, or do not (default: the scenario's)"
+    action = argparse.BooleanOptionalAction
+    parser.add_argument("--wandb", action=action, dest="report.wandb", help=about)
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
     """Adds the flag --json (machine-readable output) to a parser."""
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the result as JSON, in the last line (default: text)",
-    )
+    add_flags(parser, "--json  print the result as JSON, in the last line (default: text)")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the positional argument RUN, the folder of a training run, to a parser."""
-    parser.add_argument("run", metavar="RUN", help="run folder, as printed by `rookery train`")
+    about = "run folder, as printed by `rookery train` (required)"
+    parser.add_argument("run", metavar="RUN", help=about)
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """Adds the positional argument RUN, folders of several training runs, to a parser."""
-    about = "folders of training runs, or their parents"
+    about = "folders of training runs, or their parents (required)"
     parser.add_argument("run", nargs="+", type=path, metavar="RUN", help=about)
-
-
-def add_seed(parser: argparse.ArgumentParser, about: str) -> None:
-    """Adds the flag --seed, a whole number from 0 on, to a parser."""
-    add_value(parser, "--seed", "S", seed, about, 0)
-
-
-def add_out(parser: argparse.ArgumentParser, about: str, formats: Sequence[str]) -> None:
-    """Adds the flags --out and --format, which `target` reads, to a parser."""
-    parser.add_argument("--out", metavar="FILE", help=about)
-    about = "format of the file (default: by the extension of --out)"
-    parser.add_argument("--format", choices=formats, help=about)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
     """Adds the flag --checkpoint, which chooses a checkpoint of a run, to a parser."""
-    about = (
-        "checkpoint of the run to load: best (highest evaluation score), last, or its number of "
-        "env steps"
-    )
-    add_value(parser, "--checkpoint", "WHICH", checkpoint, about, "best")
+    add_flags(parser, CHECKPOINT)
 
 
 def require_run(run_dir: str | Path) -> None:
@@ -267,6 +312,24 @@ def amounts(text: str) -> dict[str, float]:
     return found
 
 
+READERS: dict[str, Callable[[str], Any]] = {  # of values of flags, by metavar
+    "N": count,
+    "SEED": seed,
+    "X": float,
+    "FILE": path,
+    "DIR": path,
+    "WHICH": checkpoint,
+}
+SET = """
+--set KEY=VALUE  setting to change, such as replay.batch_size=64; `rookery list --settings` shows
+  all; repeatable (default: none)
+"""
+CHECKPOINT = """
+--checkpoint WHICH  checkpoint of the run to load: best (highest evaluation score), last, or its
+  number of env steps (default best)
+"""
+
+
 def target(
     usual: Path, out: str | None, format: str | None, formats: Sequence[str]
 ) -> tuple[Path, str]:
@@ -280,12 +343,12 @@ def target(
     ending = path.suffix.lower().removeprefix(".")
     if ending in formats and format in (None, ending):
         return path, ending
-    if format is not None and ending not in formats:
-        return path, format
     if format is None:
         endings = " or ".join(f".{known}" for known in formats)
         raise ConfigError(
             f"--out is {out!r}, which does not end in {endings}; rename it, or say which with "
             "--format"
         )
+    if ending not in formats:
+        return path, format
     raise ConfigError(f"--out is {out!r} and --format {format!r}; drop one of them, or rename it")

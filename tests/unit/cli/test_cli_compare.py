@@ -125,7 +125,7 @@ def page(tmp_path_factory):
     group(top / "y", "evil", [0.75, 1.0])
     for path in (top / "y").glob("*/config.yaml"):
         path.write_text(path.read_text().replace("tag: evil", f"tag: {json.dumps(EVIL)}"))
-    assert main(["compare", str(top), *FEW, "--html", str(top / "new" / "r.html")]) == 0
+    assert main(["compare", str(top), *FEW, "--out", str(top / "new" / "r.html")]) == 0
     return (top / "new" / "r.html").read_text()
 
 
@@ -206,8 +206,8 @@ def test_runs_without_an_evaluation_are_refused(tmp_path, capsys):
 def test_a_place_that_cannot_be_written_is_refused(folder, tmp_path, capsys):
     (tmp_path / "file").write_text("")
 
-    assert main(["compare", str(folder), *FEW, "--html", str(tmp_path / "file" / "r.html")]) == 2
-    assert "choose another file with --html" in capsys.readouterr().err
+    assert main(["compare", str(folder), *FEW, "--out", str(tmp_path / "file" / "r.html")]) == 2
+    assert "choose another file with --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """The command's way in and out: verbs, exit codes, messages, and what is not imported."""
 
+import argparse
+import importlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -17,6 +20,7 @@ from rookery.cli.main import VERBS, main
 from rookery.errors import ConfigError, LostError
 from rookery.plugins import Verb
 from rookery.terminal import output
+from rookery.terminal.arguments import Parser
 
 HEAVY = {"numpy", "torch", "ray", "gymnasium", "numba", "rich", "tensorboard", "psutil"}
 
@@ -281,6 +285,84 @@ def test_list_settings_has_a_line_for_every_setting(capsys):
     assert [setting["key"] for setting in answer["settings"]] == shown
 
 
+def test_list_settings_of_an_algorithm_has_what_matters_to_it_first(capsys):
+    assert main(["list", "--settings", "--algo", "sac", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+
+    found = {setting["key"]: setting["default"] for setting in answer["settings"]}
+    order = [*found]
+    assert order[:3] == ["env.id", "run.env_steps", "learner.lr"]
+    assert order.index("algo.target_entropy") < order.index("replay.batch_size")
+    assert order.index("replay.batch_size") < order.index("net.activation")
+    assert (found["learner.lr"], found["replay.batch_size"]) == (3e-4, 256)
+    assert "algo.dueling" not in found
+    assert not any(key.startswith(("sb3.", "cluster.", "report.")) for key in found)
+
+
+def test_settings_that_an_algorithm_does_not_let_one_choose_are_not_listed():
+    from rookery.config.algorithms import known
+    from rookery.config.describe import settings_for
+    from rookery.config.load import leaves, load
+
+    for name in known():
+        config = load(changes={"algo.name": name})
+        values = {setting.key: setting.default for setting in settings_for(name)}
+        assert values.items() <= dict(leaves(config)).items()
+    assert "replay.hindsight" not in {setting.key for setting in settings_for("ppo")}
+
+
+def test_an_algorithm_without_settings_is_not_listed(capsys):
+    assert main(["list", "--algo", "sac"]) == 2
+    assert "--algo needs --settings" in capsys.readouterr().err
+
+
+# help texts
+
+
+def own_actions(parser):
+    """The arguments of a parser and of its subparsers."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from own_actions(inner)
+        elif not isinstance(action, argparse._HelpAction):
+            yield action
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_help_text_ends_with_its_default_and_begins_in_lower_case(verb):
+    parser = Parser(prog=verb, description=None)
+    importlib.import_module(VERBS[verb].module).add_arguments(parser)
+
+    for action in own_actions(parser):
+        ended = re.search(r"\((required|default[ :].*|setting [\w.]+; default: .*)\)$", action.help)
+        assert ended, (verb, action.dest, action.help)
+        if action.default not in (None, False, [], argparse.SUPPRESS):
+            assert re.search(r"\(default [^ ]+\)$", action.help), (verb, action.dest)
+        assert not re.match(r"(the|a|an|that|which|if|is|this|these) ", action.help.lower())
+
+
+@pytest.mark.parametrize(
+    ("spelling", "others"),
+    [
+        ("--env-steps", {"--steps", "--total-steps", "--timesteps"}),
+        ("--seed", {"--random-seed", "--rng"}),
+        ("--out", {"--output", "--file", "-o"}),
+        ("--run-dir", {"--dir", "--folder"}),
+        ("--checkpoint", {"--weights", "--version"}),
+    ],
+)
+def test_one_thing_has_one_spelling_in_all_verbs(spelling, others):
+    flags = set()
+    for verb in VERBS.values():
+        parser = Parser(prog="verb", description=None)
+        importlib.import_module(verb.module).add_arguments(parser)
+        flags |= set(parser.flags)
+
+    assert spelling in flags
+    assert not flags & others
+
+
 # output
 
 
@@ -313,7 +395,7 @@ def _with_extra():
         (["timeline", "run", "--out="], "got an empty one"),
         (["timeline", "run", "--trace="], "got an empty one"),
         (["timeline", "run", "--flow="], "got an empty one"),
-        (["compare", "run", "--html="], "got an empty one"),
+        (["compare", "run", "--out="], "got an empty one"),
         (["report", "run", "--out="], "got an empty one"),
         (["clean", "--runs="], "needs a folder that exists, got ''"),
     ],

@@ -138,7 +138,7 @@ def test_a_drawn_seat_depends_on_the_seed_alone(at_table, capsys):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--against", "nobody"], "needs best, latest, random, scripted, or v and a version"),
+        (["--against", "nobody"], "needs best, last, random, scripted, or v and a version"),
         (["--against", "v-3"], "or v and a version"),
         (["--seat", "third"], "first"),
         (["--seed", "-1"], "--seed: needs a whole number, at least 0"),

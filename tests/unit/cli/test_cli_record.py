@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from rookery.cli.main import main
-from rookery.cli.record import FORMATS, need_no_screen, summary, target
+from rookery.cli.record import FORMATS, need_no_screen, summary
 from rookery.config.load import RUN_FILE, dump
 from rookery.config.schema import Config
+from rookery.terminal import arguments
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,8 @@ from rookery.config.schema import Config
     ],
 )
 def test_the_format_is_what_the_name_or_the_flag_says(out, format, file, found):
-    assert target("runs/a", out, format) == (Path(file), found)
+    usual = Path("runs/a/episode")
+    assert arguments.target(usual, out, format, FORMATS) == (Path(file), found)
 
 
 @pytest.mark.parametrize(

@@ -295,12 +295,14 @@ class TestKeys:
         assert main(["serve", "keys"]) == 2
         assert "ACTION" in capsys.readouterr().err
 
-    def test_its_flags_may_stand_before_or_after(self, tmp_path, capsys):
-        self.keys("add", tmp_path)
+    def test_its_flags_may_stand_before_or_after_the_name(self, tmp_path, capsys):
+        folder = ("--run-dir", str(tmp_path))
+        assert main(["serve", "keys", "add", *folder, "alice"]) == 0
+        assert main(["serve", "keys", "add", "bob", *folder]) == 0
         capsys.readouterr()
 
-        assert main(["serve", "--keys", str(tmp_path / "keys.json"), "keys", "list"]) == 0
-        assert capsys.readouterr().out == "alice\n"
+        assert main(["serve", "keys", "list", "--keys", str(tmp_path / "keys.json")]) == 0
+        assert capsys.readouterr().out == "alice\nbob\n"
 
     def test_without_a_folder_it_is_that_of_the_scenario(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

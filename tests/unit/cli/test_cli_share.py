@@ -228,7 +228,7 @@ def test_what_is_of_little_use_is_said_before_it_is_done(argv, cores, said, monk
         ("--scenario sb3-sac --extra-args --run-dir=a", "use --run-dir in front"),
         ("--scenario sb3-sac --run-dir=", "needs the name of a folder"),
         ("--scenario sb3-sac --extra-args --tagg a", "did you mean --tag"),
-        ("--scenario sb3-sac --gpus 99", "--gpus has 99, but this machine has"),
+        ("--scenario sb3-sac --gpus 99", "--gpus is 'cuda:99', but this machine has"),
     ],
 )
 def test_wrong_requests_start_nothing(argv, said, capsys, tmp_path, monkeypatch):

@@ -342,13 +342,54 @@ def test_who_answers_actors_is_a_flag_and_is_refused_where_it_means_nothing(caps
         (["cartpole", "--learning-rate", "1"], "Rookery calls it learner.lr"),
         (["cartpole", "--total-timesteps", "1"], "Rookery calls it run.env_steps"),
         (["cartpole", "--algo", "ppoo"], "did you mean 'ppo'?"),
-        (["CartPole-v1"], "rookery train --env CartPole-v1 --algo NAME"),
+        (["cartpole", "--learning-rate", "1"], "write --set learner.lr=VALUE"),
+        (["cartpole", "--total-timesteps", "1"], "write --env-steps."),
+        (["cartpole", "--learning-starts", "1"], "write --set replay.learning_starts=VALUE"),
+        (["cartpole", "--train-freq", "1"], "write --set replay.samples_per_insert=VALUE"),
+        (["cartpole", "--set", "learner.learning_rate=1"], "Rookery calls it learner.lr"),
+        (["cartpole", "--algorithm", "sac"], "did you mean --algo?"),
     ],
 )
 def test_names_of_stable_baselines3_are_answered_with_ours(argv, said, capsys):
     assert main(["train", *argv]) == 2
 
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--verbose", "--policy", "--zzz"])
+def test_only_what_is_near_is_suggested(flag, capsys):
+    assert main(["train", "cartpole", flag, "1"]) == 2
+
+    said = capsys.readouterr().err
+    assert "did you mean" not in said
+    assert "Rookery calls it" not in said
+
+
+@pytest.mark.parametrize(
+    "argv", [["sac", "--env", "Pendulum-v1"], ["Pendulum-v1", "--algo", "sac"]]
+)
+def test_an_algorithm_or_an_environment_stands_in_the_place_of_a_scenario(argv):
+    assert plan(*argv) == [load(changes={"algo.name": "sac", "env.id": "Pendulum-v1"})]
+
+
+def test_an_environment_alone_is_trained_in_with_dqn():
+    assert plan("CartPole-v1") == [load(changes={"env.id": "CartPole-v1"})]
+    assert plan("CartPole-v1")[0].algo.name == "dqn"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["sac"], "rookery train sac --env ID (in Python env=...), or rookery train sac-pendulum"),
+        (["CartPole-v1", "--env", "Acrobot-v1"], "two environments were given"),
+    ],
+)
+def test_half_a_task_is_refused_in_one_line(argv, said, capsys):
+    assert main(["train", *argv]) == 2
+
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
 
 
 def test_an_algorithm_is_chosen_by_a_flag(capsys):

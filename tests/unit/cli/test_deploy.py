@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rookery.cli.server import serve
+from rookery.cli.server import serve, serve_keys
 from rookery.config.load import load
 from rookery.terminal.arguments import Parser, parse
 
@@ -59,9 +59,10 @@ def commands_in_comments() -> list[list[str]]:
 def parsed(words: list[str]) -> argparse.Namespace:
     """Parses a command as `rookery` does; a flag that does not exist is an error."""
     assert words[0] == "serve"
+    verb, given = (serve_keys, words[2:]) if words[1] == "keys" else (serve, words[1:])
     parser = Parser(prog="rookery serve", description=None)
-    serve.add_arguments(parser)
-    return parse(parser, words[1:])
+    verb.add_arguments(parser)
+    return parse(parser, given)
 
 
 @pytest.mark.parametrize("words", [unit_command(), service()["command"]], ids=["unit", "compose"])
@@ -135,4 +136,4 @@ def test_the_unit_does_not_restart_a_command_that_is_wrong_and_gives_time_for_a_
     assert settings["RestartPreventExitStatus"] == "2"
     assert settings["SuccessExitStatus"] == "143"
     assert int(settings["TimeoutStopSec"]) >= 60
-    assert parsed(unit_command()).run_dir.startswith(settings["WorkingDirectory"])
+    assert str(parsed(unit_command()).run_dir).startswith(settings["WorkingDirectory"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.errors import ConfigError
-from rookery.terminal import output
+from rookery.terminal import arguments, output
 
 ACTIONS = {
     "add": "make the key of a new client, and print how that client joins",
@@ -15,53 +15,29 @@ ACTIONS = {
     "revoke": "remove the key of a client, which a running server then refuses",
     "rotate": "replace the key of a client, which ends that client if it runs",
 }
+ROTATE = "--rotate  replace the key of a client that has one (default: refuse such a name)"
+FLAGS = """
+--scenario SCENARIO  scenario of the server, for the default of --run-dir (default: none)
+--run-dir DIR  folder of the server's files (default: runs/SCENARIO-server)
+--keys FILE  file with the keys of all clients (default: RUN_DIR/keys.json)
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `keys add|list|revoke|rotate` to the parser of `rookery serve`."""
-    about = "keys of the clients of a parameter server: add, list, revoke, rotate"
-    commands = parser.add_subparsers(
-        title="commands", dest="command", metavar="keys", help=about + " (default: start a server)"
-    )
-    keys = commands.add_parser("keys", description=about)
-    actions = keys.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, action in ACTIONS.items():
-        own = actions.add_parser(name, help=action, description=action)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, about in ACTIONS.items():
+        own = actions.add_parser(name, help=about, description=about)
         own.set_defaults(rotate=name == "rotate")
         if name != "list":
-            own.add_argument("client", metavar="NAME", help="name of the client")
+            own.add_argument("client", metavar="NAME", help="name of the client (required)")
         if name == "add":
-            own.add_argument(
-                "--rotate",
-                action="store_true",
-                help="replace the key of a client that has one (default: refuse such a name)",
-            )
-        _add_place(own)
-
-
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that say which server is meant; they may also stand before `keys`."""
-    flags = {
-        "--scenario": ("SCENARIO", "scenario of the server, for the default of --run-dir"),
-        "--run-dir": ("DIR", "folder of the server's files (default runs/SCENARIO-server)"),
-        "--keys": ("FILE", "file with the keys of all clients (default RUN_DIR/keys.json)"),
-    }
-    for flag, (metavar, about) in flags.items():
-        parser.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=about)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="print the result as JSON, in the last line (default: text)",
-    )
+            arguments.add_flags(own, ROTATE)
+        arguments.add_flags(own, FLAGS)
+        arguments.add_json(own)
 
 
 def run(args: argparse.Namespace) -> int:
-    answer, lines = ANSWERS[args.action](args, keys_file(args))
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(*lines)
+    output.answer(args, *ANSWERS[args.action](args, keys_file(args)))
     return 0
 
 
@@ -98,7 +74,7 @@ def _make(args: argparse.Namespace, file: Path) -> tuple[dict[str, Any], list[st
         raise ConfigError(
             f"the key of {client} cannot be written next to {file}: {error}; name another --keys"
         ) from error
-    place = read_place(file.parent if args.run_dir is None else Path(args.run_dir))
+    place = read_place(args.run_dir or file.parent)
     line = join_line(place, file, client)
     answer = {"client": client, "keys": str(file), "key_file": str(own), "join": line}
     lines = [f"copy {own} to {client} securely; {client} joins with", f"  {line}"]
@@ -123,7 +99,7 @@ def _revoke(args: argparse.Namespace, file: Path) -> tuple[dict[str, Any], list[
     with contextlib.suppress(OSError):
         key_file(file, args.client).unlink()
     answer = {"client": args.client, "keys": str(file)}
-    return answer, [f"{args.client} has no key any more; a running server refuses it in a second"]
+    return answer, [f"{args.client} has no key any more; a running server refuses it"]
 
 
 ANSWERS = {"add": _make, "rotate": _make, "list": _list, "revoke": _revoke}

@@ -2,8 +2,8 @@
 
     keys = Keys("server-keys.json")
     keys.issue("alice")     # a new key, which is given to alice over a secure channel
-    keys.rotate("alice")    # another key; the server refuses the previous one within a second
-    keys.revoke("alice")    # no key; the server refuses alice within a second
+    keys.rotate("alice")    # another key; the server refuses the previous one at once
+    keys.revoke("alice")    # no key; the server refuses alice at once
 
 A server reads the file again after each change, and need not be restarted. Keys are never printed
 or logged.
@@ -16,8 +16,7 @@ import os
 import secrets
 import stat
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,18 +25,15 @@ from rookery.files import replace_file
 from rookery.server.http.wire_format import checked_key, checked_name
 
 FORMAT = 1
-SHORTEST = 32  # characters of a key that was not made here
 LARGEST = 16 << 20  # bytes of a file that is read whole
 LOG = logging.getLogger("rookery.server")
-LOOK_S = 1.0  # between two looks whether the file has changed
 
 
 class Keys:
     """The names of clients and their keys, in a file."""
 
-    def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.monotonic):
-        self._path = Path(path)
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(self, path: str | Path):
+        self._path, self._lock = Path(path), threading.Lock()
         self._keys: dict[str, str] = {}
         self._seen: tuple[int, int] | None = None  # the file's time and inode
         self._refresh()
@@ -49,13 +45,12 @@ class Keys:
         return iter(tuple(self._keys))
 
     def get(self, client: str) -> str | None:
-        """Returns a client's key, as the file had it at most a second ago."""
+        """Returns a client's key, as the file has it now."""
         with self._lock:
-            if self._clock() - self._looked >= LOOK_S:
-                try:
-                    self._refresh()
-                except ConfigError as error:  # the file is damaged, and its server goes on
-                    LOG.error("the keys stay as they were: %s", error)
+            try:
+                self._refresh()
+            except ConfigError as error:  # the file is damaged, and its server goes on
+                LOG.error("the keys stay as they were: %s", error)
             return self._keys.get(client)
 
     def issue(self, client: str) -> str:
@@ -72,26 +67,16 @@ class Keys:
 
     def rotate(self, client: str) -> str:
         """Makes, stores and returns another key for a client; the previous key is void."""
-        with self._changing() as keys:
-            self._refuse_stranger(client, keys)
+        with self._changing(client) as keys:
             keys[client] = secrets.token_urlsafe(32)
         return keys[client]
 
     def revoke(self, client: str) -> None:
         """Removes a client's key."""
-        with self._changing() as keys:
-            self._refuse_stranger(client, keys)
+        with self._changing(client) as keys:
             del keys[client]
 
-    def _refuse_stranger(self, client: str, keys: Mapping[str, str]) -> None:
-        if client not in keys:
-            raise ConfigError(
-                f"there is no key of {client!r:.120} in {self._path}; `rookery serve keys list` "
-                "shows the clients that have one, and `keys add` makes one"
-            )
-
     def _refresh(self) -> None:
-        self._looked = self._clock()
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -99,11 +84,14 @@ class Keys:
             return
         if (now := (found.st_mtime_ns, found.st_ino)) != self._seen:
             self._seen = now  # first: a file that cannot be read is read once
-            self._keys = _read(self._path)
+            self._keys = _read(self._path, found)
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, str]]:
-        """Yields the keys to be changed, then writes them; no other process changes them then."""
+    def _changing(self, client: str | None = None) -> Iterator[dict[str, str]]:
+        """Yields the keys to be changed, then writes them; no other process changes them then.
+
+        Refuses a `client` that has no key.
+        """
         with self._lock:
             try:
                 folder = os.open(self._path.parent, os.O_RDONLY)
@@ -111,6 +99,11 @@ class Keys:
                     fcntl.flock(folder, fcntl.LOCK_EX)  # not the file: every change replaces it
                     self._refresh()
                     keys = dict(self._keys)
+                    if client is not None and client not in keys:
+                        raise ConfigError(
+                            f"there is no key of {client!r:.120} in {self._path}; `rookery serve "
+                            "keys list` shows the clients that have one, and `keys add` makes one"
+                        )
                     yield keys
                     text = json.dumps({"format": FORMAT, "keys": keys}, indent=1)
                     replace_file(self._path, text.encode())
@@ -126,25 +119,10 @@ class Keys:
 
 def checked_keys(keys: Mapping[str, object]) -> dict[str, str]:
     """Returns keys that were made elsewhere; refuses one that is short or cannot be sent."""
-    return {checked_name(client): _checked_key(client, key) for client, key in keys.items()}
+    return {checked_name(client): checked_key(client, key) for client, key in keys.items()}
 
 
-def _checked_key(client: str, key: object) -> str:
-    if not isinstance(key, str):
-        raise ConfigError(
-            f"the key of {client} is no text, but of type {type(key).__name__}; use one of "
-            "Keys.issue"
-        )
-    if len(checked_key(client, key)) < SHORTEST:
-        raise ConfigError(
-            f"the key of {client} has {len(key)} characters and could be guessed; use at least "
-            f"{SHORTEST}, best those of Keys(path).issue({client!r})"
-        )
-    return key
-
-
-def _read(path: Path) -> dict[str, str]:
-    found = path.stat()
+def _read(path: Path, found: os.stat_result) -> dict[str, str]:
     if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_size > LARGEST:
         raise ConfigError(
             f"{path} has mode {stat.filemode(found.st_mode)} and {found.st_size} bytes; keys are "
@@ -152,15 +130,13 @@ def _read(path: Path) -> dict[str, str]:
         )
     try:
         said = json.loads(path.read_bytes())
-        keys = {**said["keys"]}
         if said["format"] != FORMAT:
             raise ValueError("another format")
+        return checked_keys(said["keys"])
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
             f"{path} is no file of keys of format {FORMAT}: {type(error).__name__}; "
             "`rookery serve keys add` makes one"
         ) from None  # the error may quote what it could not read
-    try:
-        return checked_keys(keys)
-    except ConfigError as error:
-        raise ConfigError(f"{path} cannot be used: {error}") from None

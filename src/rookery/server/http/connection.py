@@ -2,24 +2,23 @@
 
 uvicorn closes a connection that rests between two requests, and that is all: one that never sends
 a request, sends its head byte by byte, sends a head without end, or does not read its answer is
-kept for ever, and so is any number of them. The application cuts off a body that does not arrive
-(`request_body.py`).
+kept for ever, and so is any number of them. `message_handler.py` cuts off a body that does not
+arrive.
 """
 
 import asyncio
+import itertools
 import resource
 import ssl
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import httptools  # noqa: F401 - uvicorn's protocol fails later without it
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from rookery.errors import RefusedError
 from rookery.server.http.limits import Limits
+from rookery.server.http.prometheus import Refusals
 
 BACKLOG = 2048
 GRACE_S = 5  # for messages that are being answered when a server ends
@@ -32,16 +31,11 @@ class Connection(HttpToolsProtocol):
     `certified` is the common name of the certificate that the client has shown.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        state: ServerState,
-        connections: "Connections",
-        loop: asyncio.AbstractEventLoop,
-    ):
-        super().__init__(config, state, {"connection": self}, loop)
+    def __init__(self, server: "HttpServer", number: int):
+        super().__init__(server.config, server.server_state, {"connection": self})
+        self.number = number  # the higher, the later it was opened
         self.owner, self.certified = "", ""
-        self._all, self._limits = connections, connections.limits
+        self._server, self._limits = server, server.limits
         self._in_head, self._head_bytes = True, 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -53,7 +47,7 @@ class Connection(HttpToolsProtocol):
     def identify(self, client: str) -> None:
         """Takes note of the client behind it; refuses one that has too many connections."""
         if not self.owner:
-            self._all.admit(client)
+            self._server.admit(client)
             self.owner = client
 
     def drop(self) -> None:
@@ -64,10 +58,9 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.certified = _common_name(transport)
         self._start("head", self._limits.header_s)
-        self._all.enter(self)
+        self._server.make_room(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._all.leave(self)
         for name in tuple(self._timers):
             self._stop(name)
         self.app_state = {}  # it holds this connection
@@ -96,7 +89,8 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._all.on_garbage()
+        cure = "speak HTTP here, or TLS if the URL says https"
+        self._server.refused.note(RefusedError(f"no HTTP request; {cure}", "garbage"), "-")
         if not self.transport.is_closing():
             super().send_400_response(msg)
 
@@ -118,30 +112,42 @@ class Connection(HttpToolsProtocol):
             self._timers.pop(timer).cancel()
 
 
-class Connections:
-    """All connections, the oldest first. When there are too many, one that rests has to go.
+class HttpServer(uvicorn.Server):
+    """uvicorn's server, whose connections are ours. When there are too many, one has to go.
 
-    Strangers make room for clients, and each client for itself.
+    It is the oldest that rests: strangers make room for clients, and each client for itself.
     """
 
-    def __init__(self, limits: Limits, on_garbage: Callable[[], None]):
-        self.limits, self.on_garbage = limits, on_garbage
+    def __init__(self, app: Any, limits: Limits, refused: Refusals, context: ssl.SSLContext | None):
+        super().__init__(_settings(app, limits))
+        self.limits, self.refused, self._context = limits, refused, context
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.capacity = min(limits.connections, max(1, files - RESERVE))
-        self._members: dict[Connection, None] = {}
+        self._capacity = min(limits.connections, max(1, files - RESERVE))
 
-    def __len__(self) -> int:
-        return len(self._members)
+    async def startup(self, sockets: Any = None) -> None:
+        """Listens, as uvicorn does, and bounds the time of a TLS handshake."""
+        loop, numbers = asyncio.get_running_loop(), itertools.count()
+        self.servers = [
+            await loop.create_server(
+                lambda: Connection(self, next(numbers)),
+                sock=sock,
+                ssl=self._context,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=self.limits.header_s if self._context else None,
+            )
+            for sock in sockets
+        ]
+        self.started = True
 
-    def enter(self, newcomer: Connection) -> None:
-        self._members[newcomer] = None
-        if len(self._members) > self.capacity:
+    def make_room(self, newcomer: Connection) -> None:
+        """Drops a stranger's connection, or the newcomer, if there are too many."""
+        if len(self.server_state.connections) > self._capacity:
             strangers = (each for each in self._open("") if each.resting)
             next(strangers, newcomer).drop()
 
     def admit(self, client: str) -> None:
         """Makes room for another connection of a client, or refuses it."""
-        own = list(self._open(client))
+        own = self._open(client)
         if len(own) < self.limits.client_connections:
             return
         oldest = next((each for each in own if each.resting), None)
@@ -152,37 +158,11 @@ class Connections:
             )
         oldest.drop()
 
-    def leave(self, member: Connection) -> None:
-        self._members.pop(member, None)
-
-    def _open(self, client: str) -> Iterator[Connection]:
-        """Yields the connections of a client, or of strangers (""), without those being closed."""
-        own = (each for each in self._members if each.owner == client)
-        return (each for each in own if not each.transport.is_closing())
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn's server, whose connections are ours; `ready` is done once it listens."""
-
-    def __init__(self, app: Any, connections: Connections, context: ssl.SSLContext | None):
-        super().__init__(_settings(app, connections.limits))
-        self._connections, self._context = connections, context
-        self.ready: Future[None] = Future()
-
-    async def startup(self, sockets: Any = None) -> None:
-        loop, context = asyncio.get_running_loop(), self._context
-        self.servers = [
-            await loop.create_server(
-                lambda: Connection(self.config, self.server_state, self._connections, loop),
-                sock=sock,
-                ssl=context,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=self._connections.limits.header_s if context else None,
-            )
-            for sock in sockets
-        ]
-        self.started = True
-        self.ready.set_result(None)
+    def _open(self, client: str) -> list[Connection]:
+        """Returns the connections of a client, or of strangers (""), the oldest first."""
+        every = (each for each in self.server_state.connections if isinstance(each, Connection))
+        own = (each for each in every if each.owner == client and not each.transport.is_closing())
+        return sorted(own, key=lambda each: each.number)
 
 
 def _common_name(transport: asyncio.Transport) -> str:
@@ -199,7 +179,6 @@ def _settings(app: Any, limits: Limits) -> uvicorn.Config:
         loop="asyncio",
         ws="none",
         lifespan="off",
-        interface="asgi3",
         log_config=None,
         log_level="error",  # each stranger's garbage would be a warning
         access_log=False,

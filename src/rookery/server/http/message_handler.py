@@ -1,4 +1,4 @@
-"""Messages answered: from the head of a request to the last byte of its answer.
+"""Messages answered: from the head of a request to its answer.
 
 Everything here runs on one event loop, except for what takes long or may wait for a lock: threads
 hash and unpack updates, and call the parameter server.
@@ -9,22 +9,21 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette import requests
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rookery.errors import RefusedError, RookeryError
 from rookery.server.http import compression, tensor_bytes, wire_format
 from rookery.server.http.access import Gate, Head
 from rookery.server.http.compression import Codec
-from rookery.server.http.prometheus import Metrics, Refusals, plain
-from rookery.server.http.wire_format import Answer, FreeText, Kind, Reply, Request
+from rookery.server.http.prometheus import Metrics, Refusals
+from rookery.server.http.wire_format import Answer, Kind, Reply, Request
 from rookery.server.parameter_server import ParameterServer
-
-if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
-
-    from rookery.server.http.connection import Connection
 
 LOOK_S = 0.05  # between two looks at the version
 CHUNK = 1 << 20  # bytes handed to a connection at once: one that is not read holds no more
@@ -51,71 +50,16 @@ FAULTS = {
 }  # codes of updates that show a fault of their client
 
 
-class Call:
-    """One request: its head, its body, which may or may not arrive, and the way back.
+class MessageResponse(Response):
+    """An answer, whose body goes out in pieces, each when the one before it is nearly gone."""
 
-    Nothing is allocated for a body before its sender is known.
-    """
-
-    def __init__(self, scope: "Scope", receive: "Receive", send: "Send"):
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.connection: Connection = scope["state"]["connection"]
-        peer = scope.get("client")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "an unknown address"
-        self.size = 0  # of the body, as declared
-        self.complete = False  # has the last byte of the body been taken?
-        self._receive, self._send = receive, send
-
-    @property
-    def head(self) -> Head:
-        """What the request says before its body, and what its connection proves."""
-        return Head(
-            self.headers.get(wire_format.CLIENT.encode(), b"").decode("latin-1"),
-            self.headers.get(wire_format.MESSAGE.encode(), b""),
-            self.headers.get(wire_format.AUTHORIZATION.encode(), b"").decode("latin-1"),
-            self.connection.certified,
-        )
-
-    async def read(self, patience_s: float) -> bytes:
-        """Returns the body; refuses one that is late, or cut short."""
-        chunks, arrived = list[bytes](), 0
-        try:
-            async with asyncio.timeout(patience_s):
-                while not self.complete:
-                    chunks.append(await self._next())
-                    arrived += len(chunks[-1])
-        except TimeoutError:
-            raise RefusedError(
-                f"{arrived} of {self.size} bytes arrived within the {patience_s:.1f} s allowed; "
-                "use a faster line, or smaller updates",
-                code="late",
-            ) from None
-        if arrived != self.size:
-            raise RefusedError(
-                f"{arrived} of {self.size} bytes arrived; send all of them", code="malformed"
-            )
-        return b"".join(chunks)
-
-    async def drain(self, patience_s: float) -> None:
-        """Throws a refused body away: a client that is still sending would not see the answer."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                while not self.complete:
-                    await self._next()
-
-    async def _next(self) -> bytes:
-        event: Message = await self._receive()
-        self.complete = not event.get("more_body", False)  # also if the client has gone
-        chunk: bytes = event.get("body", b"")
-        return chunk
-
-    async def respond(self, status: int, headers: Mapping[str, str], body: memoryview) -> None:
-        """Sends an answer; a large one in pieces, each when the one before it is nearly gone."""
-        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        body = memoryview(self.body)
         for at in range(0, max(1, len(body)), CHUNK):
             chunk, more = body[at : at + CHUNK], at + CHUNK < len(body)
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+            await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 
 class ParameterCache:
@@ -153,39 +97,37 @@ class VersionWatch:
     def __init__(self, version: Callable[[], int], threads: Executor):
         """`version` may wait for a lock or the disk, so a thread asks."""
         self._version, self._threads = version, threads
-        self._waiting: dict[asyncio.Future[None], int] = {}  # to the version that a client has
-        self._task: asyncio.Task[None] | None = None
+        self._newest: float = -1
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None  # runs from the first wait on
         self.ended = False  # set by any thread: no request waits any more
 
     async def newer_than(self, version: int, wait_s: float) -> None:
         """Returns once there may be a newer version, at the latest after `wait_s`."""
-        if wait_s <= 0 or self.ended:
-            return
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-        self._waiting[woken] = version
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._look())
-        try:
-            await asyncio.wait([woken], timeout=wait_s)
-        finally:
-            del self._waiting[woken]
+        if self._task is None:
+            self._task = asyncio.create_task(self._look())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), self._changed:
+                await self._changed.wait_for(lambda: self._newest > version)
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._waiting:
+        while True:
             try:
                 newest: float = await loop.run_in_executor(self._threads, self._version)
             except RookeryError:  # each request asks once more itself, and answers with the error
                 newest = float("inf")
-            for woken, version in self._waiting.items():
-                if (newest > version or self.ended) and not woken.done():
-                    woken.set_result(None)
+            if self.ended:
+                newest = float("inf")
+            if newest != self._newest:
+                self._newest = newest
+                async with self._changed:
+                    self._changed.notify_all()
             await asyncio.sleep(LOOK_S)
 
 
 class Messages:
-    """The ASGI application of `POST /v1/message`."""
+    """Answers `POST /v1/message`."""
 
     def __init__(
         self,
@@ -195,7 +137,7 @@ class Messages:
         threads: Executor,
     ):
         """`announced` returns what clients are told beside the server's statistics."""
-        self._server, self._announced, self._gate = server, announced, gate
+        self._server, self._announced, self.gate = server, announced, gate
         self._limits, self.threads = gate.limits, threads
         self.metrics = Metrics()
         self.refused = Refusals(self.metrics)
@@ -211,27 +153,29 @@ class Messages:
             Kind.STATS: self._stats,
         }
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        began, request, call = time.monotonic(), None, Call(scope, receive, send)
+    async def answer(self, http: requests.Request) -> Response:
+        """Returns what a request gets."""
+        began, request, body = time.monotonic(), None, http.stream()
+        peer = f"{http.client.host}:{http.client.port}" if http.client else "an unknown address"
         try:
-            call.size = self._declared(call.headers)
-            request = self._gate.authenticate(call.head)
-            call.peer = f"{request.client} at {call.peer}"
-            reply, status = await self._replied(request, call), 200
+            size = self._declared(http)
+            request = self.gate.authenticate(_head(http))
+            peer = f"{request.client} at {peer}"
+            http.state.connection.identify(request.client)
+            reply, status = await self._replied(request, size, body, peer), 200
         except RefusedError as refusal:
-            self.refused.note(refusal, call.peer)
+            self.refused.note(refusal, peer)
             reply, status = _refused(refusal), STATUS.get(refusal.code, OTHER)
-            await call.drain(self._limits.linger_s)
+            await _drain(body, self._limits.linger_s)
         if request is not None:
             self.metrics.count("sent_bytes_total", request.kind, len(reply.body))
-        await self._send(call, reply, status, close=request is None or not call.complete)
-        if request is not None:
             self.metrics.count("seconds_total", request.kind, time.monotonic() - began)
+        return MessageResponse(reply.body, status, wire_format.headers(reply.answer))
 
-    def _declared(self, headers: Mapping[bytes, bytes]) -> int:
+    def _declared(self, http: requests.Request) -> int:
         """Returns the declared length of a body; refuses a body without one, or a longer one."""
-        length = headers.get(b"content-length", b"")
-        if b"transfer-encoding" in headers or not length.isdigit() or len(length) > 18:
+        length = http.headers.get("content-length")
+        if length is None:
             raise RefusedError(
                 "a message says how long its body is; send Content-Length", code="length"
             )
@@ -243,27 +187,28 @@ class Messages:
             )
         return int(length)
 
-    async def _replied(self, request: Request, call: Call) -> Reply:
+    async def _replied(
+        self, request: Request, size: int, body: AsyncIterator[bytes], peer: str
+    ) -> Reply:
         """Receives a body, checks that it is as announced, and does what is asked."""
-        self._gate.admit(request)
-        call.connection.identify(request.client)
+        self.gate.admit(request)
         self.metrics.count("messages_total", request.kind)
-        if request.size != call.size or (request.size and request.kind is not Kind.PUSH):
+        if request.size != size or (size and request.kind is not Kind.PUSH):
             raise RefusedError(
-                f"a {request.kind} of {request.size} bytes came with {call.size}; only "
+                f"a {request.kind} of {request.size} bytes came with {size}; only "
                 "updates have a body, of the length that the message says",
                 code="malformed",
             )
-        self._make_room(request.size)
-        self._receiving += request.size
+        self._make_room(size)
+        self._receiving += size
         try:
-            body = await call.read(self._limits.patience_s(request.size))
-            self.metrics.count("received_bytes_total", request.kind, len(body))
-            reply = await self._handled(request, body)
+            received = await _read(body, size, self._limits.patience_s(size))
+            self.metrics.count("received_bytes_total", request.kind, size)
+            reply = await self._handled(request, received)
         finally:
-            self._receiving -= request.size
+            self._receiving -= size
         if request.kind is Kind.PUSH and not reply.answer.accepted:
-            self._note_unaccepted(reply.answer.code, call.peer)
+            self._note_unaccepted(reply.answer.code, peer)
         return reply
 
     def _make_room(self, size: int) -> None:
@@ -277,7 +222,8 @@ class Messages:
             )
 
     async def _handled(self, request: Request, body: bytes) -> Reply:
-        if request.kind is Kind.PULL:
+        has_newest = self._server.newest.version <= request.version
+        if request.kind is Kind.PULL and request.wait_s > 0 and has_newest:
             await self.watch.newer_than(request.version, min(request.wait_s, self._limits.wait_s))
         loop, handler = asyncio.get_running_loop(), self._handlers[request.kind]
         return await loop.run_in_executor(self.threads, handler, request, body)
@@ -341,7 +287,7 @@ class Messages:
 
     def _stats(self, request: Request, body: bytes) -> Reply:
         stats = self.stats()
-        return wire_format.reply(stats["version"], json.dumps(plain(stats)).encode())
+        return wire_format.reply(stats["version"], json.dumps(stats).encode())
 
     def stats(self, *, every: bool = False) -> dict[str, Any]:
         """Returns what clients may know of the server; `every`: all that it knows itself."""
@@ -349,21 +295,42 @@ class Messages:
         stats = server.get_server_stats() if every else server.get_client_stats()
         return stats | self._announced()
 
-    # --- answers
 
-    async def _send(self, call: Call, reply: Reply, status: int, *, close: bool) -> None:
-        headers = wire_format.headers(reply.answer) | {"content-length": str(len(reply.body))}
-        if close:
-            headers["connection"] = "close"
-        try:
-            async with asyncio.timeout(self._limits.patience_s(len(reply.body))):
-                await call.respond(status, headers, memoryview(reply.body))
-        except TimeoutError:
-            late = RefusedError("the answer was not read in time; use a faster line", code="late")
-            self.refused.note(late, call.peer)
-            call.connection.drop()
+def _head(http: requests.Request) -> Head:
+    """Returns what a request says before its body, and what its connection proves."""
+    said = http.headers
+    return Head(
+        said.get(wire_format.CLIENT, ""),
+        said.get(wire_format.MESSAGE, "").encode("latin-1"),
+        said.get(wire_format.AUTHORIZATION, ""),
+        http.state.connection.certified,
+    )
+
+
+async def _read(body: AsyncIterator[bytes], size: int, patience_s: float) -> bytes:
+    """Returns the body; refuses one that is late, or cut short."""
+    received = bytearray()
+    try:
+        async with asyncio.timeout(patience_s):
+            async for chunk in body:
+                received += chunk
+    except (TimeoutError, requests.ClientDisconnect) as error:
+        raise RefusedError(
+            f"{len(received)} of {size} bytes arrived within the {patience_s:.1f} s allowed; use "
+            "a faster line, or smaller updates",
+            code="late" if isinstance(error, TimeoutError) else "malformed",
+        ) from None
+    return bytes(received)
+
+
+async def _drain(body: AsyncIterator[bytes], patience_s: float) -> None:
+    """Throws a refused body away: a client that is still sending would not see the answer."""
+    with contextlib.suppress(TimeoutError, requests.ClientDisconnect):
+        async with asyncio.timeout(patience_s):
+            async for _ in body:
+                pass
 
 
 def _refused(refusal: RefusedError) -> Reply:
-    message = FreeText(str(refusal)[:MESSAGE_LIMIT])
+    message = str(refusal)[:MESSAGE_LIMIT]
     return Reply(Answer(accepted=False, code=refusal.code, message=message))

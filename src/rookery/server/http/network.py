@@ -4,7 +4,6 @@ import ipaddress
 import socket
 import ssl
 from pathlib import Path
-from typing import NamedTuple
 
 from rookery.errors import ConfigError
 
@@ -19,14 +18,6 @@ def missing(error: ImportError) -> ConfigError:
     )
 
 
-class Address(NamedTuple):
-    """One address of a host, and a port."""
-
-    family: socket.AddressFamily
-    host: str
-    port: int
-
-
 def is_loopback(host: str) -> bool:
     """Returns whether only this host can be reached under a name or an address."""
     try:
@@ -35,29 +26,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def resolve(host: str, port: int) -> Address:
-    """Returns one address of a host, its IPv4 address if it has both kinds."""
+def listen(host: str, port: int) -> socket.socket:
+    """Binds an address of this host; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(
-            f"{host} has no address: {error}; give an address of this host (--bind)"
-        ) from error
-    family, _, _, _, place = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    return Address(family, str(place[0]), int(place[1]))
-
-
-def listen(address: Address) -> socket.socket:
-    """Binds an address; port 0 takes a free one."""
-    both = address.family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    try:
-        return socket.create_server(
-            (address.host, address.port), family=address.family, dualstack_ipv6=both
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"{address.host}:{address.port} cannot be bound: {error}; give another port, or port 0 "
-            "for a free one (--bind)"
+            f"{host}:{port} cannot be bound: {error}; give an address of this host and another "
+            "port, or port 0 for a free one (--bind)"
         ) from error
 
 

@@ -1,8 +1,6 @@
 """Counts of a service for JSON and Prometheus, and its log of refusals; needs extra `server`."""
 
 import logging
-import math
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -29,10 +27,10 @@ COUNTERS = {
 
 
 class Metrics:
-    """Counters of one service, each by one label. Any thread may count."""
+    """Counters of one service, each by one label."""
 
     def __init__(self) -> None:
-        self._lock, self._began = threading.Lock(), time.monotonic()
+        self._began = time.monotonic()
         self._counts = {name: defaultdict[str, float](float) for name in COUNTERS}
 
     @property
@@ -40,29 +38,21 @@ class Metrics:
         return time.monotonic() - self._began
 
     def count(self, name: str, label: str, amount: float = 1) -> None:
-        if not amount:
-            return
-        with self._lock:
+        if amount:
             self._counts[name][label] += amount
 
     def totals(self) -> dict[str, dict[str, float]]:
         """Returns every counter by its label."""
-        with self._lock:
-            return {name: dict(counts) for name, counts in self._counts.items()}
+        return {name: dict(counts) for name, counts in self._counts.items()}
 
     def text(self, gauges: Mapping[str, Any], *, counters: bool = True) -> str:
         """Returns the gauges that are numbers, and the counters, as Prometheus reads them."""
-        families = [*self._families()] if counters else []
-        families += _gauges({"uptime_seconds": self.uptime_s, **gauges})
-        return generate_latest(Families(families)).decode()
-
-    def _families(self) -> Iterator[Metric]:
-        totals = self.totals()
-        for name, (label, about) in COUNTERS.items():
-            family = CounterMetricFamily(PREFIX + name, about, labels=[label])
-            for key, value in sorted(totals[name].items()):
-                family.add_metric([key], value)
-            yield family
+        families = Families(_gauges({"uptime_seconds": self.uptime_s, **gauges}))
+        for name, (label, about) in COUNTERS.items() if counters else ():
+            families.append(counter := CounterMetricFamily(PREFIX + name, about, labels=[label]))
+            for key, value in sorted(self._counts[name].items()):
+                counter.add_metric([key], value)
+        return generate_latest(families).decode()
 
 
 class Refusals:
@@ -85,14 +75,11 @@ class Refusals:
         LOG.warning("refused (%s) %s: %.300s%s", code, peer, refusal, more)
 
 
-class Families(Collector):
+class Families(list[Metric], Collector):
     """What one request for /metrics is answered."""
 
-    def __init__(self, families: list[Metric]):
-        self._families = families
-
     def collect(self) -> list[Metric]:
-        return self._families
+        return self
 
 
 def _gauges(values: Mapping[str, Any]) -> Iterator[Metric]:
@@ -109,16 +96,3 @@ def _gauges(values: Mapping[str, Any]) -> Iterator[Metric]:
                     family.add_metric([str(key)], entry)
             if family.samples:
                 yield family
-
-
-def plain(value: Any) -> Any:
-    """Returns what JSON can say of a value: numpy's numbers as numbers, nan and inf as null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(entry) for entry in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | None) else str(value)

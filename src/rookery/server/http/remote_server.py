@@ -202,23 +202,27 @@ class RemoteParameterServer:
 
     def _ask(self, request: Request, body: bytes = b"") -> Reply:
         """Returns the answer to a message, however often it takes within the patience."""
-        last: Exception | None = None
-        for left_s in self._attempts():
+        until, rest_s = time.monotonic() + self._patience_s, FIRST_S
+        while True:
             try:
                 return self._attempt(request, body)
             except httpx.TransportError as error:
                 _refuse_untrusted(error, self._url)
-                last = error
+                last: Exception = error
             except RefusedError as refusal:
                 if refusal.code not in AGAIN:
                     raise
                 last = refusal
+            left_s = until - time.monotonic()
             if left_s <= 0:
-                break
-        raise StalledError(
-            f"{self._url} did not answer {request.kind} within {self._patience_s:g} s: {last}; is "
-            "the server up, can this host reach it, and does it ask for a client's certificate?"
-        ) from last
+                raise StalledError(
+                    f"{self._url} did not answer {request.kind} within {self._patience_s:g} s: "
+                    f"{last}; is the server up, can this host reach it, and does it ask for a "
+                    "client's certificate?"
+                ) from last
+            if self._rest(min(rest_s * self._random.uniform(0.5, 1.5), left_s)):
+                raise StalledError(f"{self!r} was closed while it waited for an answer")
+            rest_s = min(2 * rest_s, LONGEST_S)
 
     def _ask_aside(self, request: Request) -> Reply | None:
         """Asks in a thread of its own, so that `give_up` ends the wait at once; None: it did."""
@@ -238,17 +242,6 @@ class RemoteParameterServer:
     def _rest(self, seconds: float) -> bool:
         """Waits; returns whether `give_up` has ended it."""
         return bool(wait((self._ended,), seconds).done)
-
-    def _attempts(self) -> Iterator[float]:
-        """Yields the seconds left, after a longer rest each time; the last one is 0."""
-        until, rest_s = time.monotonic() + self._patience_s, FIRST_S
-        while True:
-            left_s = until - time.monotonic()
-            yield left_s
-            jittered = min(rest_s * self._random.uniform(0.5, 1.5), max(0.0, left_s))
-            if self._rest(jittered):
-                raise StalledError(f"{self!r} was closed while it waited for an answer")
-            rest_s = min(2 * rest_s, LONGEST_S)
 
     def _attempt(self, request: Request, body: bytes) -> Reply:
         headers = wire_format.headers(request) | {"content-length": str(len(body))}

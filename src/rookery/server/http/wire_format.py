@@ -17,26 +17,30 @@ import base64
 import hashlib
 import hmac
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, NewType, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
+from rookery.config.checks import Limit
+from rookery.config.section import Section
 from rookery.errors import ConfigError, RefusedError
 from rookery.server.http.compression import Codec
 
-FreeText = NewType("FreeText", str)  # text of any length and script
 Message = TypeVar("Message")
 
 PATH = "/v1/message"
 CLIENT, MESSAGE, AUTHORIZATION = "rookery-client", "rookery-message", "authorization"
 BEARER = "Bearer "  # before a key, in the header `authorization`
 EMPTY = hashlib.sha256().hexdigest()  # of a message without a body
-TEXT_LIMIT = 200  # characters of a name or an id
+SHORTEST = 32  # characters of a key that was not made here
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _WORKER = re.compile(_NAME.pattern + r"(/[A-Za-z0-9_.@-]{1,99})?")
+
+Word = Annotated[
+    str, Limit("must be 200 ASCII characters or fewer", {"pattern": r"[\0-\x7f]{0,200}"})
+]
+Number = Annotated[int, Limit("must be at least -1", {"minimum": -1})]
 
 
 class Kind(StrEnum):
@@ -50,31 +54,31 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Section):
     """What a client says."""
 
     kind: Kind
-    client: str  # travels in a header of its own
-    worker: str = ""  # the client itself, or "client/part"
-    sha256: str = EMPTY
-    size: int = 0  # bytes of the body
-    version: int = -1  # pull: newer than; push: what the update was computed from, -1: unsaid
-    push_id: str = ""  # every push has one
+    client: Word  # travels in a header of its own
+    worker: Word = ""  # the client itself, or "client/part"
+    sha256: Word = EMPTY
+    size: Number = 0  # bytes of the body
+    version: Number = -1  # pull: newer than; push: what the update was computed from, -1: unsaid
+    push_id: Word = ""  # every push has one
     weight: float = 1.0
     codec: Codec = Codec.NONE
     wait_s: float = 0.0  # pull: how long to wait for a newer version
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Section):
     """What the server says."""
 
     accepted: bool
-    code: str = ""  # why it was not accepted
-    message: FreeText = FreeText("")
-    version: int = -1
-    sha256: str = EMPTY
-    size: int = 0
+    code: Word = ""  # why it was not accepted
+    message: str = ""
+    version: Number = -1
+    sha256: Word = EMPTY
+    size: Number = 0
     codec: Codec = Codec.NONE
 
 
@@ -124,33 +128,13 @@ def read_answer(token: bytes) -> Answer:
 
 def _read(message: type[Message], token: bytes, **proved: str) -> Message:
     """Reads a message; it may not say itself what has been `proved`."""
-    kinds = {name: kind for name, kind in _KINDS[message].items() if name not in proved}
     try:
-        said = json.loads(base64.b64decode(token, b"-_", validate=True))
-        if not isinstance(said, dict):
-            raise ValueError("it is no object")
-        if wrong := [name for name in said if not _FITS[kinds[name]](said[name])]:
-            raise ValueError(f"it has a wrong {' and '.join(wrong)}")
-        return message(**proved, **{name: kinds[name](value) for name, value in said.items()})
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        return message(**proved, **json.loads(base64.b64decode(token, b"-_", validate=True)))
+    except (ValueError, TypeError, RecursionError) as error:
         raise RefusedError(
             f"this message cannot be read: {error!r:.200}; use a client of the same release",
             code="malformed",
         ) from error
-
-
-_FITS: dict[Any, Callable[[Any], bool]] = {
-    Kind: lambda value: value in set(Kind),
-    Codec: lambda value: value in set(Codec),
-    FreeText: lambda value: isinstance(value, str),
-    str: lambda value: isinstance(value, str) and value.isascii() and len(value) <= TEXT_LIMIT,
-    int: lambda value: type(value) is int and -1 <= value < 1 << 62,
-    float: lambda value: type(value) in (int, float) and math.isfinite(value),
-    bool: lambda value: isinstance(value, bool),
-}
-_KINDS: Mapping[type, Mapping[str, Any]] = {  # the types of a message's fields
-    kind: {field.name: field.type for field in fields(kind)} for kind in (Request, Answer)
-}
 
 
 def checked_name(client: str) -> str:
@@ -163,14 +147,17 @@ def checked_name(client: str) -> str:
     return client
 
 
-def checked_key(client: str, key: str) -> str:
-    """Returns a client's key; refuses one that could not stand in a header, without showing it."""
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigError(
-            f"the key of {client} is empty, or has blanks or letters that HTTP does not carry; use "
-            "one of Keys.issue"
-        )
-    return key
+def checked_key(client: str, key: object) -> str:
+    """Returns a client's key; refuses, without showing it, one that is short or cannot be sent."""
+    if not isinstance(key, str):
+        wrong = f"is no text, but of type {type(key).__name__}"
+    elif not key.isascii() or not key.isprintable() or not key or " " in key:
+        wrong = "is empty, or has blanks or letters that HTTP does not carry"
+    elif len(key) < SHORTEST:
+        wrong = f"has {len(key)} characters and could be guessed; use at least {SHORTEST}"
+    else:
+        return key
+    raise ConfigError(f"the key of {client} {wrong}; use one of Keys(path).issue({client!r})")
 
 
 def belongs(worker: str, client: str) -> bool:
