@@ -6,7 +6,6 @@ Batches are dictionaries of arrays, as buffers give them, or the `Batch` of a ru
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import mode
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -241,13 +240,7 @@ class DistributedAgent(LearnerAgent):
 
     # Files and numbers.
 
-    def save_checkpoint(self, path: str | Path) -> Path:
-        """Writes networks, optimizer and settings into one file, as `DqnAgent.save` does."""
-        return self.save(path)
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Continues from the file of an agent with the same settings."""
-        self.load(path)
+    save_checkpoint, load_checkpoint = LearnerAgent.save, LearnerAgent.load
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Returns JSON-ready numbers and arrays, for a loop's checkpoint."""

@@ -19,12 +19,11 @@ from rookery.actors.messages import ActorGroupSetup
 from rookery.actors.policy import NONE, recipe
 from rookery.algorithms import Algorithm, build_algorithm, row_spec
 from rookery.api.rollout_worker import joined, taken
-from rookery.components import custom_policy
-from rookery.components.custom_policy import UserPolicyConfig
+from rookery.components.custom_policy import RAW, UserPolicyConfig, packed
 from rookery.components.experience import each, keys_of, steps_in
 from rookery.components.protocols import checked_methods
 from rookery.config.checks import Count, one_of
-from rookery.config.schema import ActorConfig, Config, Engine, EnvConfig, Mode
+from rookery.config.schema import ActorConfig, Config, Engine, EnvConfig, Mode, RunConfig
 from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs
 from rookery.errors import ConfigError
@@ -211,10 +210,9 @@ class DistributedEnvironment:
         if hasattr(policy, "recipe") and hasattr(policy, "get_weights"):
             self._refuse_other_spaces(policy)
             return policy.recipe.config, policy.get_weights()
-        raw = custom_policy.packed(policy)
-        room = custom_policy.room_for(raw)
-        algo = UserPolicyConfig(codec=self._shown.codec, room=room)
-        return replace(self._made_from.config, algo=algo), custom_policy.arrays_for(raw, room)
+        weights = packed(policy)
+        algo = UserPolicyConfig(codec=self._shown.codec, room=weights[RAW].size)
+        return replace(self._made_from.config, algo=algo), weights
 
     def _refuse_other_spaces(self, policy: Any) -> None:
         theirs = getattr(policy, "codec", self._shown.codec)
@@ -240,9 +238,6 @@ class DistributedEnvironment:
     def _config(self, config: Config, limit: int | None) -> Config:
         """Returns the settings of the workers: those of the network, in these environments."""
         env = self._made_from.config.env
-        if limit is not None:
-            env = limited(env, limit)
-        run = config.run
         actor = ActorConfig(
             num=self.num_workers,
             envs=1,
@@ -252,12 +247,11 @@ class DistributedEnvironment:
             devices=self.devices,
             env_step_timeout_s=config.actor.env_step_timeout_s,
         )
+        run = RunConfig(mode=Mode.SYNC, engine=self._engine, seed=self.seed, env_steps=ENDLESS)
         return Config(
             name=name_of(self.env_factory),
-            run=replace(
-                run, mode=Mode.SYNC, engine=self._engine, seed=self.seed, env_steps=ENDLESS
-            ),
-            env=replace(env, check=False),
+            run=run,
+            env=replace(env if limit is None else limited(env, limit), check=False),
             algo=config.algo,
             net=config.net,
             actor=actor,
