@@ -112,7 +112,7 @@ class DistributedEnvironment:
         each_plays, rest = divmod(num_episodes, self.num_workers)
         for episodes, count in ((each_plays, self.num_workers), (1, rest)):
             if episodes and count:
-                self._play(workers, count, episodes=episodes)
+                self._play(workers, count, 1, episodes)
         return [step for steps in self._steps() for step in each(steps)]
 
     def generate_batch_experiences(self, policy: Any, batch_size: Count) -> dict[str, Array]:
@@ -122,9 +122,9 @@ class DistributedEnvironment:
         """
         made_for = self._workers.made_for[-1] if self._workers else None
         workers = self._prepared(policy, made_for)
-        while (missing := batch_size - _size(self._left)) > 0:
+        while (missing := batch_size - sum(len(piece["action"]) for piece in self._left)) > 0:
             share = min(PIECE, -(-missing // self.num_workers) + 1)
-            self._play(workers, self.num_workers, env_steps=share)
+            self._play(workers, self.num_workers, share)
             self._left += self._steps()
         whole = joined(self._left)
         self._left = [{key: column[batch_size:] for key, column in whole.items()}]
@@ -143,10 +143,9 @@ class DistributedEnvironment:
             )
         algorithm = self._workers.algorithm
         params = {name: np.array(array) for name, array in params.items()}
-        if set(params) == set(algorithm.acting.state_dict()):
-            load_arrays(algorithm.acting, params)
-        else:
-            load_arrays(algorithm.networks, {**arrays_of(algorithm.networks), **params})
+        acting = set(params) == set(algorithm.acting.state_dict())
+        module = algorithm.acting if acting else algorithm.networks
+        load_arrays(module, {**arrays_of(module), **params})
         self._workers.weight_store.publish(arrays_of(algorithm.acting))
         self._policy = None
 
@@ -260,12 +259,7 @@ class DistributedEnvironment:
     # Playing.
 
     def _play(
-        self,
-        workers: StartedWorkers,
-        count: int,
-        *,
-        env_steps: int = 1,
-        episodes: int | None = None,
+        self, workers: StartedWorkers, count: int, env_steps: int, episodes: int | None = None
     ) -> None:
         """Has the first so many workers play; what they wrote is put to each one's rows."""
         epsilon = float(getattr(self._policy, "epsilon", 0.0))
@@ -293,10 +287,6 @@ class DistributedEnvironment:
         self._left.clear()
         for pieces in self._rows:
             pieces.clear()
-
-
-def _size(pieces: list[dict[str, Array]]) -> int:
-    return sum(len(piece["action"]) for piece in pieces)
 
 
 def limited(env: EnvConfig, limit: int) -> EnvConfig:
