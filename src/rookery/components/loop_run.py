@@ -26,7 +26,7 @@ from rookery.runtime.signals import Interrupts
 from rookery.schedule import Decay, Schedule
 from rookery.training import LOOPS
 from rookery.training.build import Parts
-from rookery.training.launch import about_of, claim, context_of
+from rookery.training.launch import about_of, claim, conclude, context_of
 from rookery.training.run import BaseRun, RunContext, StepInterval
 from rookery.training.steps import count, epsilon_now
 from rookery.types import Array
@@ -35,28 +35,6 @@ if TYPE_CHECKING:
     from rookery.components.main_loop import MainLoop
 
 LOOK_S = 0.05  # between two looks while it is paused
-
-
-class AgentEvaluations:
-    """In the place of a run's evaluation process: asks the agent, and writes to the sinks."""
-
-    unconfirmed = ()
-
-    def __init__(self, loop: "MainLoop", sinks: Sinks):
-        self._loop, self.write = loop, sinks.write
-        self.pending: list[EvaluationSnapshot] = []
-
-    def submit(self, snapshot: EvaluationSnapshot) -> None:
-        self.pending.append(snapshot)
-
-    def poll(self, timeout_s: float) -> Iterator[tuple[EvaluationSnapshot, SnapshotEvaluated]]:
-        """Yields the evaluations by the agent, which may know no more than the mean reward."""
-        for snapshot in self.pending:
-            found = self._loop.evaluate_policy(self._loop.config.evaluation_episodes)
-            returns = tuple(getattr(found, "returns", (float(found.reward),)))
-            lengths = tuple(getattr(found, "lengths", (0,)))
-            yield snapshot, SnapshotEvaluated(snapshot.counters.env_steps, returns, lengths, None)
-        self.pending.clear()
 
 
 class LoopRun(BaseRun):
@@ -111,7 +89,10 @@ class LoopRun(BaseRun):
         loop.pull()
         if self.interrupts.reason is not None or self._plan.saving:
             yield from self._saved()
-        yield self._stopped()
+        stopped = self._stopped()
+        yield stopped
+        if self._loop.config.run_dir is not None:
+            conclude(self.run_dir, stopped)
 
     def _trained(self, parts: Parts) -> Iterator[Event]:
         self._look_for_the_end()
@@ -129,8 +110,7 @@ class LoopRun(BaseRun):
         loop.seconds = self._seconds_before + self.meter.wall_s
         if self._evaluation.passed(self._done):
             loop.pull()
-            yield from self._submit()
-            yield from self._news()
+            yield from self._asked_agent()
         if self._saving.passed(self._done):
             loop.pull()
             yield from self._saved()
@@ -149,6 +129,14 @@ class LoopRun(BaseRun):
         if parts.actors.asynchronous() is None:
             epsilon = float(getattr(loop.agent, "epsilon", 0.0))
             parts.epsilon = Schedule(epsilon, epsilon, Decay.CONSTANT)
+
+    def _asked_agent(self) -> Iterator[Event]:
+        """Has the agent evaluate itself, which may know no more than the mean reward."""
+        found = self._loop.evaluate_policy(self._loop.config.evaluation_episodes)
+        returns = tuple(getattr(found, "returns", (float(found.reward),)))
+        lengths = tuple(getattr(found, "lengths", (0,)))
+        result = SnapshotEvaluated(self.counters.env_steps, returns, lengths, None)
+        yield from self._evaluated(self._snapshot(), result)
 
     def _logged(self, parts: Parts) -> Iterator[Event]:
         buffer = self._loop.replay_buffer
@@ -187,7 +175,7 @@ def loop_run(loop: "MainLoop", plan: LoopPlan, interrupts: Interrupts) -> Iterat
     with contextlib.ExitStack() as stack:
         if config.run.run_dir is not None:
             sinks = stack.enter_context(contextlib.closing(_sinks(loop, config, interrupts, stack)))
-        client: Any = AgentEvaluations(loop, sinks)  # it has the methods that a run calls
+        client: Any = sinks  # in the place of the evaluation process, which writes events too
         about = about_of(config)
         context = context_of(config, RunRequest(), run_dir, client, interrupts, about)
         yield LoopRun(loop, plan, config, context)

@@ -19,7 +19,7 @@ import numpy as np
 from rookery.checkpoints.checkpoint import Content
 from rookery.components import saved
 from rookery.components.loop_parts import LoopPlan, sync_parts
-from rookery.components.loop_run import loop_run
+from rookery.components.loop_run import LoopRun, loop_run
 from rookery.components.protocols import (
     Environment,
     LearningAgent,
@@ -30,11 +30,10 @@ from rookery.components.protocols import (
 from rookery.components.replay_buffers import ReplayBuffer, ReplayBufferPool
 from rookery.config.checks import Count, CountOr0, one_of
 from rookery.errors import ConfigError
-from rookery.event import Collected, Counters, Episode, Event, Reason, Stopped
+from rookery.event import Collected, Counters, Episode, Event
 from rookery.runtime.signals import Interrupts
 from rookery.server.parameter_server import ParameterServer
 from rookery.training.build import Parts
-from rookery.training.launch import conclude
 from rookery.types import Array, below, prefixed
 
 WINDOW = 100  # episodes in the running means
@@ -101,7 +100,7 @@ class MainLoop:
         self.running, self.stopped = threading.Event(), threading.Event()
         self.running.set()
         self._ended: deque[Episode] = deque(maxlen=WINDOW)
-        self._reason: Reason | None = None
+        self.run: LoopRun | None = None  # that began last
         self._saved: Counters | None = None  # counts at the last checkpoint
 
     @property
@@ -163,14 +162,8 @@ class MainLoop:
     def events(self, plan: LoopPlan, interrupts: Interrupts) -> Iterator[Event]:
         """Trains, and yields the events of the run."""
         self.stopped.clear()
-        self._reason = None
-        with loop_run(self, plan, interrupts) as run:
-            for event in run.events():
-                if isinstance(event, Stopped):
-                    self._reason = event.reason
-                    if self.config.run_dir is not None:
-                        conclude(run.run_dir, event)
-                yield event
+        with loop_run(self, plan, interrupts) as self.run:
+            yield from self.run.events()
 
     def note(self, event: Event) -> None:
         """Takes over the counts of an event, and the episodes that have ended."""
@@ -233,7 +226,7 @@ class MainLoop:
             "evaluation": getattr(self.evaluation, "reward", None),
             "paused": not self.running.is_set(),
             "seconds": self.seconds,
-            "reason": None if self._reason is None else self._reason.value,
+            "reason": getattr(self.run, "reason", None),
         }
 
     # Checkpoints.
