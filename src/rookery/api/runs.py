@@ -64,10 +64,11 @@ def train(
 ) -> Run:
     """Trains an agent until the run ends, and returns the finished run.
 
-    `source` is the name of a scenario (packaged training configuration), the path of a YAML file,
-    or a Config; `env` a Gymnasium id, an environment class, or a function that makes one. With
-    `resume`, the folder of a stopped run, `source` is left out. Invalid arguments raise
-    `ConfigError`; Ctrl+C saves a checkpoint and raises KeyboardInterrupt.
+    `source` is the name of a scenario (packaged training configuration), the name of an algorithm
+    such as "sac", which trains with its defaults in `env`, the path of a YAML file, or a Config;
+    `env` a Gymnasium id, an environment class, or a function that makes one. With `resume`, the
+    folder of a stopped run, `source` is left out. Invalid arguments raise `ConfigError`; Ctrl+C
+    saves a checkpoint and raises KeyboardInterrupt.
     """
     config = _config(source, env, seed, overrides, run_dir, resume)
     if config.backend is BackendName.SB3:

@@ -47,6 +47,7 @@ def load(
 ) -> Config:
     """Reads a packaged scenario by name, a YAML file by path, or goes on from a config.
 
+    The name of an algorithm stands for its defaults; an `env.id` must be given with it.
     `overrides` are `section.key=value` with values in YAML; `changes` maps dotted keys to values.
     A mapping given for a section is merged into it, one given for a single setting replaces it.
     Another `env.id` does not inherit the arguments of the source's environment. Another `algo.name`
@@ -55,9 +56,22 @@ def load(
     ignore is refused.
     """
     given = [*map(_override, overrides), *(changes or {}).items()]
+    if isinstance(source, str) and source in known() and source not in scenarios():
+        _refuse_half_named(source, given)
+        source, given = None, [("algo.name", source), *given]
     config = _merged(_settings(source), given)
     _refuse_ignored(config, given)
     return config
+
+
+def _refuse_half_named(algorithm: str, given: Sequence[tuple[str, Any]]) -> None:
+    """Raises ConfigError for an algorithm without an environment, or with another algorithm."""
+    if not any(key in ("env", "env.id") for key, _ in given):
+        raise ConfigError(f"no environment was given; {_as_algorithm(algorithm)}")
+    if (other := dict(given).get("algo.name", algorithm)) != algorithm:
+        raise ConfigError(
+            f"two algorithms were given, {algorithm!r} and {other!r}; a run has one: name one"
+        )
 
 
 def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Config:
@@ -210,16 +224,16 @@ def _path(source: str | Path) -> Path:
     hint = _hint(path.stem if is_file else source)
     if is_file:
         if hint:
-            raise ConfigError(f"there is no file {source!r}; {hint}")
+            raise ConfigError(f"there is no file {source!r}; {hint.strip()}")
         return path
     if re.search(r"-v\d+$|:", source):
         raise ConfigError(
             f"{source!r} is no scenario but looks like an environment; "
             f"write: rookery train --env {source} --algo NAME"
         )
-    packaged = f" Packaged: {', '.join(scenarios())}. Or give the path of a .yaml file"
     raise ConfigError(
-        f"there is no scenario {source!r}; {hint}{'' if source in known() else packaged}"
+        f"there is no scenario {source!r}; {hint}Packaged: {', '.join(scenarios())}. Or give the "
+        "path of a .yaml file"
     )
 
 
@@ -229,17 +243,20 @@ def _hint(name: str) -> str:
     if near is None:
         return ""
     meant = "" if name in known() else f"did you mean {near!r}? "
-    return meant + (_as_algorithm(near) if near in known() else "")
+    return meant + (f"{_as_algorithm(near)}. " if near in known() else "")
 
 
 def _as_algorithm(name: str) -> str:
-    """Returns how to train with an algorithm that was given in the place of a scenario."""
+    """Returns how to train with an algorithm, and the scenarios that do."""
     configs = (load(scenario) for scenario in scenarios())
     its = [c.name for c in configs if c.backend == "rookery" and c.algo.name == name]
     first, *others = sorted(its, key=lambda scenario: name not in scenario) or [""]
     or_scenario = f", or rookery train {first}" if first else ""
     also = f" (also {', '.join(others)})" if others else ""
-    return f"{name} is an algorithm: write rookery train --algo {name} --env ID{or_scenario}{also}."
+    return (
+        f"{name} is an algorithm: write rookery train {name} --env ID (in Python "
+        f"env=...){or_scenario}{also}"
+    )
 
 
 def _override(given: str) -> tuple[str, Any]:

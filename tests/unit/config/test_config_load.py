@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rookery.config import load as loading
-from rookery.config.algorithms import known
+from rookery.config.algorithms import ALGORITHMS, known
 from rookery.config.load import RUN_FILE, as_dict, differences, dump, load, load_run, scenarios
 from rookery.config.other_libraries import NAMES_ELSEWHERE
 from rookery.config.parse import keys
@@ -315,10 +315,10 @@ def test_a_python_tag_runs_nothing(file, tmp_path):
         ("no/such.yaml", ["no/such.yaml", "No such file"]),
         ("scenarios/cartpole.yaml", ["no file 'scenarios/cartpole.yaml'", "mean 'cartpole'?"]),
         ("cartpol.yml", ["no file 'cartpol.yml'", "did you mean 'cartpole'?"]),
-        ("scenarios/sac.yaml", ["no file", "--algo sac --env ID, or rookery train sac-pendulum"]),
-        ("sac", ["no scenario 'sac'", "train --algo sac --env ID, or rookery train sac-pendulum"]),
+        ("scenarios/sac.yaml", ["no file", "train sac --env ID", "or rookery train sac-pendulum"]),
+        ("sac", ["no environment", "rookery train sac --env ID", "or rookery train sac-pendulum"]),
         ("sacc", ["'sacc'", "did you mean 'sac'? sac is an algorithm", "Packaged: "]),
-        ("r2d2", ["rookery train --algo r2d2 --env ID, or rookery train recall"]),
+        ("r2d2", ["rookery train r2d2 --env ID (in Python env=...), or rookery train recall"]),
         (Path("nothing"), ["nothing", "No such file"]),
         ("x" * 5000, ["no scenario"]),
         ("a\0b.yaml", ["cannot read settings"]),
@@ -336,9 +336,22 @@ def test_the_name_of_an_algorithm_leads_to_all_its_scenarios_and_to_none_of_sb3s
 
     its = [scenario for scenario in scenarios() if load(scenario).algo.name == name]
     of_sb3 = [scenario for scenario in its if load(scenario).backend == "sb3"]
-    assert f"write rookery train --algo {name} --env ID, or rookery train " in message
+    assert f"write rookery train {name} --env ID (in Python env=...), or rookery train " in message
     assert set(re.findall(r"[\w-]+", message)) >= {*its} - {*of_sb3}
     assert "sb3-" not in message
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_name_of_an_algorithm_with_an_environment_stands_for_its_defaults(name):
+    changes = {"env.id": "Pendulum-v1"}
+
+    assert load(name, changes=changes) == load(changes={"algo.name": name, **changes})
+    assert load(name, overrides=["env.id=Pendulum-v1"]).algo.name == name
+
+
+def test_two_algorithms_are_refused():
+    with pytest.raises(ConfigError, match=r"'sac' and 'td3'; a run has one: name one"):
+        load("sac", changes={"env.id": "Pendulum-v1", "algo.name": "td3"})
 
 
 def test_a_run_folder_is_no_scenario_but_may_be_resumed(tmp_path):
