@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stochastic",
         action="store_true",
-        help="explore as at the end of training, instead of greedy actions (default: greedy)",
+        help="explore as at the end of training (default: greedy, or sampled if the algorithm was "
+        "trained for that)",
     )
     arguments.add_seed(parser, "seed of the episodes")
     arguments.add_json(parser)
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         Path(args.run),
         checkpoint=args.checkpoint,
         episodes=args.episodes,
-        deterministic=not args.stochastic,
+        deterministic=False if args.stochastic else None,
         seed=args.seed,
     )
     output.answer(args, answer, summary(answer))
