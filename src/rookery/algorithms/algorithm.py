@@ -162,8 +162,8 @@ class Algorithm:
     ) -> tuple[Tensor, Tensor | None]:
         """Returns discrete actions sampled by random numbers [B, n], uniform in (0, 1).
 
-        They are the Gumbel-max samples of softmax(scores / `sampling_temperature`); where all numbers are
-        equal, they are the greedy actions.
+        They are the Gumbel-max samples of softmax(scores / `sampling_temperature`); where all
+        numbers are equal, they are the greedy actions.
         """
         scores, memory = self.scores(obs, memory)
         gumbel = -torch.log(-torch.log(uniform))
