@@ -18,7 +18,7 @@ from inline_runs import TINY, Inline
 from rookery.algorithms import build_algorithm
 from rookery.cli.main import main
 from rookery.config.algorithms import ALGORITHMS
-from rookery.config.load import load
+from rookery.config.load import load, load_run
 from rookery.config.schema import EnvConfig
 from rookery.envs.make import make
 from rookery.envs.spaces import spec_of
@@ -222,6 +222,29 @@ def test_a_graph_takes_any_number_of_observations_as_the_environment_gives_them(
     assert action.dtype == np.int64
     assert action.tolist() == [policy.act(obs)[0] for obs in seen]
     assert set(action.tolist()) <= {7, 8, 9}
+
+
+@pytest.mark.slow
+def test_a_policy_that_samples_does_so_in_python_and_in_a_graph(trained, drawn):
+    """Their shares of each action differ by less than six standard deviations of 600 samples."""
+    settings = {"algo.talk": "none", "algo.temperature": 0.5}
+    out, _ = drawn("team", TEAM, **settings)
+    run_dir = trained("team", TEAM, **settings)
+    policy, envs = rookery.load(run_dir), make(load_run(run_dir).env, 1)
+    content = bundle.PolicyBundle(load_run(run_dir), envs.codec, envs.spec, {})
+    session, obs = onnx.OnnxSession(out, content), envs.codec.decode_one(envs.reset(0))
+    envs.close()
+
+    sampled, drawn_too = (
+        np.stack([read.act(obs)[0] for _ in range(600)]) for read in (policy, session)
+    )
+    greedy = policy.act(obs, deterministic=True)[0]
+
+    assert len(np.unique(sampled[:, 0])) > 1
+    for choice in range(5):
+        share, other = (np.mean(each == choice, axis=0) for each in (sampled, drawn_too))
+        np.testing.assert_allclose(share, other, atol=6 * 0.5 * np.sqrt(2 / 600))
+    assert session.act(obs, deterministic=True)[0].tolist() == greedy.tolist()
 
 
 def test_a_recurrent_graph_hands_its_memory_on(drawn):

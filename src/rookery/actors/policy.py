@@ -190,15 +190,19 @@ class Policy(Acting):
         self._epsilon = epsilon
 
     def act(  # type: ignore[explicit-any]  # in the environment's own form
-        self, obs: Any, state: PolicyState | None = None, deterministic: bool = True
+        self, obs: Any, state: PolicyState | None = None, deterministic: bool | None = None
     ) -> tuple[Any, PolicyState | None]:
         """Returns the action for one observation, and the policy state to pass with the next one.
 
         The state holds the frame stack and the recurrent state. It is None at the start of an
-        episode, and always None for policies without frame stack and recurrence. Without
-        `deterministic` the policy explores.
+        episode, and always None for policies without frame stack and recurrence.
+
+        With `deterministic` None the policy acts as evaluations do: greedily, or by sampling if the
+        algorithm was trained for that. True is greedy; False explores as at the end of training.
         """
-        return self._act(obs, state, 0.0 if deterministic else self._epsilon, not deterministic)
+        epsilon = self._epsilon if deterministic is False else 0.0
+        noise = self.algorithm.evaluate_stochastic if deterministic is None else not deterministic
+        return self._act(obs, state, epsilon, noise)
 
     def scores(self, obs: object, state: PolicyState | None = None) -> Array:
         """Returns the scores of all n discrete actions, such as Q-values, as an array [n].

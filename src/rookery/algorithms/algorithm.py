@@ -75,6 +75,7 @@ class Algorithm:
     memory: int = 0  # size of the recurrent state, for each environment
     batches_actors: bool = False  # one `act` call may serve several actors (see `exploration`)
     evaluate_stochastic: bool = False  # evaluations sample actions instead of acting greedily
+    sampling_temperature: float = 1.0  # sampled actions have probabilities softmax(scores / this)
     compares_policies: bool = False  # losses compare the policy with the one that acted
     progress: float = (
         0.0  # finished fraction of the run, for scheduled settings; the learner sets it
@@ -155,6 +156,18 @@ class Algorithm:
         """
         scores, memory = self.scores(obs, memory)
         return best_actions(scores, self.spec.action), memory
+
+    def sampled(
+        self, obs: Any, uniform: Tensor, memory: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns discrete actions sampled by random numbers [B, n], uniform in (0, 1).
+
+        They are the Gumbel-max samples of softmax(scores / `sampling_temperature`); where all
+        numbers are equal, they are the greedy actions.
+        """
+        scores, memory = self.scores(obs, memory)
+        gumbel = -torch.log(-torch.log(uniform))
+        return best_actions(scores / self.sampling_temperature + gumbel, self.spec.action), memory
 
 
 def best_actions(scores: Tensor, action: ActionSpec) -> Tensor:

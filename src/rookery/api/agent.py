@@ -146,7 +146,7 @@ class Agent:
             self._folder(),
             episodes=episodes,
             seed=seed,
-            deterministic=self._deterministic(deterministic),
+            deterministic=deterministic,
             factory=None if isinstance(self.env, str) else self.env,
         )
 
@@ -158,12 +158,7 @@ class Agent:
         With `deterministic` None, the policy acts as it is evaluated: greedily, or by sampling if
         the algorithm was trained for that.
         """
-        return self.policy.act(obs, state, self._deterministic(deterministic))
-
-    def _deterministic(self, given: bool | None) -> bool:
-        if given is not None:
-            return given
-        return not self.policy.algorithm.evaluate_stochastic
+        return self.policy.act(obs, state, deterministic)
 
     @property
     def policy(self) -> Policy:

@@ -15,7 +15,7 @@ from rookery.terminal import abrupt_exit, arguments, output
 GB = 1 << 30
 EXTRAS: dict[str, tuple[str, ...]] = {  # extra → modules it installs
     "ray": ("ray",),
-    "tune": ("ray", "pyarrow", "tensorboardX"),
+    "tune": ("ray", "pyarrow", "tensorboardX", "optuna"),
     "sb3": ("stable_baselines3",),
     "wandb": ("wandb",),
     "pettingzoo": ("pettingzoo",),

@@ -15,7 +15,7 @@ examples:
 
 FLAGS = """
 --episodes N  number of evaluation episodes (default 100)
---stochastic  explore as at the end of training, instead of greedy actions (default: greedy)
+--stochastic  explore as at the end of training (default: greedy, or sampled if trained for that)
 --seed SEED  seed of the episodes (default 0)
 """
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         Path(args.run),
         checkpoint=args.checkpoint,
         episodes=args.episodes,
-        deterministic=not args.stochastic,
+        deterministic=False if args.stochastic else None,
         seed=args.seed,
     )
     output.answer(args, answer, summary(answer))

@@ -6,7 +6,6 @@ Batches are dictionaries of arrays, as buffers give them, or the `Batch` of a ru
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import mode
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -18,11 +17,10 @@ from torch import Tensor
 from rookery import seeding
 from rookery.actors.policy import NONE, recipe
 from rookery.algorithms import build_algorithm
-from rookery.algorithms.actor_critic import LOG_PROB, OnPolicy
 from rookery.api.dqn_agent import LearnerAgent, refuse_arguments
 from rookery.components.experience import batch_of, encoded, keys_of, rollout_batches
 from rookery.components.protocols import Arrays, Evaluation, Experience, checked_methods
-from rookery.config.algorithms import RolloutConfig, entry_of
+from rookery.config.algorithms import entry_of
 from rookery.config.checks import Count
 from rookery.config.schema import Config
 from rookery.envs.make import make
@@ -30,7 +28,6 @@ from rookery.errors import ConfigError
 from rookery.evaluation.evaluator import Evaluator
 from rookery.learner.gradients import ComputedGradients, GradientLearner
 from rookery.networks.device import pick_device
-from rookery.networks.forward import tensors
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import Array, ArrayBatch, Batch, EnvSpec
@@ -168,20 +165,10 @@ class DistributedAgent(LearnerAgent):
 
         They have advantages (GAE) and the log-probabilities of the actions under its parameters.
         """
-        algorithm, config, device = self.learner.algorithm, self.config, self.learner.device
-        assert isinstance(config.algo, RolloutConfig), "only on-policy agents are asked"
-        assert isinstance(algorithm, OnPolicy), "as their algorithms are"
         columns = {key: np.stack([step[key] for step in steps]) for key in keys_of(self.spec)}
-        batch = encoded(columns, config, self.spec, self.codec)
-        action = torch.from_numpy(batch.action).to(device)
-        assert batch.next_obs is not None, "`encoded` gives it"
-        with torch.no_grad():
-            taken, value = algorithm.evaluate_actions(tensors(batch.obs, device), action)
-            _, after = algorithm.evaluate_actions(tensors(batch.next_obs, device), action)
-        batch = batch._replace(extras={LOG_PROB: taken.log_prob.cpu().numpy()})
+        batch = encoded(columns, self.config, self.spec, self.codec)
         ended = columns["terminated"] | columns["truncated"]
-        values = value.cpu().numpy(), after.cpu().numpy()
-        yield from rollout_batches(batch, ended, values, config.algo, self.batch_size, self._rng)
+        yield from rollout_batches(self.learner, self.config, batch, ended, self._rng)
 
     def _batch(self, batch: GivenBatch) -> ArrayBatch:
         return batch_of(batch, self.config, self.spec, self.codec)
@@ -241,13 +228,7 @@ class DistributedAgent(LearnerAgent):
 
     # Files and numbers.
 
-    def save_checkpoint(self, path: str | Path) -> Path:
-        """Writes networks, optimizer and settings into one file, as `DqnAgent.save` does."""
-        return self.save(path)
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Continues from the file of an agent with the same settings."""
-        self.load(path)
+    save_checkpoint, load_checkpoint = LearnerAgent.save, LearnerAgent.load
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Returns JSON-ready numbers and arrays, for a loop's checkpoint."""

@@ -13,12 +13,13 @@ server has it; the worker then begins the next one with the newest parameters.
 
 import contextlib
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rookery import seeding
 from rookery.actors.local_group import ActorSeat, LocalActors
@@ -32,7 +33,6 @@ from rookery.components.loop_parts import LoopPlan, ServerLearner, capacity, pla
 from rookery.components.main_loop import LoopConfig, MainLoop
 from rookery.components.protocols import checked_methods
 from rookery.components.replay_buffers import ReplayBufferPool
-from rookery.components.reporting import reporting
 from rookery.config.checks import Count, CountOr0
 from rookery.config.schema import ActorConfig, Config, EnvConfig, Mode, RunConfig
 from rookery.engines.engine import copies
@@ -79,7 +79,7 @@ class AsyncMainLoop(MainLoop):
     ):
         super().__init__(environment, replay_buffer, agent, parameter_server, config)
         self.num_workers = agreed(num_workers, num_async_workers)
-        self.restarts = 0  # workers that were replaced
+        self.workers: GradientWorkers | None = None  # of the training that began last
         self.stale: Counter[int] = Counter()  # versions that a gradient was old → how many were
 
     def run_async_training(
@@ -97,7 +97,8 @@ class AsyncMainLoop(MainLoop):
             LoopPlan("env_steps", total_steps, None, evaluation_frequency, checkpoint_frequency)
         )
 
-    def _build(self, plan: LoopPlan) -> Parts:
+    def build(self, plan: LoopPlan) -> Parts:
+        """Starts the workers, and returns the parts that their gradients pass through."""
         made_from = played_elsewhere(self, plan)
         actor = getattr(getattr(self.agent, "config", None), "actor", ActorConfig())
         config = Config(
@@ -112,20 +113,20 @@ class AsyncMainLoop(MainLoop):
         spec, _ = made_from.spaces()
         parameters, setups = self.agent.get_policy_parameters(), self._setups(made_from)
         with contextlib.ExitStack() as stack:
-            store = WeightStore(parameters)
-            stack.callback(store.close)
+            store = stack.enter_context(contextlib.closing(WeightStore(parameters)))
             workers = GradientWorkers(config, spec, parameters, setups, store.fd)
-            stack.callback(workers.close)
+            stack.enter_context(contextlib.closing(workers))
             # they have the methods that the async loop calls, and not the classes
             learner: Any = GradientApplier(self, workers, store)
-            queue: Any = GradientQueue(workers)
-            # the server may step whenever a gradient waits, and workers need not wait for it
-            limiter = Limiter(
-                warmup=0, samples_per_insert=1.0, batch=1, slack=2 * ENDLESS, sampleable=queue.ready
-            )
-            limiter.insert(ENDLESS)
+            replay: Any = workers
             stack.pop_all()
-        return Parts(config, spec, learner, workers, queue, limiter, store, counters=self.counters)
+        # the server may step whenever a gradient waits, and workers need not wait for it
+        limiter = Limiter(
+            warmup=0, samples_per_insert=1.0, batch=1, slack=2 * ENDLESS, sampleable=workers.ready
+        )
+        limiter.insert(ENDLESS)
+        self.workers = workers
+        return Parts(config, spec, learner, workers, replay, limiter, store, counters=self.counters)
 
     def _setups(self, made_from: Recipe) -> Callable[[int, int], Any]:
         """Returns what worker i is built from, in its n-th incarnation: an agent, or a run."""
@@ -144,11 +145,6 @@ class AsyncMainLoop(MainLoop):
 
         return setup
 
-    def _note(self, event: Event) -> None:
-        super()._note(event)
-        if self.parts is not None:
-            self.restarts = cast(GradientWorkers, self.parts.actors).restarts
-
     def get_training_progress(self) -> dict[str, Any]:
         """As in `MainLoop`, with how old gradients were when they arrived, in versions."""
         count = self.stale.total()
@@ -156,7 +152,7 @@ class AsyncMainLoop(MainLoop):
         return {
             **super().get_training_progress(),
             "workers": self.num_workers,
-            "restarts": self.restarts,
+            "restarts": 0 if self.workers is None else self.workers.restarts,
             "staleness": total / count if count else 0.0,
             "stale": dict(sorted(self.stale.items())),
         }
@@ -177,32 +173,15 @@ class AsyncAgent(DistributedAgent):
     def __init__(
         self,
         algorithm: str = "a2c",
-        lr: float = 0.001,
-        batch_size: int = 32,
-        update_frequency: int = 4,
-        target_update_frequency: int = 100,
-        use_gpu: bool = False,
-        device: str | None = None,
-        num_workers: Count = 4,
-        *,
+        *args: Any,
+        num_workers: Count = WORKERS,
         env: Any = "CartPole-v1",
-        seed: int = 0,
         settings: Mapping[str, Any] = NONE,
+        **options: Any,
     ):
-        super().__init__(
-            algorithm,
-            lr,
-            batch_size,
-            update_frequency,
-            target_update_frequency,
-            use_gpu,
-            device,
-            env=env,
-            seed=seed,
-            settings=settings,
-        )
-        self.env_factory = env
-        self.num_workers = num_workers
+        """Other arguments are those of a `DistributedAgent`."""
+        super().__init__(algorithm, *args, env=env, settings=settings, **options)
+        self.num_workers, self.env_factory = num_workers, env
         self.settings = {key: v for key, v in settings.items() if key.startswith("env.")}
         self._loop: AsyncMainLoop | None = None  # while it trains
         self._error: Exception | None = None  # what ended training before it was stopped
@@ -221,17 +200,18 @@ class AsyncAgent(DistributedAgent):
         loop = AsyncMainLoop(
             environment, buffer, self, parameter_server, num_workers=self.num_workers
         )
-        loop.parts = loop._build(UNTIL_STOPPED)
+        events = loop.events(UNTIL_STOPPED, Interrupts())
+        while loop.parts is None:  # the workers are started in this thread
+            next(events)
         self._loop, self._error = loop, None
         self._thread = threading.Thread(
-            target=self._train, args=(loop, loop.parts), name="training", daemon=True
+            target=self._train, args=[events], name="training", daemon=True
         )
         self._thread.start()
 
-    def _train(self, loop: AsyncMainLoop, parts: Parts) -> None:
+    def _train(self, events: Iterator[Event]) -> None:
         try:
-            with reporting(loop, UNTIL_STOPPED) as report:
-                loop._drive(parts, UNTIL_STOPPED, Interrupts(), report)
+            deque(events, maxlen=0)
         except Exception as error:  # `stop_async_training` raises it, whatever it was
             self._error = error
 
@@ -244,9 +224,6 @@ class AsyncAgent(DistributedAgent):
             loop, self._loop = self._loop, None
             loop.stop_training()
             self._thread.join()
-            if loop.parts is not None:
-                loop.parts.close()
-            loop._pull()
             if self._error is not None:
                 raise self._error
         return self.get_training_stats()
@@ -283,8 +260,23 @@ def alone(config: Config, capacity: int, num: int) -> Config:
     )
 
 
+class ArrivedGradient(NamedTuple):
+    """A gradient that waits in its worker's ring."""
+
+    worker: int
+    ring: Ring
+    arrays: dict[str, Array]
+    version: int  # of the parameters that it was computed with
+    rows: None = None
+
+
 class GradientWorkers(LocalActors):
-    """Worker processes that compute gradients; they read parameters from a weight store."""
+    """Worker processes that compute gradients; they read parameters from a weight store.
+
+    They are a run's actors, and its replay: their gradients are the batches.
+    """
+
+    version = 0
 
     def __init__(
         self,
@@ -296,7 +288,9 @@ class GradientWorkers(LocalActors):
     ):
         """`setup_of` returns what worker i is built from, in its n-th incarnation."""
         self.parameters, self._setup_of = parameters, setup_of
-        self.unreported = 0  # env steps that the loop was not told of yet
+        self._bounds = np.cumsum([array.size for array in parameters.values()])[:-1]
+        self._next = 0  # worker whose turn it is
+        self._unreported = 0  # env steps that the loop was not told of yet
         super().__init__(ActorGroupSetup(config, spec, weights_fd))
 
     def _ring(self, number: int, incarnation: int) -> Ring:
@@ -317,53 +311,33 @@ class GradientWorkers(LocalActors):
 
     def reports(self) -> list[ActorReport]:
         reports = super().reports()
-        self.unreported += sum(report.env_steps for report in reports)
+        self._unreported += sum(report.env_steps for report in reports)
         return reports
-
-
-class ArrivedGradient(NamedTuple):
-    """A gradient that waits in its worker's ring."""
-
-    worker: int
-    ring: Ring
-    arrays: dict[str, Array]
-    version: int  # of the parameters that it was computed with
-    rows: None = None
-
-
-class GradientQueue:
-    """The workers' rings as a run's replay: its batches are gradients."""
-
-    version = 0
-
-    def __init__(self, workers: GradientWorkers):
-        self._workers, self._next = workers, 0
-        sizes = [array.size for array in workers.parameters.values()]
-        self._bounds = np.cumsum(sizes)[:-1]
 
     def ready(self) -> bool:
         """Returns whether a gradient waits."""
-        return any(ring.waiting for ring in self._workers.rings)
+        return any(ring.waiting for ring in self.rings)
 
     def insert(self) -> Inserted:
         """Returns the env steps that workers have reported since the last call."""
-        steps, self._workers.unreported = self._workers.unreported, 0
+        steps, self._unreported = self._unreported, 0
         return Inserted(-1, 0, steps)
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrivedGradient:
         """Returns the next gradient that waits, from the workers in turn."""
-        rings = self._workers.rings
-        turn = [(self._next + i) % len(rings) for i in range(len(rings))]
-        worker = next(index for index in turn if rings[index].waiting)
-        self._next = worker + 1
-        columns = rings[worker].columns
-        parts = np.split(columns["gradient"][0].copy(), self._bounds)
-        named = zip(self._workers.parameters.items(), parts, strict=True)
+        turn = np.roll(range(len(self.rings)), -self._next).tolist()
+        worker = next(index for index in turn if self.rings[index].waiting)
+        self._next, ring = worker + 1, self.rings[worker]
+        parts = np.split(ring.columns["gradient"][0].copy(), self._bounds)
+        named = zip(self.parameters.items(), parts, strict=True)
         arrays = {name: part.reshape(array.shape) for (name, array), part in named}
-        return ArrivedGradient(worker, rings[worker], arrays, int(columns["version"][0]) - 1)
+        return ArrivedGradient(worker, ring, arrays, int(ring.columns["version"][0]) - 1)
 
     def close(self) -> None:
-        """Rings are the workers'."""
+        """Ends the workers; does nothing if they have ended."""
+        if self.rings:
+            super().close()
+            self.rings.clear()
 
 
 class GradientApplier(ServerLearner):
@@ -423,30 +397,27 @@ class OwnAgentWorker:
 
     def __init__(self, setup: OwnAgentSetup):
         self.agent, self.env_steps, self.ended = setup.agent, 0, list[Episode]()
-        self.env = make_one(setup.env, setup.env_factory)
+        self.env = RecordEpisodeStatistics(make_one(setup.env, setup.env_factory))
         self._obs = self.env.reset(seed=setup.seed)[0]
-        self._score, self._length = 0.0, 0
 
     def load(self, parameters: Mapping[str, Array], steps: int) -> None:
         self.agent.set_policy_parameters(dict(parameters))
 
     def step(self) -> Update | None:
-        played = self._played(int(getattr(self.agent, "batch_size", BATCH)))
-        columns = zip(KEYS, zip(*played, strict=True), strict=True)
+        steps = [self._step() for _ in range(int(getattr(self.agent, "batch_size", BATCH)))]
+        columns = zip(KEYS, zip(*steps, strict=True), strict=True)
         gradients = self.agent.compute_gradients({key: np.stack(each) for key, each in columns})
         return Update(gradients) if gradients else None
 
-    def _played(self, count: int) -> Iterator[tuple[Any, ...]]:
-        """Yields steps, as values of KEYS."""
-        for _ in range(count):
-            obs, action = self._obs, answer(self.agent, self._obs)
-            after, reward, terminated, truncated, _ = self.env.step(action)
-            self._obs, self.env_steps = after, self.env_steps + 1
-            self._score, self._length = self._score + float(reward), self._length + 1
-            if terminated or truncated:
-                self.ended.append(Episode(self._score, self._length))
-                self._score, self._length, self._obs = 0.0, 0, self.env.reset()[0]
-            yield obs, action, np.float32(reward), after, np.bool_(terminated), np.bool_(truncated)
+    def _step(self) -> tuple[Any, ...]:
+        """Returns an env step, as values of KEYS."""
+        obs, action = self._obs, answer(self.agent, self._obs)
+        after, reward, terminated, truncated, info = self.env.step(action)
+        self._obs, self.env_steps = after, self.env_steps + 1
+        if terminated or truncated:
+            self.ended.append(Episode(info["episode"]["r"], info["episode"]["l"]))
+            self._obs = self.env.reset()[0]
+        return obs, action, np.float32(reward), after, np.bool_(terminated), np.bool_(truncated)
 
     def close(self) -> None:
         self.env.close()

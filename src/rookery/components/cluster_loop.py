@@ -16,7 +16,7 @@ from rookery.components.environment import ENDLESS
 from rookery.components.loop_parts import LoopPlan, ServerLearner, capacity, played_elsewhere
 from rookery.components.main_loop import LoopConfig, MainLoop
 from rookery.components.protocols import checked_methods
-from rookery.config.checks import Count, CountOr0
+from rookery.config.checks import Count
 from rookery.config.load import load
 from rookery.config.schema import ClusterConfig, Draw, Engine, Mode
 from rookery.errors import ConfigError
@@ -59,19 +59,13 @@ class DistributedMainLoop(MainLoop):
         _refuse_unbuildable(environment, agent)
 
     def run_distributed_training(
-        self,
-        total_episodes: Count = 1000,
-        max_steps: Count = 1000,
-        evaluation_frequency: CountOr0 = 0,
-        checkpoint_frequency: CountOr0 = 0,
+        self, total_episodes: Count = 1000, max_steps: Count = 1000, **options: int
     ) -> dict[str, Any]:
-        """Trains until all actors together have played so many episodes; returns the progress.
+        """The same as `run_training`: trains until all actors together have played the episodes.
 
-        Evaluates and saves every so many episodes; 0 is never. `run_training` does the same.
+        Options are `evaluation_frequency` and `checkpoint_frequency`.
         """
-        return self.run_training(
-            total_episodes, max_steps, evaluation_frequency, checkpoint_frequency
-        )
+        return self.run_training(total_episodes, max_steps, **options)
 
     def synchronize_with_cluster(self) -> int:
         """Takes the server's newest parameters over, and publishes them to the actors, if any play.
@@ -79,7 +73,7 @@ class DistributedMainLoop(MainLoop):
         Returns their version.
         """
         self.parameter_server.register_worker(self.node_id)
-        version = self._pull()
+        version = self.pull()
         if self.parts is not None:
             publish(self.parts)
         return version
@@ -93,7 +87,8 @@ class DistributedMainLoop(MainLoop):
             "actors": 0 if parts is None else parts.config.actor.num,
         }
 
-    def _build(self, plan: LoopPlan) -> Parts:
+    def build(self, plan: LoopPlan) -> Parts:
+        """Starts the actors on the hosts; their weights are those that the server has made."""
         made_from = self._recipe(plan)
         parts = build_parts(made_from.config, factory=made_from.factory)
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rookery.algorithms.algorithm import Acted, Algorithm
 from rookery.config.algorithms import AlgoConfig
@@ -22,6 +22,7 @@ from rookery.types import Array, EnvSpec, Floats, Obs
 
 NAME = "rookery.components.custom_policy:UserPolicy"
 LEAST_ROOM = 1 << 16  # bytes
+RAW = "raw"  # name of the bytes among the weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +34,6 @@ class UserPolicyConfig(AlgoConfig):
     room: int = LEAST_ROOM  # bytes that a policy may have
 
 
-class PickledPolicy(nn.Module):
-    """Bytes as a network's state."""
-
-    size: Tensor
-    raw: Tensor
-
-    def __init__(self, room: int):
-        super().__init__()
-        self.register_buffer("size", torch.zeros(1, dtype=torch.int64))
-        self.register_buffer("raw", torch.zeros(room, dtype=torch.uint8))
-
-
 class UserPolicy(Algorithm):
     """Asks a policy of the user's what to do. It has nothing that could be learned."""
 
@@ -53,9 +42,9 @@ class UserPolicy(Algorithm):
     def __init__(self, config: UserPolicyConfig, net: NetConfig, env: EnvConfig, spec: EnvSpec):
         assert config.codec is not None, "the environment gives it"
         self.spec, self.codec = spec, config.codec
-        self._pickled = PickledPolicy(config.room)
-        self.acting = self._pickled
-        self.networks = nn.ModuleDict({"pickled": self._pickled})
+        self.acting = nn.Module()  # bytes as a network's state
+        self.acting.register_buffer(RAW, torch.zeros(config.room, dtype=torch.uint8))
+        self.networks = nn.ModuleDict({"pickled": self.acting})
         self._known, self._policy = b"", None
 
     def act(
@@ -79,9 +68,9 @@ class UserPolicy(Algorithm):
         return self.codec.decode_one(self.spec.pack(one))
 
     def _unpacked(self) -> Any:
-        raw = self._pickled.raw[: int(self._pickled.size)].numpy().tobytes()
+        raw = self.acting.get_buffer(RAW).numpy().tobytes()
         if raw != self._known:
-            self._known, self._policy = raw, cloudpickle.loads(raw)
+            self._known, self._policy = raw, cloudpickle.loads(raw)  # which ignores the rest
         return self._policy
 
 
@@ -90,23 +79,17 @@ def answer(policy: Any, obs: Any) -> Any:
     return policy.act(obs) if hasattr(policy, "act") else policy(obs)
 
 
-def packed(policy: Any) -> bytes:
-    """Returns a policy as bytes; raises ConfigError for what is none or cannot be pickled."""
+def packed(policy: Any) -> dict[str, Array]:
+    """Returns a policy as the weights that are published: its pickle, padded with zeros.
+
+    The size is a power of two, so that a policy that grows a little needs no other workers. Raises
+    ConfigError for what is no policy or cannot be pickled.
+    """
     if not (hasattr(policy, "act") or callable(policy)):
         raise ConfigError(
             f"a policy has act(obs), or is a function of an observation, got {policy!r}; give an "
             "agent, an InferencePolicy, or an object of yours"
         )
-    return pickled(policy, "this policy")
-
-
-def arrays_for(raw: bytes, room: int) -> dict[str, Array]:
-    """Returns what a weight store with that room publishes."""
-    bytes_ = np.zeros(room, dtype=np.uint8)
-    bytes_[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
-    return {"size": np.array([len(raw)]), "raw": bytes_}
-
-
-def room_for(raw: bytes) -> int:
-    """Returns a power of two, so that a policy that grows a little needs no other workers."""
-    return max(LEAST_ROOM, 2 << len(raw).bit_length())
+    raw = pickled(policy, "this policy")
+    room = max(LEAST_ROOM, 2 << len(raw).bit_length())
+    return {RAW: np.frombuffer(bytearray(raw.ljust(room, b"\0")), dtype=np.uint8)}

@@ -19,12 +19,11 @@ from rookery.actors.messages import ActorGroupSetup
 from rookery.actors.policy import NONE, recipe
 from rookery.algorithms import Algorithm, build_algorithm, row_spec
 from rookery.api.rollout_worker import joined, taken
-from rookery.components import custom_policy
-from rookery.components.custom_policy import UserPolicyConfig
+from rookery.components.custom_policy import RAW, UserPolicyConfig, packed
 from rookery.components.experience import each, keys_of, steps_in
 from rookery.components.protocols import checked_methods
 from rookery.config.checks import Count, one_of
-from rookery.config.schema import ActorConfig, Config, Engine, EnvConfig, Mode
+from rookery.config.schema import ActorConfig, Config, Engine, EnvConfig, Mode, RunConfig
 from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs
 from rookery.errors import ConfigError
@@ -113,7 +112,7 @@ class DistributedEnvironment:
         each_plays, rest = divmod(num_episodes, self.num_workers)
         for episodes, count in ((each_plays, self.num_workers), (1, rest)):
             if episodes and count:
-                self._play(workers, count, episodes=episodes)
+                self._play(workers, count, 1, episodes)
         return [step for steps in self._steps() for step in each(steps)]
 
     def generate_batch_experiences(self, policy: Any, batch_size: Count) -> dict[str, Array]:
@@ -123,9 +122,9 @@ class DistributedEnvironment:
         """
         made_for = self._workers.made_for[-1] if self._workers else None
         workers = self._prepared(policy, made_for)
-        while (missing := batch_size - _size(self._left)) > 0:
+        while (missing := batch_size - sum(len(piece["action"]) for piece in self._left)) > 0:
             share = min(PIECE, -(-missing // self.num_workers) + 1)
-            self._play(workers, self.num_workers, env_steps=share)
+            self._play(workers, self.num_workers, share)
             self._left += self._steps()
         whole = joined(self._left)
         self._left = [{key: column[batch_size:] for key, column in whole.items()}]
@@ -144,10 +143,9 @@ class DistributedEnvironment:
             )
         algorithm = self._workers.algorithm
         params = {name: np.array(array) for name, array in params.items()}
-        if set(params) == set(algorithm.acting.state_dict()):
-            load_arrays(algorithm.acting, params)
-        else:
-            load_arrays(algorithm.networks, {**arrays_of(algorithm.networks), **params})
+        acting = set(params) == set(algorithm.acting.state_dict())
+        module = algorithm.acting if acting else algorithm.networks
+        load_arrays(module, {**arrays_of(module), **params})
         self._workers.weight_store.publish(arrays_of(algorithm.acting))
         self._policy = None
 
@@ -211,10 +209,9 @@ class DistributedEnvironment:
         if hasattr(policy, "recipe") and hasattr(policy, "get_weights"):
             self._refuse_other_spaces(policy)
             return policy.recipe.config, policy.get_weights()
-        raw = custom_policy.packed(policy)
-        room = custom_policy.room_for(raw)
-        algo = UserPolicyConfig(codec=self._shown.codec, room=room)
-        return replace(self._made_from.config, algo=algo), custom_policy.arrays_for(raw, room)
+        weights = packed(policy)
+        algo = UserPolicyConfig(codec=self._shown.codec, room=weights[RAW].size)
+        return replace(self._made_from.config, algo=algo), weights
 
     def _refuse_other_spaces(self, policy: Any) -> None:
         theirs = getattr(policy, "codec", self._shown.codec)
@@ -240,9 +237,6 @@ class DistributedEnvironment:
     def _config(self, config: Config, limit: int | None) -> Config:
         """Returns the settings of the workers: those of the network, in these environments."""
         env = self._made_from.config.env
-        if limit is not None:
-            env = limited(env, limit)
-        run = config.run
         actor = ActorConfig(
             num=self.num_workers,
             envs=1,
@@ -252,12 +246,11 @@ class DistributedEnvironment:
             devices=self.devices,
             env_step_timeout_s=config.actor.env_step_timeout_s,
         )
+        run = RunConfig(mode=Mode.SYNC, engine=self._engine, seed=self.seed, env_steps=ENDLESS)
         return Config(
             name=name_of(self.env_factory),
-            run=replace(
-                run, mode=Mode.SYNC, engine=self._engine, seed=self.seed, env_steps=ENDLESS
-            ),
-            env=replace(env, check=False),
+            run=run,
+            env=replace(env if limit is None else limited(env, limit), check=False),
             algo=config.algo,
             net=config.net,
             actor=actor,
@@ -266,12 +259,7 @@ class DistributedEnvironment:
     # Playing.
 
     def _play(
-        self,
-        workers: StartedWorkers,
-        count: int,
-        *,
-        env_steps: int = 1,
-        episodes: int | None = None,
+        self, workers: StartedWorkers, count: int, env_steps: int, episodes: int | None = None
     ) -> None:
         """Has the first so many workers play; what they wrote is put to each one's rows."""
         epsilon = float(getattr(self._policy, "epsilon", 0.0))
@@ -299,10 +287,6 @@ class DistributedEnvironment:
         self._left.clear()
         for pieces in self._rows:
             pieces.clear()
-
-
-def _size(pieces: list[dict[str, Array]]) -> int:
-    return sum(len(piece["action"]) for piece in pieces)
 
 
 def limited(env: EnvConfig, limit: int) -> EnvConfig:

@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from rookery.algorithms.actor_critic import LOG_PROB, OnPolicy
 from rookery.components.protocols import Experience
 from rookery.config.algorithms import RolloutConfig
 from rookery.config.schema import Config
@@ -25,10 +27,12 @@ from rookery.envs.spaces import SpaceCodec
 from rookery.envs.vector import learned_reward
 from rookery.errors import ConfigError
 from rookery.event import Episode
+from rookery.learner.learner import Learner
+from rookery.networks.forward import tensors
 from rookery.replay.batches import picked
 from rookery.replay.ring import obs_column
 from rookery.replay.rollouts import advantages
-from rookery.types import ADVANTAGE, RETURN, Array, ArrayBatch, Batch, End, EnvSpec, Floats
+from rookery.types import ADVANTAGE, RETURN, Array, ArrayBatch, Batch, End, EnvSpec
 
 KEYS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 NEXT = "next_"  # before the keys of the observations that steps led to
@@ -140,32 +144,34 @@ def _more_than_single_steps(config: Config, spec: EnvSpec) -> ConfigError:
 
 
 def rollout_batches(
-    batch: ArrayBatch,
-    ended: Array,
-    values: tuple[Floats, Floats],
-    algo: RolloutConfig,
-    size: int,
-    rng: np.random.Generator,
+    learner: Learner, config: Config, batch: ArrayBatch, ended: Array, rng: np.random.Generator
 ) -> Iterator[ArrayBatch]:
     """Yields the minibatches of a rollout: steps in their order, each once per epoch.
 
-    `ended` [B] says where an episode ended, and `values` are those of the observations before and
-    after each step, [B] each. After a termination `batch.discount` is 0.
+    `ended` [B] says where an episode ended. After a termination `batch.discount` is 0.
     """
-    value, after = values
-    ahead = np.where(batch.discount == 0, np.float32(0.0), after)
+    algo, algorithm, device = config.algo, learner.algorithm, learner.device
+    assert isinstance(algo, RolloutConfig), "only on-policy agents are asked"
+    assert isinstance(algorithm, OnPolicy), "as their algorithms are"
+    assert batch.next_obs is not None, "`encoded` gives it"
+    action = torch.from_numpy(batch.action).to(device)
+    with torch.no_grad():
+        taken, now = algorithm.evaluate_actions(tensors(batch.obs, device), action)
+        _, after = algorithm.evaluate_actions(tensors(batch.next_obs, device), action)
+    value = now.cpu().numpy()
     advantage, _ = advantages(
         batch.reward,
         value,
-        ahead,
+        np.where(batch.discount == 0, np.float32(0.0), after.cpu().numpy()),
         np.zeros(len(value), dtype=np.uint8),
         np.where(ended, 0, 1),
         gamma=algo.gamma,
         gae_lambda=algo.gae_lambda,
     )
-    extras = {**(batch.extras or {}), ADVANTAGE: advantage, RETURN: advantage + value}
+    extras = {LOG_PROB: taken.log_prob.cpu().numpy()}
+    extras |= {ADVANTAGE: advantage, RETURN: advantage + value}
     whole = batch._replace(discount=None, next_obs=None, extras=extras)
-    count = 1 if algo.whole else max(1, round(len(value) / size))
+    count = 1 if algo.whole else max(1, round(len(value) / config.replay.batch_size))
     for _ in range(algo.epochs):
         for rows in np.array_split(rng.permutation(len(value)), count):
             yield picked(whole, rows)

@@ -46,31 +46,36 @@ class StoredBatch(NamedTuple):
     rows: Any
 
 
-class EnvironmentActors:
-    """The environment as a run's actors: it plays an episode in each of its workers at once."""
+class PlayedEpisodes:
+    """The environment as a run's actors, and the replay buffer as its replay.
+
+    The environment plays an episode in each of its workers at once. An on-policy agent learns from
+    its last episodes.
+    """
+
+    version = 0
 
     def __init__(self, loop: "MainLoop", plan: LoopPlan):
         self._loop, self._plan = loop, plan
-        self.steps: list[dict[str, Any]] = []  # of the last episodes
+        self._steps: list[dict[str, Any]] = []  # of the last episodes
+        self._rollout: deque[Any] = deque()  # batches of an on-policy agent
 
     def collect(
         self, env_steps: int, epsilons: Sequence[float], episodes: int | None = None
     ) -> Iterator[list[ActorReport]]:
         """Plays one episode per worker, but no more than the plan has left."""
-        loop = self._loop
+        loop, most = self._loop, self._plan.max_steps or 1000
         width = int(getattr(loop.environment, "num_workers", 1))
         asked = min(width, self._plan.total - loop.episode)
         with exploring(loop.agent):
-            self.steps = loop.environment.generate_experiences(
-                loop.agent, asked, self._plan.max_steps or 1000
-            )
-        ended = episodes_in(self.steps)
+            self._steps = loop.environment.generate_experiences(loop.agent, asked, most)
+        ended = episodes_in(self._steps)
         if not ended:
             raise ConfigError(
                 f"environment.generate_experiences was asked for {asked} episodes and returned no "
                 "step; return the steps of whole episodes"
             )
-        yield [ActorReport(len(self.steps), ended, loop.version)]
+        yield [ActorReport(len(self._steps), ended, loop.version)]
 
     def asynchronous(self) -> None:
         """They only play when asked."""
@@ -78,34 +83,21 @@ class EnvironmentActors:
     def warnings(self) -> Iterator[str]:
         return iter(())
 
-    def close(self) -> None:
-        """The environment is the caller's."""
-
-
-class ComponentReplay:
-    """The replay buffer as a run's replay. An on-policy agent learns from its last episodes."""
-
-    version = 0
-
-    def __init__(self, loop: "MainLoop", actors: EnvironmentActors):
-        self._loop, self._actors = loop, actors
-        self._rollout: deque[Any] = deque()  # batches of an on-policy agent
-
     def insert(self) -> Inserted:
         """Stores what was played; `agent_steps` are the steps that batches may be drawn for."""
-        steps = self._actors.steps
-        self._loop.replay_buffer.add_experiences(steps)
-        return Inserted(-1, len(steps), len(steps), agent_steps=self._learnable(steps))
+        count = len(self._steps)
+        self._loop.replay_buffer.add_experiences(self._steps)
+        return Inserted(-1, count, count, agent_steps=self._learnable())
 
-    def _learnable(self, steps: list[dict[str, Any]]) -> int:
+    def _learnable(self) -> int:
         loop, each = self._loop, update_frequency(self._loop.agent)
         if getattr(loop.agent, "on_policy", False):
-            self._rollout.extend(loop.agent.rollout_batches(steps))  # type: ignore[attr-defined]
+            self._rollout.extend(loop.agent.rollout_batches(self._steps))  # type: ignore[attr-defined]
             return each * len(self._rollout)
         if loop.replay_buffer.get_total_experiences() < loop.config.warmup:
             return 0
         per_round = loop.config.batches_per_round
-        return len(steps) if per_round is None else each * per_round
+        return len(self._steps) if per_round is None else each * per_round
 
     def sample(self, batch: int, *, beta: float = 1.0) -> StoredBatch:
         if self._rollout:
@@ -119,7 +111,7 @@ class ComponentReplay:
             update(rows, td_error)
 
     def close(self) -> None:
-        """The buffer is the caller's."""
+        """Environment and buffer are the caller's."""
 
 
 class ServerLearner:
@@ -178,12 +170,10 @@ def sync_parts(loop: "MainLoop", plan: LoopPlan) -> Parts:
     )
     # they have the methods that the sync loop calls, and not the classes
     spec: Any = getattr(loop.agent, "spec", None)
-    learner: Any = ServerLearner(loop)
-    actors: Any = EnvironmentActors(loop, plan)
-    replay: Any = ComponentReplay(loop, actors)
+    learner: Any = ServerLearner(loop)  # the server's version is the weights', as of a store
+    played: Any = PlayedEpisodes(loop, plan)
     limiter = Limiter(warmup=0, samples_per_insert=ratio, batch=size, slack=ENDLESS)
-    store = learner  # the server's version is the weights'
-    return Parts(config, spec, learner, actors, replay, limiter, store, counters=loop.counters)
+    return Parts(config, spec, learner, played, played, limiter, learner, counters=loop.counters)
 
 
 def played_elsewhere(loop: "MainLoop", plan: LoopPlan) -> Recipe:
@@ -210,14 +200,11 @@ def capacity(loop: "MainLoop", config: Config) -> int:
 @contextlib.contextmanager
 def exploring(agent: Any) -> Iterator[None]:
     """Has `agent.act` explore, if the agent has an attribute `exploring`."""
-    if not hasattr(agent, "exploring"):
+    with contextlib.ExitStack() as stack:
+        if hasattr(agent, "exploring"):
+            agent.exploring = True
+            stack.callback(setattr, agent, "exploring", False)
         yield
-        return
-    agent.exploring = True
-    try:
-        yield
-    finally:
-        agent.exploring = False
 
 
 def batch_size(agent: Any) -> int:

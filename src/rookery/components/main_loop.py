@@ -1,26 +1,25 @@
 """The main loop: trains with components, evaluates and saves, until it is told to stop.
 
-A loop puts the components in the places of a run's parts (`loop_parts.py`) and consumes the events
-of the same training loops as a run does (`training/loops.py`). The agent computes gradients, and a
-parameter server applies them. With no parameter server the loop has one of its own, which takes the
-steps that the agent's learner would take, bit for bit.
+A loop puts the components in the places of a run's parts (`loop_parts.py`), and a run trains them
+by the same training loops as any (`loop_run.py`). The agent computes gradients, and a parameter
+server applies them. With no parameter server the loop has one of its own, which takes the steps
+that the agent's learner would take, bit for bit.
 """
 
 import tempfile
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rookery.actors.actor_group import epsilons_of
-from rookery.checkpoints import checkpoint
 from rookery.checkpoints.checkpoint import Content
+from rookery.components import saved
 from rookery.components.loop_parts import LoopPlan, sync_parts
+from rookery.components.loop_run import LoopRun, loop_run
 from rookery.components.protocols import (
     Environment,
     LearningAgent,
@@ -29,43 +28,34 @@ from rookery.components.protocols import (
     checked_methods,
 )
 from rookery.components.replay_buffers import ReplayBuffer, ReplayBufferPool
-from rookery.components.reporting import LoopReport, reporting
-from rookery.config.checks import AT_LEAST_0, POSITIVE, Count, CountOr0, nearest
-from rookery.errors import CheckpointError, ConfigError
-from rookery.event import Collected, Counters, Event, IterationEnded, Reason
+from rookery.config.checks import Count, CountOr0, one_of
+from rookery.errors import ConfigError
+from rookery.event import Collected, Counters, Episode, Event
 from rookery.runtime.signals import Interrupts
-from rookery.schedule import Decay, Schedule
 from rookery.server.parameter_server import ParameterServer
-from rookery.training import LOOPS
 from rookery.training.build import Parts
-from rookery.training.steps import count, epsilon_now
 from rookery.types import Array, below, prefixed
 
 WINDOW = 100  # episodes in the running means
 AGENT, SERVER = "agent.", "server"  # of a checkpoint: the agent's arrays, the server's file
 SERVER_FILE = "server.safetensors"
-LOOK_S = 0.05  # between two looks while it is paused
 
 
+@checked_methods
 @dataclass(frozen=True, kw_only=True)
 class LoopConfig:
     """What a loop can be told beyond its parts."""
 
     worker: str = "main"  # the loop's name at the parameter server
-    warmup: int = 500  # experiences before the first batch
+    warmup: CountOr0 = 500  # experiences before the first batch
     batches_per_round: int | None = None  # none: one for `agent.update_frequency` steps
-    evaluation_episodes: int = 10  # in each evaluation
+    evaluation_episodes: Count = 10  # in each evaluation
     target: float | None = None  # reward of an evaluation that training ends at
     checkpoint_path: str | Path | None = None  # a folder; none: nothing is saved by itself
-    keep: int = 2  # newest checkpoints that stay
+    keep: Count = 2  # newest checkpoints that stay
     callback: Callable[[dict[str, Any]], Any] | None = None  # gets the progress of every round
     run_dir: str | Path | None = None  # a folder for metrics and events; none: no reports
     console: bool = True  # reports of a loop with a run_dir are printed too
-
-    def __post_init__(self) -> None:
-        for name in ("evaluation_episodes", "keep"):
-            POSITIVE.check(name, getattr(self, name))
-        AT_LEAST_0.check("warmup", self.warmup)
 
 
 @checked_methods
@@ -107,10 +97,10 @@ class MainLoop:
         self.seconds = 0.0  # of training
         self.evaluation: Any = None
         self.parts: Parts | None = None  # while it trains
-        self._returns: deque[float] = deque(maxlen=WINDOW)
-        self._running, self._stopped = threading.Event(), threading.Event()
-        self._running.set()
-        self._reason: Reason | None = None
+        self.running, self.stopped = threading.Event(), threading.Event()
+        self.running.set()
+        self._ended: deque[Episode] = deque(maxlen=WINDOW)
+        self.run: LoopRun | None = None  # that began last
         self._saved: Counters | None = None  # counts at the last checkpoint
 
     @property
@@ -147,110 +137,39 @@ class MainLoop:
 
     def run_single_episode(self, max_steps: Count = 1000) -> dict[str, Any]:
         """Plays one episode and learns from what it brought; returns `reward` and `length`."""
-        self._join()
-        before = self.counters
-        plan = LoopPlan("episodes", before.episodes + 1, max_steps)
-        parts = sync_parts(self, plan)
-        for event in LOOPS[parts.config.run.mode](parts):
-            self._note(event)
-            if isinstance(event, IterationEnded) and self.episode >= plan.total:
-                break
-        length = self.env_steps - before.env_steps
-        return {"reward": self._returns[-1], "length": length, "episode": self.episode}
+        self._train(LoopPlan("episodes", self.episode + 1, max_steps))
+        last = self._ended[-1]
+        return {"reward": last.score, "length": last.length, "episode": self.episode}
 
     def evaluate_policy(self, num_episodes: int = 10) -> Any:
         """Returns what the agent's own `evaluate_policy` does."""
         self.evaluation = self.agent.evaluate_policy(num_episodes)
         return self.evaluation
 
-    # Training.
+    # Training, which a run does with these (`loop_run.py`).
 
-    def _build(self, plan: LoopPlan) -> Parts:
-        """Returns the parts to train with; their `run.mode` says by which loop."""
+    def build(self, plan: LoopPlan) -> Parts:
+        """Returns the parts to train with; their `run.mode` says by which training loop."""
         return sync_parts(self, plan)
 
     def _train(self, plan: LoopPlan) -> dict[str, Any]:
-        self._stopped.clear()
-        self._reason = None
-        with Interrupts() as interrupts, reporting(self, plan) as report:
-            self._join()
-            self.parts = parts = self._build(plan)
-            try:
-                interrupts.begin()
-                self._drive(parts, plan, interrupts, report)
-            finally:
-                self.parts = None
-                parts.close()
-            self._pull()
-            if interrupts.reason is not None or plan.saving:
-                self._save(report)
-            report.stopped(self._reason or Reason.FAILED)
+        with Interrupts() as interrupts:
+            for _ in self.events(plan, interrupts):
+                pass
         interrupts.leave()
         return self.get_training_progress()
 
-    def _drive(
-        self, parts: Parts, plan: LoopPlan, interrupts: Interrupts, report: LoopReport
-    ) -> None:
-        """Trains until the plan is fulfilled, or something else ends training."""
-        began = time.monotonic() - self.seconds
-        if self._over(plan, interrupts):
-            return
-        seen = getattr(self.counters, plan.unit)
-        for event in LOOPS[parts.config.run.mode](parts):
-            self._note(event)
-            report.observe(event)
-            if not isinstance(event, IterationEnded):
-                continue
-            self.seconds = time.monotonic() - began
-            seen = self._look(plan, seen, report)
-            report.look(parts)
-            self._rest(parts, interrupts)
-            if self._over(plan, interrupts):
-                break
-            if parts.actors.asynchronous() is None:
-                epsilon = float(getattr(self.agent, "epsilon", 0.0))
-                parts.epsilon = Schedule(epsilon, epsilon, Decay.CONSTANT)
+    def events(self, plan: LoopPlan, interrupts: Interrupts) -> Iterator[Event]:
+        """Trains, and yields the events of the run."""
+        self.stopped.clear()
+        with loop_run(self, plan, interrupts) as self.run:
+            yield from self.run.events()
 
-    def _note(self, event: Event) -> None:
+    def note(self, event: Event) -> None:
+        """Takes over the counts of an event, and the episodes that have ended."""
         self.counters = event.counters
         if isinstance(event, Collected):
-            self._returns.extend(episode.score for episode in event.ended)
-
-    def _look(self, plan: LoopPlan, seen: int, report: LoopReport) -> int:
-        """Evaluates and saves if they became due since `seen`, with the newest parameters."""
-        now: int = getattr(self.counters, plan.unit)
-        if _passed(seen, now, plan.evaluation):
-            self._pull()
-            report.evaluated(self.evaluate_policy(self.config.evaluation_episodes))
-        if _passed(seen, now, plan.saving):
-            self._pull()
-            self._save(report)
-        if now > seen and self.config.callback is not None:
-            self.config.callback(self.get_training_progress())
-        return now
-
-    def _rest(self, parts: Parts, interrupts: Interrupts) -> None:
-        """Waits while training is paused; actors that play by themselves are supervised."""
-        actors = parts.actors.asynchronous()
-        while not self._running.is_set() and interrupts.reason is None:
-            if actors is not None:
-                epsilon = epsilon_now(parts)
-                actors.allow(False, epsilons_of(epsilon, parts.config), 0)
-                ended = [episode for report in actors.reports() for episode in report.ended]
-                self._note(count(parts, 0, ended, epsilon, max(0, self.version)))
-            self._running.wait(LOOK_S)
-
-    def _over(self, plan: LoopPlan, interrupts: Interrupts) -> bool:
-        target, reward = self.config.target, getattr(self.evaluation, "reward", None)
-        if interrupts.reason is not None:
-            self._reason = interrupts.reason
-        elif self._stopped.is_set():
-            self._reason = Reason.CALLBACK
-        elif target is not None and reward is not None and reward >= target:
-            self._reason = Reason.TARGET
-        elif getattr(self.counters, plan.unit) >= plan.total:
-            self._reason = Reason(plan.unit)
-        return self._reason is not None
+            self._ended.extend(event.ended)
 
     def hand_over(self, gradients: Mapping[str, Array]) -> None:
         """Has the server step by gradients, and the agent take over what came of it."""
@@ -258,19 +177,20 @@ class MainLoop:
             self.config.worker, dict(gradients), version=max(0, self.version)
         )
         self.count_gradient(receipt)
-        self._pull()
+        self.pull()
 
     def count_gradient(self, receipt: Any) -> None:
         """Counts a gradient that the server has answered."""
         self.counters = replace(self.counters, learner_steps=self.gradients + 1)
         self.refused += not receipt.accepted
 
-    def _join(self) -> None:
+    def join(self) -> None:
         """Registers at the server, and begins with the parameters that it has."""
         self.parameter_server.register_worker(self.config.worker)
-        self._pull()
+        self.pull()
 
-    def _pull(self) -> int:
+    def pull(self) -> int:
+        """Has the agent take over the server's parameters if they are newer."""
         newer = self.parameter_server.get_parameters(newer_than=self.version)
         if newer is not None:
             self.agent.set_policy_parameters(newer.arrays)
@@ -281,20 +201,20 @@ class MainLoop:
 
     def pause_training(self) -> None:
         """Waits after the round that is on, until it is resumed or stopped."""
-        self._running.clear()
+        self.running.clear()
 
     def resume_training(self) -> None:
         """Continues training."""
-        self._running.set()
+        self.running.set()
 
     def stop_training(self) -> None:
         """Ends training after the round that is on; `run_training` may be called again."""
-        self._stopped.set()
-        self._running.set()
+        self.stopped.set()
+        self.running.set()
 
     def get_training_progress(self) -> dict[str, Any]:
         """Returns how far training is; means are over the last 100 episodes."""
-        returns = list(self._returns)
+        returns = [episode.score for episode in list(self._ended)]
         return {
             "episode": self.episode,
             "env_steps": self.env_steps,
@@ -304,17 +224,19 @@ class MainLoop:
             "experiences": self.replay_buffer.get_total_experiences(),
             "mean_reward": float(np.mean(returns)) if returns else float("nan"),
             "evaluation": getattr(self.evaluation, "reward", None),
-            "paused": not self._running.is_set(),
+            "paused": not self.running.is_set(),
             "seconds": self.seconds,
-            "reason": None if self._reason is None else self._reason.value,
+            "reason": getattr(self.run, "reason", None),
         }
 
     # Checkpoints.
 
-    def _save(self, report: LoopReport) -> None:
-        if self.config.checkpoint_path is not None and self._saved != self.counters:
-            report.saved(self.save_checkpoint())
-            self._saved = self.counters
+    def save_if_new(self) -> Path | None:
+        """Saves if there is a `checkpoint_path`, and training since; returns the checkpoint."""
+        if self.config.checkpoint_path is None or self._saved == self.counters:
+            return None
+        folder, self._saved = self.save_checkpoint(), self.counters
+        return folder
 
     def save_checkpoint(self, path: str | Path | None = None) -> Path:
         """Writes a checkpoint into a folder of them; it is there whole or not at all.
@@ -323,8 +245,9 @@ class MainLoop:
         lives in this process, and the counts. Replay is not in it: `replay_buffer.save_buffers`
         saves it.
         """
-        parent = self._folder(path)
-        numbers, arrays = _agent_state(self.agent)
+        agent: Any = self.agent
+        whole = hasattr(agent, "state") and hasattr(agent, "restore")
+        numbers, arrays = agent.state() if whole else ({}, {})
         counts = {
             "episode": self.episode,
             "env_steps": self.env_steps,
@@ -342,38 +265,26 @@ class MainLoop:
             state={"loop": counts, "agent": numbers, "server": None},
             arrays=prefixed(AGENT, arrays) | _saved_server(self.parameter_server),
         )
-        folder = checkpoint.write(parent, checkpoint.name_of(self.env_steps), content)
-        checkpoint.prune(parent, self.config.keep)
-        return folder
+        return saved.write(self._folder(path), self.env_steps, content, keep=self.config.keep)
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Continues from the newest checkpoint of a folder that is whole; returns its episode."""
         parent = self._folder(path)
-        search = checkpoint.newest(parent)
-        if search.found is None:
-            raise CheckpointError(
-                f"there is no checkpoint in {str(parent)!r} that is whole "
-                f"({'; '.join(search.broken) or 'it has none'}); give the folder that was saved to"
-            )
-        state, arrays = search.found.state(), search.found.arrays()
+        found = saved.newest(parent)
+        state, arrays = found.state(), found.arrays()
         self.version = _restore_server(self.parameter_server, parent, state["server"], arrays)
         if state["agent"] and hasattr(self.agent, "restore"):
             self.agent.restore(state["agent"], below(AGENT, arrays))
         else:
-            self.agent.set_policy_parameters(search.found.weights())
+            self.agent.set_policy_parameters(found.weights())
         counts = state["loop"]
         self.counters = Counters(counts["env_steps"], counts["gradients"], counts["episode"])
         self.refused, self.seconds = counts["refused"], counts["_seconds"]
         return self.episode
 
     def _folder(self, path: str | Path | None) -> Path:
-        given = self.config.checkpoint_path if path is None else path
-        if given is None:
-            raise ConfigError(
-                "checkpoints are kept in a folder, got none; give a path here, or checkpoint_path "
-                "in the loop's config"
-            )
-        return Path(given)
+        usual = self.config.checkpoint_path
+        return saved.folder_of(path, usual, "checkpoint_path in the loop's config")
 
 
 def attached(agent: Any, server: Any) -> Any:
@@ -396,14 +307,9 @@ def attached(agent: Any, server: Any) -> Any:
 def _loop_config(given: LoopConfig | Mapping[str, Any] | None) -> LoopConfig:
     if isinstance(given, LoopConfig):
         return given
-    known, settings = [field.name for field in fields(LoopConfig)], dict(given or {})
-    for key in settings:
-        if key not in known:
-            raise ConfigError(
-                f"config has {key!r}, a LoopConfig has {', '.join(known)}; did you mean "
-                f"{nearest(str(key), known) or known[0]!r}?"
-            )
-    return LoopConfig(**settings)
+    for key in given or {}:
+        one_of(*(field.name for field in fields(LoopConfig))).check("a name in config", key)
+    return LoopConfig(**(given or {}))
 
 
 def _fitting(kind: Any, part: Any, name: str) -> Any:
@@ -415,16 +321,6 @@ def _fitting(kind: Any, part: Any, name: str) -> Any:
         f"{name} has {', '.join(methods)}, got a {type(part).__name__} without "
         f"{', '.join(missing)}; add what is missing"
     )
-
-
-def _passed(before: int, now: int, period: int) -> bool:
-    """Returns whether a multiple of the period was reached."""
-    return period > 0 and now // period > before // period
-
-
-def _agent_state(agent: Any) -> tuple[dict[str, Any], dict[str, Array]]:
-    whole = hasattr(agent, "state") and hasattr(agent, "restore")
-    return agent.state() if whole else ({}, {})
 
 
 def _saved_server(server: Any) -> dict[str, Array]:

@@ -8,39 +8,26 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rookery.actors.policy import checked
 from rookery.api.rollout_worker import joined
-from rookery.checkpoints import checkpoint
 from rookery.checkpoints.checkpoint import Content
+from rookery.components import saved
 from rookery.components.experience import KEYS, ROWS, WEIGHT
 from rookery.components.protocols import Experience, checked_methods
 from rookery.config.checks import Count, Fraction, PositiveOr0
 from rookery.errors import CheckpointError, ConfigError, EmptyReplayError
 from rookery.replay.ring import Column, Ring
 from rookery.replay.sampler import FLOOR, UNKNOWN, Prioritized, Sampler, Uniform
-from rookery.types import Array, Floats, Rows
+from rookery.types import Array, Floats, Rows, below, prefixed
 
 FORMAT = 1
 ROW_BITS = 40  # a pool knows a row as buffer << ROW_BITS | row
 NUMBERS = "bifu"  # the kinds of numpy's types that a ring can hold
-
-
-class _Closed(NamedTuple):
-    """Says to a uniform sampler which rows it may draw: all of them."""
-
-    closed: Array
-
-
-class SampledExperiences(NamedTuple):
-    """Sampled rows: what they hold, their numbers, and how likely each of them was."""
-
-    columns: dict[str, Array]
-    rows: Rows
-    mass: Floats
 
 
 class Contents(NamedTuple):
@@ -85,7 +72,7 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int) -> Any:
         """Returns `batch_size` experiences, drawn with replacement: key → [B, ...]."""
-        return self.draw(batch_size).columns
+        return self.draw(batch_size)[0]
 
     def clear(self) -> None:
         """Forgets everything; the numbers of rows go on, so that old ones are never mistaken."""
@@ -109,15 +96,15 @@ class ReplayBuffer:
 
     # For a pool, which weighs the rows of all its buffers together.
 
-    def draw(self, batch_size: int) -> SampledExperiences:
-        """Samples rows."""
+    def draw(self, batch_size: int) -> tuple[dict[str, Array], Rows, Floats]:
+        """Samples rows: what they hold, their numbers, and how likely each of them was."""
         with self._lock:
             if self._ring is None or self._sampler is None:
                 raise EmptyReplayError("this buffer is empty; add experiences before you sample")
             rows = self._sampler.sample(batch_size, 0.0, self._rng).rows
             slots = rows % self.capacity
             columns = {key: column[slots] for key, column in self._ring.columns.items()}
-            return SampledExperiences(columns, rows + self._base, self._mass(slots))
+            return columns, rows + self._base, self._mass(slots)
 
     @property
     def spread(self) -> float:
@@ -139,16 +126,15 @@ class ReplayBuffer:
 
     def store(self, new: Contents) -> None:
         """Stores experiences; those without priorities get the largest so far."""
-        if not (count := len(new.columns[self.experience_keys[0]])):
+        new = new.part(slice(-self.capacity, None))
+        if not (count := len(next(iter(new.columns.values()), ()))):
             return
         with self._lock:
             ring, sampler = self._opened(new.columns)
-            for first in range(0, count, self.capacity):
-                part = new.part(slice(first, first + self.capacity))
-                row, size = ring.reserved, min(self.capacity, count - first)
-                sampler.clear(row, size)
-                ring.put(size, part.columns)
-                sampler.admit(np.arange(row, row + size), part.priorities)
+            first = ring.reserved
+            sampler.clear(first, count)
+            ring.put(count, new.columns)
+            sampler.admit(np.arange(first, first + count), new.priorities)
 
     def columns_of(self, experiences: Sequence[Experience] | Mapping[str, Any]) -> dict[str, Array]:
         """Returns experiences as arrays [B, ...]; refuses those that have other keys."""
@@ -173,9 +159,9 @@ class ReplayBuffer:
             schema = tuple(Column(k, c.shape[1:], c.dtype.str) for k, c in columns.items())
             self._ring = Ring.create(schema, self.capacity)
             self._release = weakref.finalize(self, self._ring.close)
-            opened: Any = _Closed(np.ones(self.capacity, dtype=np.uint8))
+            every_row: Any = SimpleNamespace(closed=np.ones(self.capacity, dtype=np.uint8))
             kind = Uniform if self.alpha is None else Prioritized
-            self._sampler = kind(self._ring, opened, self.alpha or 0.0)
+            self._sampler = kind(self._ring, every_row, self.alpha or 0.0)
         for column in self._ring.schema:
             if (given := columns[column.name].shape[1:]) != column.shape:
                 raise ConfigError(
@@ -216,10 +202,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def sample(self, batch_size: int) -> Any:
         """Returns experiences (key → [B, ...]), their weights [B] and their indices [B]."""
-        drawn = self.draw(batch_size)
-        weights = Prioritized.weigh(drawn.mass, self.beta)
+        columns, rows, mass = self.draw(batch_size)
+        weights = Prioritized.weigh(mass, self.beta)
         self.anneal()
-        return drawn.columns, weights, drawn.rows
+        return columns, weights, rows
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         """Gives experiences the priority of their |TD errors| from now on."""
@@ -312,16 +298,16 @@ class ReplayBufferPool:
             if not spreads.sum() > 0:
                 raise EmptyReplayError("all buffers are empty; add experiences before you sample")
             shares = self._rng.multinomial(batch_size, spreads / spreads.sum()).tolist()
-            drawn = {
-                number: self.buffers[number].draw(share)
+            drawn = [
+                (number, *self.buffers[number].draw(share))
                 for number, share in zip(numbers, shares, strict=True)
                 if share
-            }
+            ]
             self._sampled += batch_size
-        batch = joined([part.columns for part in drawn.values()])
-        batch[ROWS] = np.concatenate([d.rows | number << ROW_BITS for number, d in drawn.items()])
+        batch = joined([columns for _, columns, _, _ in drawn])
+        batch[ROWS] = np.concatenate([rows | number << ROW_BITS for number, _, rows, _ in drawn])
         if ranked := [one for one in self.buffers if isinstance(one, PrioritizedReplayBuffer)]:
-            mass = np.concatenate([part.mass for part in drawn.values()])
+            mass = np.concatenate([mass for *_, mass in drawn])
             batch[WEIGHT] = Prioritized.weigh(mass, ranked[0].beta)
         for buffer in ranked:
             buffer.anneal()
@@ -337,13 +323,13 @@ class ReplayBufferPool:
 
     def get_buffer_stats(self) -> dict[str, Any]:
         """Returns sizes and counts, of each buffer and of all."""
-        sizes = [buffer.size() for buffer in self.buffers]
+        total = self.get_total_experiences()
         return {
             "num_buffers": len(self.buffers),
-            "sizes": sizes,
+            "sizes": [buffer.size() for buffer in self.buffers],
             "capacity": self.capacity,
-            "total": sum(sizes),
-            "fill": sum(sizes) / self.capacity,
+            "total": total,
+            "fill": total / self.capacity,
             "added": self._added,
             "sampled": self._sampled,
             "prioritized": self.use_prioritized,
@@ -376,48 +362,44 @@ class ReplayBufferPool:
 
         An earlier save in the same place goes once this one is on the disk.
         """
-        parent, arrays = self._place(path), dict[str, Array]()
+        parent = self._folder(path)
         with self._lock:
-            for index, buffer in enumerate(self.buffers):
-                contents = buffer.contents()
-                arrays |= {f"{index}.{key}": column for key, column in contents.columns.items()}
-                arrays[f"{index}:ranks"] = contents.priorities
+            pieces = [buffer.contents() for buffer in self.buffers]
             state = {
                 "format": FORMAT,
-                "buffers": len(self.buffers),
+                "buffers": len(pieces),
                 "keys": list(self.experience_keys),
                 "added": self._added,
                 "betas": [getattr(buffer, "beta", None) for buffer in self.buffers],
             }
-        saved = checkpoint.folders(parent)
-        number = 1 + (int(saved[0].name.split("-")[1]) if saved else 0)
-        content = Content(
-            env_steps=self._added,
-            version=0,
-            exact=True,
-            final=False,
-            about={"what": "replay buffers"},
-            weights={},
-            state=state,
-            arrays=arrays,
-        )
-        folder = checkpoint.write(parent, checkpoint.name_of(number), content)
-        checkpoint.prune(parent, 1)
-        return folder
+        arrays = {f"{i}:ranks": piece.priorities for i, piece in enumerate(pieces)}
+        for i, piece in enumerate(pieces):
+            arrays |= prefixed(f"{i}.", piece.columns)
+        about = {"what": "replay buffers"}
+        content = Content(self._added, 0, True, False, about, {}, state, arrays)
+        return saved.write(parent, saved.next_number(parent), content, keep=1)
 
     def load_buffers(self, path: str | Path | None = None) -> int:
         """Puts saved experiences in the place of all there are; returns how many came.
 
         A pool with another number of buffers shares them out anew.
         """
-        state, pieces = self._saved(self._place(path))
+        found = saved.newest(self._folder(path))
+        state, arrays = found.state(), found.arrays()
+        if state.get("format") != FORMAT or set(state["keys"]) != set(self.experience_keys):
+            raise CheckpointError(
+                f"{found.folder} holds experiences of {state.get('keys')}, this pool has "
+                f"{list(self.experience_keys)}; load it into a pool with the same experience_keys"
+            )
+        pieces = [
+            Contents(below(f"{i}.", arrays), arrays[f"{i}:ranks"]) for i in range(state["buffers"])
+        ]
         with self._lock:
             self.clear_all_buffers()
-            filled = {number: piece for number, piece in enumerate(pieces) if piece.columns}
             if len(pieces) == len(self.buffers):
-                for number, piece in filled.items():
-                    self.buffers[number].store(piece)
-            elif filled:
+                for buffer, piece in zip(self.buffers, pieces, strict=True):
+                    buffer.store(piece)
+            else:
                 self._share_out(_by_age(pieces))
             self._added = int(state["added"])
             for buffer, beta in zip(self.buffers, state["betas"], strict=False):
@@ -425,36 +407,8 @@ class ReplayBufferPool:
                     buffer.beta = float(beta)
         return self.get_total_experiences()
 
-    def _saved(self, parent: Path) -> tuple[dict[str, Any], list[Contents]]:
-        search = checkpoint.newest(parent)
-        if search.found is None:
-            raise CheckpointError(
-                f"there are no whole buffers in {str(parent)!r} "
-                f"({'; '.join(search.broken) or 'it has none'}); give the folder that save_buffers "
-                "wrote to"
-            )
-        state, arrays = search.found.state(), search.found.arrays()
-        if state.get("format") != FORMAT or set(state["keys"]) != set(self.experience_keys):
-            raise CheckpointError(
-                f"{search.found.folder} holds experiences of {state.get('keys')}, this pool has "
-                f"{list(self.experience_keys)}; load it into a pool with the same experience_keys"
-            )
-        return state, [
-            Contents(
-                {k: arrays[f"{i}.{k}"] for k in self.experience_keys if f"{i}.{k}" in arrays},
-                arrays[f"{i}:ranks"],
-            )
-            for i in range(state["buffers"])
-        ]
-
-    def _place(self, path: str | Path | None) -> Path:
-        place = self.save_path if path is None else Path(path)
-        if place is None:
-            raise ConfigError(
-                "buffers are saved in a folder, got none; give a path here, or save_path when the "
-                "pool is made"
-            )
-        return place
+    def _folder(self, path: str | Path | None) -> Path:
+        return saved.folder_of(path, self.save_path, "save_path when the pool is made")
 
     def _buffer(self, index: int) -> ReplayBuffer:
         if not 0 <= index < len(self.buffers):
@@ -468,6 +422,8 @@ class ReplayBufferPool:
 def _by_age(pieces: Sequence[Contents]) -> Contents:
     """Returns the contents of several buffers as one; the oldest come first."""
     filled = [piece for piece in pieces if piece.columns]
+    if not filled:
+        return Contents({}, UNKNOWN)
     age = np.concatenate([np.arange(len(piece.priorities))[::-1] for piece in filled])
     priorities = np.concatenate([piece.priorities for piece in filled])
     whole = Contents(joined([piece.columns for piece in filled]), priorities)

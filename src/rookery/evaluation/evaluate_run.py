@@ -45,17 +45,20 @@ def evaluate_run(
     *,
     checkpoint: str = "best",
     episodes: int = 100,
-    deterministic: bool = True,
+    deterministic: bool | None = None,
     seed: int = 0,
     factory: Factory | None = None,
 ) -> dict[str, Any]:
-    """Plays evaluation episodes with a checkpoint's weights; returns scores and statistics."""
+    """Plays evaluation episodes with a checkpoint's weights; returns scores and statistics.
+
+    `deterministic` is as in `Policy.act`.
+    """
     weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
     with evaluator_of(config, weights, config.eval_env, episodes, factory) as evaluator:
         result = evaluator.run(
             seed=seed,
-            epsilon=0.0 if deterministic else config.randomness.last,
-            noise=not deterministic,
+            epsilon=config.randomness.last if deterministic is False else 0.0,
+            noise=None if deterministic is None else not deterministic,
         )
     success = {} if result.success_rate is None else {"success_rate": result.success_rate}
     return {

@@ -45,18 +45,18 @@ class Evaluator:
         *,
         seed: int,
         epsilon: float = 0.0,
-        noise: bool = False,
+        noise: bool | None = None,
         timeout_s: float = 600.0,
         record: bool = False,
     ) -> EvaluationResult:
         """Plays the evaluation episodes with the algorithm's current weights; returns their scores.
 
-        An action is random with probability `epsilon`, otherwise greedy. With `noise`, or if the
-        algorithm sets `evaluate_stochastic`, the policy samples actions or adds its exploration
-        noise instead of acting greedily. Raises StalledError if the episodes take longer than
+        An action is random with probability `epsilon`, otherwise greedy. With `noise` the policy
+        samples actions or adds its exploration noise instead of acting greedily; None: if the
+        algorithm sets `evaluate_stochastic`. Raises StalledError if the episodes take longer than
         `timeout_s` seconds.
         """
-        noise = noise or self.algorithm.evaluate_stochastic
+        noise = self.algorithm.evaluate_stochastic if noise is None else noise
         deadline = time.monotonic() + timeout_s
         rng = np.random.default_rng(seed)
         tally = _Tally(self.envs, self._share)

@@ -28,7 +28,9 @@ CLOSE = 1e-5  # tolerance for continuous actions in -1 to 1, and for tied values
 class ActingPolicy(Protocol):
     """Interface of a policy that acts on single observations, with a state for the next call."""
 
-    def act(self, obs: Any, state: Any = None) -> tuple[Any, Any]: ...
+    def act(
+        self, obs: Any, state: Any = None, deterministic: bool | None = None
+    ) -> tuple[Any, Any]: ...
 
 
 class Format(NamedTuple):
@@ -115,8 +117,8 @@ def compare(
         if fresh:
             state = theirs = None
         before = state
-        expected, state = own.act(obs, before)
-        found, theirs = read.act(obs, theirs)
+        expected, state = own.act(obs, before, deterministic=True)
+        found, theirs = read.act(obs, theirs, deterministic=True)
         one, other = _stored(envs, expected), _stored(envs, found)
         if one is None or other is None:
             raise _mismatch(number, expected, found)

@@ -5,9 +5,10 @@
 | `obs`, or one for each entry of a Dict (`goal/position`) | [B, *shape] of the environment |
 | the same with a frame stack | [B, frames, *shape], the oldest first |
 | `memory` of recurrent policies | [B, M]; zeros at the start of an episode |
+| `uniform` of policies that sample | [B, N] random numbers in (0, 1); all equal: greedy |
 
-B is the batch size, M the size of the recurrent state. A mask (`action_mask`) is an input like the
-others; a mask that allows no action is ignored.
+B is the batch size, M the size of the recurrent state, N the number of choices. A mask
+(`action_mask`) is an input like the others; a mask that allows no action is ignored.
 
 Outputs are `action`, [B, *shape] for the environment, and `memory_out` for the next step.
 """
@@ -35,6 +36,7 @@ from rookery.types import Array, EnvSpec, Leaf, LeafKind
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OBS, MEMORY, ACTION, MEMORY_OUT = "obs", "memory", "action", "memory_out"
+UNIFORM = "uniform"
 EXAMPLES = 3  # batch size during tracing; the exported batch size is dynamic
 
 
@@ -51,7 +53,7 @@ def require() -> None:
 def write(path: Path, policy: PolicyBundle, algorithm: Algorithm) -> None:
     """Writes a policy as an ONNX graph, with the weights of `algorithm`, which is built for it."""
     graph = OnnxPolicy(algorithm, policy.codec, policy.spec).eval()
-    names = input_names(policy.spec, algorithm.memory)
+    names = input_names(policy.spec, algorithm.memory, sampled=algorithm.evaluate_stochastic)
     outputs = [ACTION, MEMORY_OUT][: 1 + bool(algorithm.memory)]
     with _quiet_exporter(), torch.no_grad():
         program = _traced(graph, names, outputs, policy.spec.name)
@@ -80,24 +82,23 @@ def _traced(graph: "OnnxPolicy", inputs: list[str], outputs: list[str], name: st
         ) from error
 
 
-def input_names(spec: EnvSpec, memory: int) -> list[str]:
+def input_names(spec: EnvSpec, memory: int, *, sampled: bool = False) -> list[str]:
     """Returns the names of an exported ONNX graph's inputs, in order.
 
     Raises `ConfigError` if an observation has the name of an output or of the recurrent state.
     """
-    names = [leaf.name or OBS for leaf in spec.obs] + [MEMORY] * bool(memory)
-    own = {ACTION, MEMORY_OUT, *([MEMORY] if memory else [])}
-    if taken := sorted(own & {leaf.name for leaf in spec.obs}):
+    more = [MEMORY] * bool(memory) + [UNIFORM] * sampled
+    if taken := sorted({ACTION, MEMORY_OUT, *more} & {leaf.name for leaf in spec.obs}):
         raise ConfigError(
             f"{spec.name} has observations named {', '.join(taken)}, which are names of the "
             "graph's own inputs or outputs; rename them with a wrapper in env.wrappers, or export "
             "as safetensors"
         )
-    return names
+    return [leaf.name or OBS for leaf in spec.obs] + more
 
 
 class OnnxPolicy(nn.Module):
-    """Torch module for export to ONNX: maps an environment's observations to greedy actions."""
+    """Torch module for export to ONNX: maps an environment's observations to actions."""
 
     def __init__(self, algorithm: Algorithm, codec: SpaceCodec, spec: EnvSpec):
         super().__init__()
@@ -109,10 +110,14 @@ class OnnxPolicy(nn.Module):
         self._decode = _decoder(codec.action_space)
 
     def forward(self, *given: Tensor) -> Any:
-        parts = zip(self._spec.obs, given, strict=False)  # the memory comes after them
-        leaves = {leaf.name: self._encoded(leaf, x) for leaf, x in parts}
-        memory = given[-1] if self._algorithm.memory else None
-        action, memory = self._algorithm.greedy(self._spec.pack(leaves), memory)
+        algorithm, obs = self._algorithm, self._spec.obs
+        leaves = {leaf.name: self._encoded(leaf, x) for leaf, x in zip(obs, given, strict=False)}
+        seen = self._spec.pack(leaves)
+        memory = given[len(obs)] if algorithm.memory else None
+        if algorithm.evaluate_stochastic:
+            action, memory = algorithm.sampled(seen, given[-1], memory)
+        else:
+            action, memory = algorithm.greedy(seen, memory)
         return self._decode(action) if memory is None else (self._decode(action), memory)
 
     def _encoded(self, leaf: Leaf, x: Tensor) -> Tensor:
@@ -132,8 +137,12 @@ class OnnxPolicy(nn.Module):
             first = np.asarray(_start(space)).astype(space.dtype)
             shape = (batch, *frames, *space.shape)
             found.append(torch.from_numpy(np.broadcast_to(first, shape).copy()))
-        memory = self._algorithm.memory
-        return (*found, *([torch.zeros(batch, memory)] if memory else []))
+        if memory := self._algorithm.memory:
+            found.append(torch.zeros(batch, memory))
+        if self._algorithm.evaluate_stochastic:
+            action = self._spec.action
+            found.append(torch.full((batch, action.n or sum(action.sizes)), 0.5))
+        return tuple(found)
 
 
 class SpacePart(NamedTuple):
@@ -212,12 +221,17 @@ class OnnxSession:
                 "x.shape[0] instead of len(x) in your network or algorithm, and export it again"
             )
         self._spec, self._parts = policy.spec, parts_of(policy.codec.observation_space)
-        self._memory = inputs[-1].shape[-1] if len(inputs) > len(policy.spec.obs) else 0
+        sizes = {given.name: given.shape[-1] for given in inputs[len(policy.spec.obs) :]}
+        self._memory, self._choices = sizes.get(MEMORY, 0), sizes.get(UNIFORM, 0)
+        self._rng = np.random.default_rng(0)
 
-    def act(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
+    def act(
+        self, obs: Any, state: Any = None, deterministic: bool | None = None
+    ) -> tuple[Any, Any]:
         """Returns the action for one observation, and the state for the next call.
 
-        The state holds stacked frames and the recurrent state; None begins an episode.
+        The state holds stacked frames and the recurrent state; None begins an episode. A policy
+        that samples is greedy with `deterministic`; others are greedy at all times.
         """
         frames, memory = state or (None, np.zeros((1, self._memory), np.float32))
         given = {name: _frame(obs, part) for name, part in self._parts.items()}
@@ -226,6 +240,10 @@ class OnnxSession:
         else:
             given = {name: leaf[:, 0] for name, leaf in given.items()}
         feed = {name or OBS: leaf for name, leaf in given.items()}
+        if self._choices:
+            size = (1, self._choices)
+            drawn = np.full(size, 0.5) if deterministic else 1.0 - self._rng.random(size)
+            feed[UNIFORM] = drawn.clip(1e-7, 1 - 1e-7).astype(np.float32)
         if self._memory:
             action, memory = self._session.run(None, {**feed, MEMORY: memory})
         else:

@@ -75,6 +75,7 @@ class TeamDQN(QLearning):
             fits, config.name, needs, spec, "use rookery.pathfinding.world.team_env:Team"
         )
         self.config, self.spec, self.evaluate_stochastic = config, spec, config.temperature > 0
+        self.sampling_temperature = config.temperature
         self.agents, sight, _ = leaves[VIEW]
         self.radius, self.choices = sight // 2, spec.action.sizes[0]
         self.neighbours = 0 if config.talk is Talk.NONE else config.neighbours  # at most

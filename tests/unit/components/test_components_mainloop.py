@@ -244,7 +244,7 @@ def test_episodes_asked_are_episodes_played():
     loop = loop_of(environment=Shy())
     done = loop.run_training(5, max_steps=9)
 
-    assert done["episode"] == len(loop._returns) == 5
+    assert done["episode"] == len(loop._ended) == 5
     Shy.generate_experiences = lambda *_: []  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match="returned no step"):
         loop.run_training(6)

@@ -86,16 +86,19 @@ class Noted(Told):
         return super().act(obs, rng)
 
 
+@pytest.mark.parametrize("given", [None, False, True])
 @pytest.mark.parametrize("draws", [False, True])
-def test_only_a_stochastic_policy_is_evaluated_with_noise(draws: bool) -> None:
+def test_only_a_stochastic_policy_is_evaluated_with_noise_unless_told(
+    draws: bool, given: bool | None
+) -> None:
     algorithm = Noted()
     algorithm.evaluate_stochastic = draws
     scripts = [Script(0, [Life((1.0, 1.0), TERMINATED)] * 2)]
     evaluator = Evaluator(lambda num: vector(scripts, AUTORESETS[0]), algorithm, episodes=1)
 
-    evaluator.run(seed=0)
+    evaluator.run(seed=0, noise=given)
 
-    assert algorithm.noise == {draws}
+    assert algorithm.noise == {draws if given is None else given}
 
 
 class TestSuccess:

@@ -112,3 +112,22 @@ def test_arrays_of_another_network_are_refused(payload, file):
 def test_a_file_has_neither_checkpoints_nor_an_environment(given, file):
     with pytest.raises(ConfigError, match="leave them out, or give the run folder"):
         rookery.load(file, **given)
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_a_policy_acts_as_it_is_evaluated_unless_told(samples, file, monkeypatch):
+    policy = rookery.load(file)
+    policy.algorithm.evaluate_stochastic = samples
+    asked: list[dict[str, Any]] = []
+    act = policy.algorithm.act
+
+    def noted(obs: Any, rng: Any, **how: Any) -> Any:
+        asked.append(how)
+        return act(obs, rng, **how)
+
+    monkeypatch.setattr(policy.algorithm, "act", noted)
+    for deterministic in (None, True, False):
+        policy.act(np.zeros(3, np.float32), deterministic=deterministic)
+
+    assert [how["noise"] for how in asked] == [samples, False, True]
+    assert [how["epsilon"] > 0 for how in asked] == [False, False, True]
