@@ -66,8 +66,6 @@ STRETCHES: Takes = {
 # Defaults of other sections than `algo`; those of DQN stand in the schema.
 # SB3 is Stable-Baselines3 2.9, zoo the RL Baselines3 Zoo.
 Defaults = dict[str, Any]
-NO_DEFAULTS: Defaults = {}
-NO_SETTINGS: tuple[str, ...] = ()
 # SB3's SAC, TD3 and DDPG: train_freq=1, gradient_steps=1, one environment
 OFF_POLICY_DEFAULTS: Defaults = {
     "replay.capacity": 1_000_000,
@@ -123,8 +121,8 @@ class AlgoConfig(Section):
     ordered: ClassVar[Ordered] = ()  # settings of which the first must be below the second
     on_policy = False  # whether it learns only from what its newest policy has just played
     remembers = False  # whether it has a recurrent layer
-    defaults = NO_DEFAULTS  # of other sections, by dotted key
-    critic_settings = NO_SETTINGS  # of other sections, for separate critics
+    defaults: ClassVar[Defaults] = {}  # of other sections, by dotted key
+    critic_settings: ClassVar[tuple[str, ...]] = ()  # of other sections, for separate critics
     length = burn_in = overlap = 0  # of sequences, where it learns from such: see R2d2Config
 
     @property
@@ -273,10 +271,8 @@ class DdpgConfig(AlgoConfig):
     target_tau: Fraction = 0.005  # Polyak factor of all targets at every learner step
     noise: PositiveOr0 = 0.1  # standard deviation of the noise on actions, which lie in -1 to 1
 
-    defaults = OFF_POLICY_DEFAULTS | {
-        "learner.lr": 1e-3,
-        "net.hidden": [400, 300],
-    }  # SB3's DDPG and TD3
+    # SB3's DDPG and TD3
+    defaults = OFF_POLICY_DEFAULTS | {"learner.lr": 1e-3, "net.hidden": [400, 300]}
     critic_settings = ("net.critic_hidden", "learner.critic_lr")
     explores = True
 
@@ -351,9 +347,7 @@ class PpoConfig(RolloutConfig):
     clip_range: Positive = 0.2  # largest change of an action's probability ratio that is learned
     clip_range_end: Positive | None = None  # clip_range at the end of the run, linear; null: equal
     clip_range_vf: Positive | None = None  # largest change of a state's value; null: no limit
-    target_kl: Positive | None = (
-        None  # KL divergence x 1.5 that ends a rollout's epochs; null: none
-    )
+    target_kl: Positive | None = None  # KL divergence; 1.5 times it ends a rollout's epochs
 
     defaults = ACTOR_CRITIC_DEFAULTS | {  # SB3's PPO
         "actor.chunk": 2_048,  # n_steps

@@ -54,10 +54,24 @@ def load(
     algorithm has some, such as `learner.lr`. What another library's training loop (`backend`) would
     ignore is refused.
     """
-    given = [*map(_override, overrides), *(changes or {}).items()]
+    given = _given(overrides, changes)
     config = _merged(_settings(source), given)
-    _refuse_ignored(config, given)
+    _refuse_ignored(config, [key for key, _ in given])
     return config
+
+
+def _given(overrides: Sequence[str], changes: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Returns single settings that overrides and changes give, in their order."""
+    pairs = [*map(_override, overrides), *(changes or {}).items()]
+    return [single for key, value in pairs for single in _singles(key, value)]
+
+
+def _singles(key: str, value: Any) -> list[tuple[str, Any]]:
+    """Returns a setting as it is, and a mapping given for a section as its settings."""
+    wanted = annotation(key)
+    if not is_section(wanted):
+        return [(key, value)]
+    return [(dotted(key, name), inner) for name, inner in section(wanted, value).items()]
 
 
 def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Config:
@@ -70,7 +84,6 @@ def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Confi
     if any(key == "env.id" and value != env.get("id") for key, value in given):
         env.pop("kwargs", None)
     names = [value for key, value in given if key == "algo.name"]
-    names += [section(AlgoConfig, value).get("name") for key, value in given if key == "algo"]
     if any(name not in (None, algo.get("name", AlgoConfig.name)) for name in names):
         merged["algo"] = {key: value for key, value in algo.items() if key == "gamma"}
         for where, name in (key.split(".") for key in defaulted()):
@@ -94,24 +107,15 @@ def _add_defaults(settings: dict[str, Any]) -> None:
             settings[where] = {**inside, setting: value}
 
 
-def _refuse_ignored(config: Config, given: Sequence[tuple[str, Any]]) -> None:
+def _refuse_ignored(config: Config, given: Sequence[str]) -> None:
     """Raises ConfigError for settings that the run's backend does not use.
 
     A file may hold them with their defaults, as it does if it was written by `dump`.
     """
     row = plugins.backends().get(config.backend)
     if row is not None:
-        said = [name for key, value in given for name in _single(key, value)]
         changed = [difference.key for difference in differences(Config(), config)]
-        refuse_ignored([*said, *changed], row.settings)
-
-
-def _single(key: str, value: Any) -> list[str]:
-    """Returns the dotted keys of the settings that a value for `key` has."""
-    wanted = annotation(key)
-    if is_section(wanted):
-        return [dotted(key, name) for name in section(wanted, value)]
-    return [key]
+        refuse_ignored([*given, *changed], row.settings)
 
 
 def load_run(
@@ -121,21 +125,16 @@ def load_run(
     changes: Mapping[str, Any] | None = None,
 ) -> Config:
     """Reads the settings a run was started with, changed as `load` would."""
-    folder = Path(run_dir)
-    if not folder.is_dir():
-        raise ConfigError(
-            f"there is no run folder {str(folder)!r}; give the folder that `rookery train` named"
-        )
-    if not (folder / RUN_FILE).is_file():
-        raise ConfigError(
-            f"{str(folder)!r} is not a run folder: it has no {RUN_FILE}; "
-            "give the folder that `rookery train` named"
-        )
-    given = [*map(_override, overrides), *(changes or {}).items()]
+    folder, path = str(run_dir), Path(run_dir) / RUN_FILE
+    if not path.is_file():
+        what = f"there is no run folder {folder!r}"
+        if path.parent.is_dir():
+            what = f"{folder!r} is not a run folder: it has no {RUN_FILE}"
+        raise ConfigError(f"{what}; give the folder that `rookery train` named")
     try:
-        return _merged(_settings(folder / RUN_FILE), given)
+        return _merged(_settings(path), _given(overrides, changes))
     except ConfigError:
-        _check_stored(folder / RUN_FILE)
+        _check_stored(path)
         raise
 
 
@@ -272,8 +271,7 @@ def _put(settings: dict[str, Any], key: str, value: Any) -> None:
             )
         at[parent] = dict(inner or {})
         at = at[parent]
-    wanted = annotation(key)
-    at[last] = {**at.get(last, {}), **section(wanted, value)} if is_section(wanted) else value
+    at[last] = value
 
 
 def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:

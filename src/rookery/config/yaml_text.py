@@ -41,14 +41,6 @@ class _Dumper(yaml.SafeDumper):
         return True  # what is written must be readable by the loader above
 
 
-def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
-    number: int = loader.construct_yaml_int(node)
-    if number.bit_length() > 63:
-        problem = "a whole number that does not fit into 64 bits; write a smaller one"
-        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
-    return number
-
-
 def _refuse_tag(loader: _Loader, node: yaml.Node) -> None:
     problem = f"the tag {node.tag!r} is refused: settings are plain values; remove the tag"
     raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
@@ -59,7 +51,6 @@ def _on_one_line(dumper: _Dumper, data: list[Any]) -> yaml.Node:
 
 
 _Loader.add_constructor(None, _refuse_tag)
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 _Dumper.add_representer(list, _on_one_line)
 
 # Beside its own errors PyYAML lets these through, for values such as `!!int x` or 2024-99-99.

@@ -1,8 +1,9 @@
-"""Formats numbers for reading."""
+"""Formats numbers and texts for reading."""
 
 from collections.abc import Sequence
 
 BARS = "▁▂▃▄▅▆▇█"
+LONGEST = 2_000  # characters of one text
 
 
 def short(x: float) -> str:
@@ -45,6 +46,12 @@ def age(seconds: float) -> str:
         if seconds / size < most:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds / 86400:.0f}d"
+
+
+def printable(text: str) -> str:
+    """Replaces control characters, which could steer a terminal, and cuts a text at LONGEST."""
+    shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return "".join(sign if sign.isprintable() else "?" for sign in shown)
 
 
 def spark(values: Sequence[float], width: int) -> str:

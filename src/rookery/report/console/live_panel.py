@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Display
@@ -82,11 +81,6 @@ class Live:
             except Exception as failure:  # a terminal may go away in many ways; none ends a run
                 self._failure = failure
                 return
-
-
-def open_live(view: View, stream: TextIO) -> Live:
-    """Opens the live panel on a terminal; colours follow NO_COLOR and TERM."""
-    return Live(view, Console(file=stream, force_terminal=True, highlight=False))
 
 
 def panel(view: View, width: int) -> Panel:
