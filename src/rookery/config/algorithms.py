@@ -44,24 +44,6 @@ PROBABLE: Takes = {
     "replay.sampling": (("uniform",), "priorities would change what its probabilities mean"),
     "sharing.pool": ((None,), f"others' rows were played by other policies; {REPLAY}"),
 }
-ROLLOUTS: Takes = {
-    **PROBABLE,
-    "run.mode": (("single", "sync"), "async actors have old weights; use algo.name=impala"),
-    "algo.n_step": ((1,), "algo.gae_lambda decides how far it looks"),
-    "actor.chunk_episodes": ((None,), "a rollout has actor.chunk env steps of each actor"),
-    "learner.replicas": ((1,), "it learns from rollouts; use an off-policy algorithm such as dqn"),
-    "replay.initial_priority": (("largest",), REPLAY),
-    "replay.hindsight": ((0.0,), REPLAY),
-    "replay.max_policy_lag": ((None,), "its rows are never old; leave it out"),
-    "replay.storage": (("memory",), "a rollout is small; leave it out"),
-    "replay.shards": ((None, 1), "a rollout is one piece; leave it out"),
-}
-STRETCHES: Takes = {
-    **SEQUENCES,
-    **PROBABLE,
-    "algo.n_step": ((1,), "V-trace looks as far as algo.length"),
-}
-
 
 # Defaults of other sections than `algo`; those of DQN stand in the schema.
 # SB3 is Stable-Baselines3 2.9, zoo the RL Baselines3 Zoo.
@@ -78,34 +60,12 @@ OFF_POLICY_DEFAULTS: Defaults = {
     "learner.publish_period": 1,
     "learner.max_grad_norm": None,
 }
-# Kapturowski et al. 2019, for small tasks: a smaller network, torch's Adam
-R2D2_DEFAULTS: Defaults = {
-    "net.hidden": [128],
-    "replay.capacity": 100_000,
-    "replay.batch_size": 64,
-    "replay.samples_per_insert": 32.0,
-    "replay.sampling": "prioritized",
-    "replay.alpha": 0.9,
-    "replay.beta": 0.6,
-    "replay.beta_end": 0.6,
-    "learner.lr": 1e-3,
-}
 ACTOR_CRITIC_DEFAULTS: Defaults = {  # SB3's MlpPolicy of PPO and A2C
     "run.env_steps": 200_000,
     "net.hidden": [64, 64],
     "net.activation": "tanh",
     "net.init": "orthogonal",
     "learner.max_grad_norm": 0.5,
-}
-IMPALA_DEFAULTS: Defaults = ACTOR_CRITIC_DEFAULTS | {  # Espeholt et al. 2018, with Adam
-    "replay.capacity": 1_000,  # little more than a batch: rows are learned from once
-    "replay.learning_starts": 640,
-    "replay.batch_size": 32,  # sequences
-    "replay.samples_per_insert": 1.0,
-    "actor.chunk": 64,
-    "actor.pull_period": 64,
-    "learner.lr": 6e-4,
-    "learner.publish_period": 1,
 }
 
 
@@ -304,7 +264,18 @@ class R2d2Config(AlgoConfig):
     eta: Fraction = 0.9  # priority of a sequence: eta * largest TD error + (1 - eta) * mean
 
     ordered = (("overlap", "length", "half of the length is usual"),)
-    defaults = R2D2_DEFAULTS
+    # Kapturowski et al. 2019, for small tasks: a smaller network, torch's Adam
+    defaults: ClassVar[Defaults] = {
+        "net.hidden": [128],
+        "replay.capacity": 100_000,
+        "replay.batch_size": 64,
+        "replay.samples_per_insert": 32.0,
+        "replay.sampling": "prioritized",
+        "replay.alpha": 0.9,
+        "replay.beta": 0.6,
+        "replay.beta_end": 0.6,
+        "learner.lr": 1e-3,
+    }
     takes = SEQUENCES
     remembers = True
     network_settings = ("dueling", "rescale")
@@ -335,7 +306,18 @@ class RolloutConfig(ActorCriticConfig):
     epochs = 1  # times every row of a rollout is learned from
     whole = False  # whether a rollout is one batch
     defaults = ACTOR_CRITIC_DEFAULTS
-    takes = ROLLOUTS
+    takes: ClassVar[Takes] = {
+        **PROBABLE,
+        "run.mode": (("single", "sync"), "async actors have old weights; use algo.name=impala"),
+        "algo.n_step": ((1,), "algo.gae_lambda decides how far it looks"),
+        "actor.chunk_episodes": ((None,), "a rollout has actor.chunk env steps of each actor"),
+        "learner.replicas": ((1,), "use an off-policy algorithm, such as dqn, on several GPUs"),
+        "replay.initial_priority": (("largest",), REPLAY),
+        "replay.hindsight": ((0.0,), REPLAY),
+        "replay.max_policy_lag": ((None,), "its rows are never old; leave it out"),
+        "replay.storage": (("memory",), "a rollout is small; leave it out"),
+        "replay.shards": ((None, 1), "a rollout is one piece; leave it out"),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,8 +366,21 @@ class ImpalaConfig(ActorCriticConfig):
     rho_clip: Positive = 1.0  # bound of the ratios that weigh a step's TD error
     c_clip: Positive = 1.0  # bound of the ratios that carry errors back
 
-    defaults = IMPALA_DEFAULTS
-    takes = STRETCHES
+    defaults = ACTOR_CRITIC_DEFAULTS | {  # Espeholt et al. 2018, with Adam
+        "replay.capacity": 1_000,  # little more than a batch: rows are learned from once
+        "replay.learning_starts": 640,
+        "replay.batch_size": 32,  # sequences
+        "replay.samples_per_insert": 1.0,
+        "actor.chunk": 64,
+        "actor.pull_period": 64,
+        "learner.lr": 6e-4,
+        "learner.publish_period": 1,
+    }
+    takes: ClassVar[Takes] = {
+        **SEQUENCES,
+        **PROBABLE,
+        "algo.n_step": ((1,), "V-trace looks as far as algo.length"),
+    }
 
 
 class Entry(NamedTuple):

@@ -22,10 +22,10 @@ def evil():
     found = {EVIL: {0.0: Estimate(1.0, 0.5, 1.5), 10.0: Estimate(2.0, 1.0, 3.0)}}
     ends = {EVIL: Interval(EVIL, Estimate(1.0, 0.5, 2.0))}
     drawn = lines(found, looks([EVIL]), across=EVIL, up=EVIL, goal=Goal(1.0, EVIL))
-    bars = intervals(ends, looks([EVIL]), across=EVIL, goal=Goal(1.0, EVIL))
+    bars = intervals(EVIL, ends, looks([EVIL]), across=EVIL, goal=Goal(1.0, EVIL))
     table = Table(EVIL, [["a", EVIL], [EVIL, "b"]])
     parts = [Heading(EVIL), Text(EVIL), Points([EVIL]), table]
-    return Page(EVIL, [*parts, Chart(EVIL, drawn), Chart(EVIL, bars)])
+    return Page(EVIL, [*parts, Chart(EVIL, drawn), bars])
 
 
 def test_a_page_is_whole_and_asks_for_nothing(evil):
