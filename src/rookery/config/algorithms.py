@@ -1,4 +1,4 @@
-"""The algorithms: one table of all, and the settings of each.
+"""Registry of the algorithms, and the settings of each.
 
     algo: {name: sac, target_tau: 0.01}          # a row of ALGORITHMS, by its name
     algo: mypackage.toy:Toy                      # a class of yours, whose `Settings` it takes
@@ -71,7 +71,7 @@ ACTOR_CRITIC_DEFAULTS: Defaults = {  # SB3's MlpPolicy of PPO and A2C
 
 @dataclass(frozen=True, kw_only=True)
 class AlgoConfig(Section):
-    """What every algorithm has. Those that follow add their own; `name` decides which they are."""
+    """Settings that all algorithms have; the subclass that `name` chooses adds its own."""
 
     name: str = "dqn"  # algorithm: a row of `rookery list`, or module:Class
     gamma: Fraction = 0.99  # discount factor of one env step
@@ -87,12 +87,12 @@ class AlgoConfig(Section):
 
     @property
     def takes(self) -> Takes:
-        """Settings of the run that have few allowed values with it, and what to do."""
+        """Settings of the run that the algorithm limits to few values, and what to do instead."""
         return {}
 
     @property
     def network_settings(self) -> tuple[str, ...]:
-        """Names of its own settings that decide which networks it has, or what they compute.
+        """Names of the algorithm's settings that decide what its networks are, or compute.
 
         A run that is resumed from saved weights cannot change them.
         """
@@ -100,27 +100,27 @@ class AlgoConfig(Section):
 
     @property
     def explores(self) -> bool:
-        """Whether its policy explores by itself, without random actions."""
+        """Whether the policy explores by itself, without random actions."""
         return False
 
     @property
     def random_first(self) -> bool:
-        """Whether it plays at random before `replay.learning_starts`."""
+        """Whether all actions before `replay.learning_starts` are random."""
         return not self.explores or "actor.epsilon" not in self.takes
 
     @property
     def sequence(self) -> int:
-        """Steps of a drawn sequence; 0 where single transitions are drawn."""
+        """Length of a sampled sequence in steps; 0 where single transitions are sampled."""
         return self.burn_in + self.length
 
     @property
     def stride(self) -> int:
-        """Steps between the beginnings of two sequences of an episode."""
+        """Steps between the starts of two sequences of an episode."""
         return self.length - self.overlap or 1
 
     @property
     def learned(self) -> int:
-        """Rows that one drawn row, or sequence, teaches."""
+        """Rows of a sampled sequence that are learned from; 1 for a single transition."""
         return self.length or 1
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ Atoms = Annotated[int, Limit("must be at least 2", {"minimum": 2})]
 
 @dataclass(frozen=True, kw_only=True)
 class DqnConfig(AlgoConfig):
-    """Deep Q-learning (Mnih et al. 2015) with the parts that proved themselves."""
+    """Deep Q-learning (Mnih et al. 2015): double, dueling, distributional, noisy, Munchausen."""
 
     name: str = "dqn"
     double: bool = True  # double Q-learning (van Hasselt et al. 2016); no effect with munchausen
@@ -283,7 +283,7 @@ class R2d2Config(AlgoConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(AlgoConfig):
-    """What algorithms share that learn a policy and the value of states."""
+    """Settings of algorithms that learn a policy and the value of states."""
 
     vf_coef: PositiveOr0 = 0.5  # weight of the value's loss in the sum of losses
     ent_coef: PositiveOr0 = 0.0  # weight of the policy's entropy
@@ -297,7 +297,7 @@ class ActorCriticConfig(AlgoConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig(ActorCriticConfig):
-    """What algorithms share that learn from rollouts: what the newest policy has just played."""
+    """Settings of on-policy algorithms, which learn from rollouts of the newest policy."""
 
     gae_lambda: Fraction = 0.95  # weight of later steps: 0 bootstraps after one, 1 at the end
     normalize_advantage: bool = True  # normalises advantages within each batch
@@ -384,7 +384,7 @@ class ImpalaConfig(ActorCriticConfig):
 
 
 class Entry(NamedTuple):
-    """An algorithm: its settings, where its class is, and one line about it."""
+    """A row of the registry: settings class, import name and description of an algorithm."""
 
     settings: type[AlgoConfig]
     where: str  # module:Class
@@ -414,7 +414,7 @@ ALGORITHMS: dict[str, Entry] = {
 
 @cache
 def known() -> dict[str, Entry]:
-    """Returns every algorithm that has a name: the core's, plugins', other distributions'."""
+    """Returns all algorithms that have a name: those of the core, of plugins, of entry points."""
     from importlib.metadata import entry_points  # takes 20 ms, which most imports do not need
 
     found = dict(ALGORITHMS)
@@ -426,7 +426,7 @@ def known() -> dict[str, Entry]:
 
 
 def entry_of(name: str) -> Entry:
-    """Returns the algorithm of this name, or the one that `module:Class` is."""
+    """Returns the row of an algorithm, which is given by name or as `module:Class`."""
     if name in ALGORITHMS:  # without the imports that all others need
         return ALGORITHMS[name]
     if re.fullmatch(r"[\w.]+:[\w.]+", name):
@@ -439,17 +439,17 @@ def entry_of(name: str) -> Entry:
 
 
 def settings_of(name: str) -> type[AlgoConfig]:
-    """Returns the class of an algorithm's settings."""
+    """Returns the settings class of an algorithm, which is given by name or as `module:Class`."""
     return entry_of(name).settings
 
 
 def defaulted() -> set[str]:
-    """Returns the settings of other sections that some algorithm has a default of."""
+    """Returns the settings outside section `algo` for which some algorithm has a default."""
     return {key for entry in known().values() for key in entry.settings.defaults}
 
 
 def load_class(where: str) -> Any:
-    """Returns what `module:Class` stands for."""
+    """Imports the class that `module:Class` names; raises ConfigError if that fails."""
     try:
         return plugins.load(where)
     except (ImportError, AttributeError) as error:

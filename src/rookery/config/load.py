@@ -1,4 +1,4 @@
-"""Where settings come from, and where they go.
+"""Loads settings from scenarios, files, overrides and run folders, and writes them as YAML.
 
     config = load("cartpole", overrides=["replay.batch_size=128"], changes={"run.seed": 3})
     Path("config.yaml").write_text(dump(config))
@@ -32,7 +32,7 @@ RUN_FILE = "config.yaml"  # the resolved settings in a run folder
 
 
 class Difference(NamedTuple):
-    """A setting that two configs disagree about."""
+    """A setting whose value differs between two configs."""
 
     key: str  # dotted
     before: Any
@@ -45,7 +45,7 @@ def load(
     overrides: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Reads a packaged scenario by name, a YAML file by path, or goes on from a config.
+    """Loads settings from a packaged scenario (by name), a YAML file (by path) or a config.
 
     `overrides` are `section.key=value` with values in YAML; `changes` maps dotted keys to values.
     A mapping given for a section is merged into it, one given for a single setting replaces it.
@@ -61,13 +61,13 @@ def load(
 
 
 def _given(overrides: Sequence[str], changes: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    """Returns single settings that overrides and changes give, in their order."""
+    """Returns dotted keys and values of all settings that overrides and changes give."""
     pairs = [*map(_override, overrides), *(changes or {}).items()]
     return [single for key, value in pairs for single in _singles(key, value)]
 
 
 def _singles(key: str, value: Any) -> list[tuple[str, Any]]:
-    """Returns a setting as it is, and a mapping given for a section as its settings."""
+    """Splits a mapping that is given for a section into single settings."""
     wanted = annotation(key)
     if not is_section(wanted):
         return [(key, value)]
@@ -75,7 +75,7 @@ def _singles(key: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Config:
-    """Puts what is given over the settings of a source, and checks them."""
+    """Merges given settings into those of a source, and checks the result."""
     merged = {
         key: dict(section(annotation(key), value)) if is_section(annotation(key)) else value
         for key, value in settings.items()
@@ -97,7 +97,7 @@ def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Confi
 
 
 def _add_defaults(settings: dict[str, Any]) -> None:
-    """Adds the settings that the algorithm begins with, where no source has given another."""
+    """Adds the algorithm's defaults for settings that no source has given."""
     name = section(AlgoConfig, settings.get("algo")).get("name", AlgoConfig.name)
     own_optimizer = "optimizer" in section(LearnerConfig, settings.get("learner"))
     for key, value in settings_of(str(name)).defaults.items():
@@ -124,7 +124,7 @@ def load_run(
     overrides: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Reads the settings a run was started with, changed as `load` would."""
+    """Loads the settings of a run from its folder, with changes as in `load`."""
     folder, path = str(run_dir), Path(run_dir) / RUN_FILE
     if not path.is_file():
         what = f"there is no run folder {folder!r}"
@@ -150,18 +150,18 @@ def _check_stored(path: Path) -> None:
 
 
 def dump(config: Config) -> str:
-    """Returns YAML that `load` reads back to an equal config."""
+    """Returns settings as YAML, from which `load` makes an equal config."""
     return yaml_text.write(as_dict(config))
 
 
 def as_dict(config: Config) -> dict[str, Any]:
-    """Returns the settings as nested dicts, lists and plain values."""
+    """Converts settings to nested dicts, lists and plain values."""
     settings: dict[str, Any] = as_plain(config)
     return settings
 
 
 def differences(before: Config, after: Config) -> list[Difference]:
-    """Returns every setting that changed, in the schema's order."""
+    """Returns all settings that differ between two configs, in the schema's order."""
     old, new = dict(leaves(before)), dict(leaves(after))
     every = {**old, **new}  # another algorithm has other settings
     return [
@@ -223,7 +223,7 @@ def _path(source: str | Path) -> Path:
 
 
 def _hint(name: str) -> str:
-    """Returns which scenario or algorithm was meant by the name of a missing scenario, if any."""
+    """Returns a hint with the scenario or algorithm whose name is most similar, if there is one."""
     near = nearest(name, [*scenarios(), *known()])
     if near is None:
         return ""
@@ -232,7 +232,7 @@ def _hint(name: str) -> str:
 
 
 def _as_algorithm(name: str) -> str:
-    """Returns how to train with an algorithm that was given in the place of a scenario."""
+    """Returns a hint how to train with an algorithm that was given in place of a scenario."""
     configs = (load(scenario) for scenario in scenarios())
     its = [c.name for c in configs if c.backend == "rookery" and c.algo.name == name]
     first, *others = sorted(its, key=lambda scenario: name not in scenario) or [""]
@@ -251,7 +251,7 @@ def _override(given: str) -> tuple[str, Any]:
 
 
 def _value(key: str, given: str) -> Any:
-    """Reads the value with YAML, but leaves `5` or `2024-01-01` as it is where text is wanted."""
+    """Parses a value as YAML; for a setting that is text, `5` or `2024-01-01` stays text."""
     value = yaml_text.read(given, f"the value in --set {key}={given}")
     wanted = annotation(key)
     is_null = value is None and NoneType in get_args(wanted)
@@ -259,7 +259,7 @@ def _value(key: str, given: str) -> Any:
 
 
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key, making the mappings on the way to it."""
+    """Sets a dotted key in nested mappings, and adds mappings that are missing."""
     *parents, last = key.split(".")
     where, at = "", settings
     for parent in parents:
@@ -275,7 +275,7 @@ def _put(settings: dict[str, Any], key: str, value: Any) -> None:
 
 
 def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every setting by its dotted key, such as `learner.lr`, as plain data."""
+    """Yields dotted key (such as `learner.lr`) and value of all settings, as plain data."""
     for name in hints(type(value)):
         inner, key = getattr(value, name), dotted(where, name)
         if isinstance(inner, Section):

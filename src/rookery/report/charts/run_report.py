@@ -55,7 +55,7 @@ def run_report(runs: Sequence[RunFolder], unread: Sequence[str] = ()) -> Page:
 
 
 def machine(run: RunFolder) -> Facts:
-    """Returns the facts of run.json: machine, versions, command; `-` where there are none."""
+    """Returns machine, versions and command of a run from its run.json; `-` if unknown."""
     try:
         about = json.loads((run.folder / "run.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -74,6 +74,7 @@ def _text(value: Any) -> str:
 
 
 def results(run: RunFolder) -> Facts:
+    """Returns the results of a run by name: scores, counters, time, number of faults."""
     scores = list(series(run.entries, Metric.EVALUATION)[0].values())
     walls = [wall for e in run.entries if (wall := finite(e.get("wall_s"))) is not None]
     target = run.config.eval.target
@@ -119,6 +120,7 @@ def _curves(runs: Sequence[RunFolder]) -> list[PagePart]:
 
 
 def faults(run: RunFolder) -> list[str]:
+    """Returns a sentence for each warning of a run, at most MOST_FAULTS."""
     texts = [
         f"at {count(entry['env_steps'])} env steps, {entry.get('kind')}: {entry.get('message')}"
         for entry in run.warnings[:MOST_FAULTS]

@@ -58,8 +58,8 @@ class Live:
             raise self._failure
         self._view.observe(event)
         if isinstance(event, Warned):
-            said = f"warning ({event.kind}): {event.message}"
-            self._console.print(Text(said, style="yellow"))
+            text = f"warning ({event.kind}): {event.message}"
+            self._console.print(Text(text, style="yellow"))
         elif isinstance(event, Stopped):
             self.close()
             style = "bold red" if event.reason in BAD else "bold green"
@@ -124,14 +124,14 @@ def _crop(text: str, width: int) -> Text:
 
 def _bar(view: View, narrow: bool) -> Table:
     share, total = view.progress, view.config.run.env_steps
-    said = [f"{share:4.0%}", f"{count(view.counters.env_steps)} / {count(total)} env steps"]
-    said = [*(said[:1] if narrow else said), _clocks(view)]
+    texts = [f"{share:4.0%}", f"{count(view.counters.env_steps)} / {count(total)} env steps"]
+    texts = [*(texts[:1] if narrow else texts), _clocks(view)]
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(ratio=1)
-    for _ in said:
+    for _ in texts:
         grid.add_column(justify="right", no_wrap=True)
     bar = ProgressBar(total=1.0, completed=share, complete_style="cyan", finished_style="green")
-    grid.add_row(bar, *said)
+    grid.add_row(bar, *texts)
     return grid
 
 
@@ -158,7 +158,7 @@ def _scores(view: View, width: int) -> Text:
 
 
 def _figures(view: View, pairs: int) -> Table:
-    """Returns names and values of metrics, `pairs` of them in a row."""
+    """Returns a table of metrics, with `pairs` of name and value in each row."""
     grid = Table.grid(padding=(0, 1), expand=True)
     for pair in range(pairs):
         if pair:

@@ -84,7 +84,7 @@ def stopped(event: Stopped) -> str:
 def _started(event: Started) -> str:
     about = "  ".join(
         f"{name} {value}" for name, value in event.about.items() if name != "estimate"
-    )  # the launcher has said it before anything was taken
+    )  # the launcher has printed the estimate before the run began
     how = f"resumed at env_steps {event.counters.env_steps}" if event.resumed else "started"
     return f"{how}  {about}  in {event.run_dir}"
 

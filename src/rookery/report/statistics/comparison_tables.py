@@ -39,11 +39,11 @@ def steps(reach: StepsToThreshold | None) -> str:
     """Formats a median of env steps with its interval; `>=` marks a lower bound."""
     if reach is None:
         return NOTHING
-    said = [
+    texts = [
         "" if value is None else f"{'>= ' if bound else ''}{count(round(value))}"
         for value, bound in zip(reach.env_steps, reach.at_least, strict=True)
     ]
-    return f"{said[0]} [{said[1]}, {said[2]}]" if said[1] else said[0]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if texts[1] else texts[0]
 
 
 SCORES: dict[str, Callable[[Cell], str]] = {
