@@ -201,10 +201,7 @@ def _int(given: Any) -> int | None:
     """Returns a number without a fraction as an int; 1e5 and 2.5e6 are whole numbers too."""
     if isinstance(given, bool):
         return None
-    if isinstance(given, Integral):
-        number: int | None = int(given)
-    else:
-        number = None if (value := _float(given)) is None else as_whole(value)
+    number = int(given) if isinstance(given, Integral) else as_whole(_float(given))
     return None if number is None or number.bit_length() > 63 else number
 
 
@@ -287,6 +284,6 @@ def whole(text: str) -> int | None:
         return as_whole(float(text))
 
 
-def as_whole(number: float) -> int | None:
+def as_whole(number: float | None) -> int | None:
     """Converts a float without a fraction to an int, or returns None."""
-    return int(number) if math.isfinite(number) and number == int(number) else None
+    return int(number) if number is not None and number.is_integer() else None

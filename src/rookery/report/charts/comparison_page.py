@@ -74,11 +74,11 @@ def _charts(
 
 
 def _caption(cells: Sequence[Cell]) -> str:
-    reached = ", ".join(
+    groups = ", ".join(
         f"{cell.group} {cell.reach.reached} of {cell.reach.runs}" for cell in cells if cell.reach
     )
     return (
-        f"Env steps to the threshold, median. Reached by: {reached}. A run that did not counts "
+        f"Env steps to the threshold, median. Reached by: {groups}. A run that did not counts "
         "with its last step; an arrow says that the group may be slower than shown"
     )
 

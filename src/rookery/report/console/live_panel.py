@@ -13,7 +13,7 @@ from rich.text import Text
 from rookery.event import Event, Reason, Stopped, Warned
 from rookery.report.console.plain_lines import stopped
 from rookery.report.console.run_view import View
-from rookery.report.number_format import age, clock, count, score, short, spark
+from rookery.report.number_format import age, clock, count, or_dash, score, short, spark
 
 REFRESH_S = 0.25
 WIDEST = 120  # columns; wider only moves the numbers apart
@@ -147,9 +147,9 @@ def _scores(view: View, width: int) -> Text:
     target, last = view.config.eval.target, view.scores[-1] if view.scores else None
     reached = target is not None and last is not None and last >= target
     text = Text.assemble(
-        ("score ", "dim"), (_or_dash(last, score), "bold green" if reached else "bold")
+        ("score ", "dim"), (or_dash(last, score), "bold green" if reached else "bold")
     )
-    text.append("   best ", "dim").append(_or_dash(view.best, score))
+    text.append("   best ", "dim").append(or_dash(view.best, score))
     if target is not None:
         text.append("   target ", "dim").append(f"{target:g}")
     text.append("   ").append(spark(view.scores, width - 7 - len(text)), "cyan")
@@ -166,12 +166,8 @@ def _figures(view: View, pairs: int) -> Table:
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(justify="right", no_wrap=True, min_width=5)
     known = view.figures
-    cells = [(title, _or_dash(known.get(name), show)) for title, name, show in FIGURES]
+    cells = [(title, or_dash(known.get(name), show)) for title, name, show in FIGURES]
     for at in range(0, len(cells), pairs):
         first, *rest = cells[at : at + pairs]
         grid.add_row(*first, *(text for cell in rest for text in ("", *cell)))
     return grid
-
-
-def _or_dash(value: float | None, show: Callable[[float], str]) -> str:
-    return "-" if value is None else show(value)
