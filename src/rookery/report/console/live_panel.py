@@ -1,10 +1,9 @@
 """The console on a terminal: a panel that stays in place, messages above it."""
 
-import threading
 from collections.abc import Callable
 
+from rich import live
 from rich.console import Console, Group, RenderableType
-from rich.live import Live as Display
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,7 +14,7 @@ from rookery.report.console.plain_lines import stopped
 from rookery.report.console.run_view import View
 from rookery.report.number_format import age, clock, count, or_dash, score, short, spark
 
-REFRESH_S = 0.25
+RATE = 4.0  # drawings per second
 WIDEST = 120  # columns; wider only moves the numbers apart
 NARROW = 78  # columns; below, the figures stand in two pairs of columns instead of four
 BAD = (Reason.FAILED, Reason.INTERRUPTED, Reason.TERMINATED)
@@ -36,26 +35,34 @@ FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )  # title, name in `View.figures`, how it is shown; read downwards: play, speed, replay, machine
 
 
+class _Display(live.Live):
+    """Display that stores an error of drawing, which happens in a thread of rich's."""
+
+    failure: Exception | None = None
+
+    def refresh(self) -> None:
+        try:
+            super().refresh()
+        except Exception as failure:  # a terminal may go away in many ways; none ends a run
+            self.failure = failure
+
+
 class Live:
     """Sink that draws the panel four times a second, in its own thread."""
 
-    def __init__(self, view: View, console: Console, refresh_s: float = REFRESH_S):
-        self._view, self._console, self._refresh_s = view, console, refresh_s
-        self._display = Display(
+    def __init__(self, view: View, console: Console, rate: float = RATE):
+        self._view, self._console = view, console
+        self._display = _Display(
             get_renderable=self._draw,
             console=console,
-            auto_refresh=False,  # ours below: a terminal that is gone must reach `write`
+            refresh_per_second=rate,
             vertical_overflow="crop",
         )
-        self._failure: Exception | None = None
-        self._ended = threading.Event()
         self._display.start(refresh=True)
-        self._thread = threading.Thread(target=self._refresh, name="console", daemon=True)
-        self._thread.start()
 
     def write(self, event: Event) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self._display.failure is not None:
+            raise self._display.failure
         self._view.observe(event)
         if isinstance(event, Warned):
             text = f"warning ({event.kind}): {event.message}"
@@ -67,20 +74,10 @@ class Live:
 
     def close(self) -> None:
         """Leaves the last panel on the screen and shows the cursor again."""
-        self._ended.set()
-        self._thread.join(timeout=5)
         self._display.stop()
 
     def _draw(self) -> RenderableType:
         return panel(self._view, min(WIDEST, self._console.width))
-
-    def _refresh(self) -> None:
-        while not self._ended.wait(self._refresh_s):
-            try:
-                self._display.refresh()
-            except Exception as failure:  # a terminal may go away in many ways; none ends a run
-                self._failure = failure
-                return
 
 
 def panel(view: View, width: int) -> Panel:
