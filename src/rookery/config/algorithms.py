@@ -1,4 +1,4 @@
-"""The algorithms: one table of all, and the settings of each.
+"""Registry of the algorithms, and the settings of each.
 
     algo: {name: sac, target_tau: 0.01}          # a row of ALGORITHMS, by its name
     algo: mypackage.toy:Toy                      # a class of yours, whose `Settings` it takes
@@ -44,30 +44,10 @@ PROBABLE: Takes = {
     "replay.sampling": (("uniform",), "priorities would change what its probabilities mean"),
     "sharing.pool": ((None,), f"others' rows were played by other policies; {REPLAY}"),
 }
-ROLLOUTS: Takes = {
-    **PROBABLE,
-    "run.mode": (("single", "sync"), "async actors have old weights; use algo.name=impala"),
-    "algo.n_step": ((1,), "algo.gae_lambda decides how far it looks"),
-    "actor.chunk_episodes": ((None,), "a rollout has actor.chunk env steps of each actor"),
-    "learner.replicas": ((1,), "it learns from rollouts; use an off-policy algorithm such as dqn"),
-    "replay.initial_priority": (("largest",), REPLAY),
-    "replay.hindsight": ((0.0,), REPLAY),
-    "replay.max_policy_lag": ((None,), "its rows are never old; leave it out"),
-    "replay.storage": (("memory",), "a rollout is small; leave it out"),
-    "replay.shards": ((None, 1), "a rollout is one piece; leave it out"),
-}
-STRETCHES: Takes = {
-    **SEQUENCES,
-    **PROBABLE,
-    "algo.n_step": ((1,), "V-trace looks as far as algo.length"),
-}
-
 
 # Defaults of other sections than `algo`; those of DQN stand in the schema.
 # SB3 is Stable-Baselines3 2.9, zoo the RL Baselines3 Zoo.
 Defaults = dict[str, Any]
-NO_DEFAULTS: Defaults = {}
-NO_SETTINGS: tuple[str, ...] = ()
 # SB3's SAC, TD3 and DDPG: train_freq=1, gradient_steps=1, one environment
 OFF_POLICY_DEFAULTS: Defaults = {
     "replay.capacity": 1_000_000,
@@ -80,18 +60,6 @@ OFF_POLICY_DEFAULTS: Defaults = {
     "learner.publish_period": 1,
     "learner.max_grad_norm": None,
 }
-# Kapturowski et al. 2019, for small tasks: a smaller network, torch's Adam
-R2D2_DEFAULTS: Defaults = {
-    "net.hidden": [128],
-    "replay.capacity": 100_000,
-    "replay.batch_size": 64,
-    "replay.samples_per_insert": 32.0,
-    "replay.sampling": "prioritized",
-    "replay.alpha": 0.9,
-    "replay.beta": 0.6,
-    "replay.beta_end": 0.6,
-    "learner.lr": 1e-3,
-}
 ACTOR_CRITIC_DEFAULTS: Defaults = {  # SB3's MlpPolicy of PPO and A2C
     "run.env_steps": 200_000,
     "net.hidden": [64, 64],
@@ -99,21 +67,11 @@ ACTOR_CRITIC_DEFAULTS: Defaults = {  # SB3's MlpPolicy of PPO and A2C
     "net.init": "orthogonal",
     "learner.max_grad_norm": 0.5,
 }
-IMPALA_DEFAULTS: Defaults = ACTOR_CRITIC_DEFAULTS | {  # Espeholt et al. 2018, with Adam
-    "replay.capacity": 1_000,  # little more than a batch: rows are learned from once
-    "replay.learning_starts": 640,
-    "replay.batch_size": 32,  # sequences
-    "replay.samples_per_insert": 1.0,
-    "actor.chunk": 64,
-    "actor.pull_period": 64,
-    "learner.lr": 6e-4,
-    "learner.publish_period": 1,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlgoConfig(Section):
-    """What every algorithm has. Those that follow add their own; `name` decides which they are."""
+    """Settings that all algorithms have; the subclass that `name` chooses adds its own."""
 
     name: str = "dqn"  # algorithm: a row of `rookery list`, or module:Class
     gamma: Fraction = 0.99  # discount factor of one env step
@@ -123,18 +81,18 @@ class AlgoConfig(Section):
     ordered: ClassVar[Ordered] = ()  # settings of which the first must be below the second
     on_policy = False  # whether it learns only from what its newest policy has just played
     remembers = False  # whether it has a recurrent layer
-    defaults = NO_DEFAULTS  # of other sections, by dotted key
-    critic_settings = NO_SETTINGS  # of other sections, for separate critics
+    defaults: ClassVar[Defaults] = {}  # of other sections, by dotted key
+    critic_settings: ClassVar[tuple[str, ...]] = ()  # of other sections, for separate critics
     length = burn_in = overlap = 0  # of sequences, where it learns from such: see R2d2Config
 
     @property
     def takes(self) -> Takes:
-        """Settings of the run that have few allowed values with it, and what to do."""
+        """Settings of the run that the algorithm limits to few values, and what to do instead."""
         return {}
 
     @property
     def network_settings(self) -> tuple[str, ...]:
-        """Names of its own settings that decide which networks it has, or what they compute.
+        """Names of the algorithm's settings that decide what its networks are, or compute.
 
         A run that is resumed from saved weights cannot change them.
         """
@@ -142,27 +100,27 @@ class AlgoConfig(Section):
 
     @property
     def explores(self) -> bool:
-        """Whether its policy explores by itself, without random actions."""
+        """Whether the policy explores by itself, without random actions."""
         return False
 
     @property
     def random_first(self) -> bool:
-        """Whether it plays at random before `replay.learning_starts`."""
+        """Whether all actions before `replay.learning_starts` are random."""
         return not self.explores or "actor.epsilon" not in self.takes
 
     @property
     def sequence(self) -> int:
-        """Steps of a drawn sequence; 0 where single transitions are drawn."""
+        """Length of a sampled sequence in steps; 0 where single transitions are sampled."""
         return self.burn_in + self.length
 
     @property
     def stride(self) -> int:
-        """Steps between the beginnings of two sequences of an episode."""
+        """Steps between the starts of two sequences of an episode."""
         return self.length - self.overlap or 1
 
     @property
     def learned(self) -> int:
-        """Rows that one drawn row, or sequence, teaches."""
+        """Rows of a sampled sequence that are learned from; 1 for a single transition."""
         return self.length or 1
 
     def __post_init__(self) -> None:
@@ -198,7 +156,7 @@ Atoms = Annotated[int, Limit("must be at least 2", {"minimum": 2})]
 
 @dataclass(frozen=True, kw_only=True)
 class DqnConfig(AlgoConfig):
-    """Deep Q-learning (Mnih et al. 2015) with the parts that proved themselves."""
+    """Deep Q-learning (Mnih et al. 2015): double, dueling, distributional, noisy, Munchausen."""
 
     name: str = "dqn"
     double: bool = True  # double Q-learning (van Hasselt et al. 2016); no effect with munchausen
@@ -273,10 +231,8 @@ class DdpgConfig(AlgoConfig):
     target_tau: Fraction = 0.005  # Polyak factor of all targets at every learner step
     noise: PositiveOr0 = 0.1  # standard deviation of the noise on actions, which lie in -1 to 1
 
-    defaults = OFF_POLICY_DEFAULTS | {
-        "learner.lr": 1e-3,
-        "net.hidden": [400, 300],
-    }  # SB3's DDPG and TD3
+    # SB3's DDPG and TD3
+    defaults = OFF_POLICY_DEFAULTS | {"learner.lr": 1e-3, "net.hidden": [400, 300]}
     critic_settings = ("net.critic_hidden", "learner.critic_lr")
     explores = True
 
@@ -308,7 +264,18 @@ class R2d2Config(AlgoConfig):
     eta: Fraction = 0.9  # priority of a sequence: eta * largest TD error + (1 - eta) * mean
 
     ordered = (("overlap", "length", "half of the length is usual"),)
-    defaults = R2D2_DEFAULTS
+    # Kapturowski et al. 2019, for small tasks: a smaller network, torch's Adam
+    defaults: ClassVar[Defaults] = {
+        "net.hidden": [128],
+        "replay.capacity": 100_000,
+        "replay.batch_size": 64,
+        "replay.samples_per_insert": 32.0,
+        "replay.sampling": "prioritized",
+        "replay.alpha": 0.9,
+        "replay.beta": 0.6,
+        "replay.beta_end": 0.6,
+        "learner.lr": 1e-3,
+    }
     takes = SEQUENCES
     remembers = True
     network_settings = ("dueling", "rescale")
@@ -316,7 +283,7 @@ class R2d2Config(AlgoConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(AlgoConfig):
-    """What algorithms share that learn a policy and the value of states."""
+    """Settings of algorithms that learn a policy and the value of states."""
 
     vf_coef: PositiveOr0 = 0.5  # weight of the value's loss in the sum of losses
     ent_coef: PositiveOr0 = 0.0  # weight of the policy's entropy
@@ -330,7 +297,7 @@ class ActorCriticConfig(AlgoConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig(ActorCriticConfig):
-    """What algorithms share that learn from rollouts: what the newest policy has just played."""
+    """Settings of on-policy algorithms, which learn from rollouts of the newest policy."""
 
     gae_lambda: Fraction = 0.95  # weight of later steps: 0 bootstraps after one, 1 at the end
     normalize_advantage: bool = True  # normalises advantages within each batch
@@ -339,7 +306,18 @@ class RolloutConfig(ActorCriticConfig):
     epochs = 1  # times every row of a rollout is learned from
     whole = False  # whether a rollout is one batch
     defaults = ACTOR_CRITIC_DEFAULTS
-    takes = ROLLOUTS
+    takes: ClassVar[Takes] = {
+        **PROBABLE,
+        "run.mode": (("single", "sync"), "async actors have old weights; use algo.name=impala"),
+        "algo.n_step": ((1,), "algo.gae_lambda decides how far it looks"),
+        "actor.chunk_episodes": ((None,), "a rollout has actor.chunk env steps of each actor"),
+        "learner.replicas": ((1,), "use an off-policy algorithm, such as dqn, on several GPUs"),
+        "replay.initial_priority": (("largest",), REPLAY),
+        "replay.hindsight": ((0.0,), REPLAY),
+        "replay.max_policy_lag": ((None,), "its rows are never old; leave it out"),
+        "replay.storage": (("memory",), "a rollout is small; leave it out"),
+        "replay.shards": ((None, 1), "a rollout is one piece; leave it out"),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,9 +329,7 @@ class PpoConfig(RolloutConfig):
     clip_range: Positive = 0.2  # largest change of an action's probability ratio that is learned
     clip_range_end: Positive | None = None  # clip_range at the end of the run, linear; null: equal
     clip_range_vf: Positive | None = None  # largest change of a state's value; null: no limit
-    target_kl: Positive | None = (
-        None  # KL divergence x 1.5 that ends a rollout's epochs; null: none
-    )
+    target_kl: Positive | None = None  # KL divergence; 1.5 times it ends a rollout's epochs
 
     defaults = ACTOR_CRITIC_DEFAULTS | {  # SB3's PPO
         "actor.chunk": 2_048,  # n_steps
@@ -390,12 +366,25 @@ class ImpalaConfig(ActorCriticConfig):
     rho_clip: Positive = 1.0  # bound of the ratios that weigh a step's TD error
     c_clip: Positive = 1.0  # bound of the ratios that carry errors back
 
-    defaults = IMPALA_DEFAULTS
-    takes = STRETCHES
+    defaults = ACTOR_CRITIC_DEFAULTS | {  # Espeholt et al. 2018, with Adam
+        "replay.capacity": 1_000,  # little more than a batch: rows are learned from once
+        "replay.learning_starts": 640,
+        "replay.batch_size": 32,  # sequences
+        "replay.samples_per_insert": 1.0,
+        "actor.chunk": 64,
+        "actor.pull_period": 64,
+        "learner.lr": 6e-4,
+        "learner.publish_period": 1,
+    }
+    takes: ClassVar[Takes] = {
+        **SEQUENCES,
+        **PROBABLE,
+        "algo.n_step": ((1,), "V-trace looks as far as algo.length"),
+    }
 
 
 class Entry(NamedTuple):
-    """An algorithm: its settings, where its class is, and one line about it."""
+    """A row of the registry: settings class, import name and description of an algorithm."""
 
     settings: type[AlgoConfig]
     where: str  # module:Class
@@ -425,7 +414,7 @@ ALGORITHMS: dict[str, Entry] = {
 
 @cache
 def known() -> dict[str, Entry]:
-    """Returns every algorithm that has a name: the core's, plugins', other distributions'."""
+    """Returns all algorithms that have a name: those of the core, of plugins, of entry points."""
     from importlib.metadata import entry_points  # takes 20 ms, which most imports do not need
 
     found = dict(ALGORITHMS)
@@ -437,7 +426,7 @@ def known() -> dict[str, Entry]:
 
 
 def entry_of(name: str) -> Entry:
-    """Returns the algorithm of this name, or the one that `module:Class` is."""
+    """Returns the row of an algorithm, which is given by name or as `module:Class`."""
     if name in ALGORITHMS:  # without the imports that all others need
         return ALGORITHMS[name]
     if re.fullmatch(r"[\w.]+:[\w.]+", name):
@@ -450,17 +439,17 @@ def entry_of(name: str) -> Entry:
 
 
 def settings_of(name: str) -> type[AlgoConfig]:
-    """Returns the class of an algorithm's settings."""
+    """Returns the settings class of an algorithm, which is given by name or as `module:Class`."""
     return entry_of(name).settings
 
 
 def defaulted() -> set[str]:
-    """Returns the settings of other sections that some algorithm has a default of."""
+    """Returns the settings outside section `algo` for which some algorithm has a default."""
     return {key for entry in known().values() for key in entry.settings.defaults}
 
 
 def load_class(where: str) -> Any:
-    """Returns what `module:Class` stands for."""
+    """Imports the class that `module:Class` names; raises ConfigError if that fails."""
     try:
         return plugins.load(where)
     except (ImportError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Checks of single values: types and limits of settings, whole numbers, and the nearest name.
+"""Checks of single values: types and limits of settings, whole numbers, most similar names.
 
     capacity: Count = 100_000
     eta: Annotated[float, Limit("must be ...", {"minimum": 0.5})] = 0.9
@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """The values of its type that a setting may have."""
+    """A limit of a setting's values, as JSON Schema keywords and in the words of an error."""
 
     allowed: str  # follows the name of the setting
     schema: Mapping[str, Any]  # JSON Schema keywords
@@ -102,7 +102,7 @@ FolderPath = Annotated[str, FOLDER]
 
 
 def read(wanted: Any, given: Any, path: str) -> Any:
-    """Returns `given` as the annotation `wanted` has it, or says why that is impossible."""
+    """Converts a value to the type of an annotation; raises ConfigError if that is impossible."""
     kind = get_origin(wanted) or wanted
     if kind in NESTED:
         return NESTED[kind](*get_args(wanted), given, path)
@@ -117,14 +117,14 @@ def read(wanted: Any, given: Any, path: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns free values as YAML has them: a resumed run gets the lists that this one got."""
+    """Converts free values to dicts and lists, as YAML has them: a resumed run gets the same."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def is_text(wanted: Any) -> bool:
-    """Returns whether a setting with this annotation is text, within limits or not."""
+    """Returns whether an annotation is that of a text, within limits or not."""
     optional = get_origin(wanted) in (Annotated, UnionType, Union)
     return is_text(get_args(wanted)[0]) if optional else wanted is str
 
@@ -201,15 +201,12 @@ def _int(given: Any) -> int | None:
     """Returns a number without a fraction as an int; 1e5 and 2.5e6 are whole numbers too."""
     if isinstance(given, bool):
         return None
-    if isinstance(given, Integral):
-        number: int | None = int(given)
-    else:
-        number = None if (value := _float(given)) is None else as_whole(value)
+    number = int(given) if isinstance(given, Integral) else as_whole(_float(given))
     return None if number is None or number.bit_length() > 63 else number
 
 
 class PlainType(NamedTuple):
-    """How a value of one type is read, and what an error and the JSON Schema say of the type."""
+    """A plain type: its name in JSON Schema, its converter, and the words of an error."""
 
     json: str
     read: Callable[[Any], Any]  # None: it is not of this type
@@ -246,7 +243,7 @@ def shown(given: Any) -> str:
 
 
 def check_arguments(function: F) -> F:
-    """Decorator: raises ConfigError for arguments outside the limits of their annotations."""
+    """Decorator that raises ConfigError for arguments outside the limits of their annotations."""
     signature = inspect.signature(function)
     found = {name: _limits(given.annotation) for name, given in signature.parameters.items()}
     limited = {name: limits for name, limits in found.items() if limits}
@@ -266,19 +263,19 @@ def check_arguments(function: F) -> F:
 
 
 def _limits(hint: Any) -> list[Limit]:
-    """Returns the limits that are annotated to a hint, or to the X of an `X | None`."""
+    """Returns the limits in an annotation, or in the X of an `X | None`."""
     kinds = (hint, *get_args(hint)[:1])
     found = (each for kind in kinds for each in getattr(kind, "__metadata__", ()))
     return [each for each in found if isinstance(each, Limit)]
 
 
 def nearest(word: str, allowed: Collection[str], *, least: float = 0.6) -> str | None:
-    """Returns the allowed name that looks most like `word`, if any does at `least` so much."""
+    """Returns the allowed name that is most similar to `word`, or None if none is by `least`."""
     return next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=least)), None)
 
 
 def whole(text: str) -> int | None:
-    """Returns the whole number that a text such as 100_000, 1e5 or 2.5e6 writes, otherwise None."""
+    """Converts a text such as 100_000, 1e5 or 2.5e6 to a whole number, or returns None."""
     if not _NUMBER.fullmatch(text):
         return None
     try:
@@ -287,6 +284,6 @@ def whole(text: str) -> int | None:
         return as_whole(float(text))
 
 
-def as_whole(number: float) -> int | None:
-    """Returns a float as an int if it has no fraction, otherwise None."""
-    return int(number) if math.isfinite(number) and number == int(number) else None
+def as_whole(number: float | None) -> int | None:
+    """Converts a float without a fraction to an int, or returns None."""
+    return int(number) if number is not None and number.is_integer() else None

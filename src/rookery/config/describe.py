@@ -1,4 +1,4 @@
-"""What there is to set: the JSON Schema of all settings, and every setting on a line.
+"""Descriptions of all settings: their JSON Schema, and a list with one line for each.
 
 The comments are read from the source of the settings, so that nothing is written twice.
 """
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Returns every setting in the schema's order, and what each algorithm adds to them."""
+    """Returns all settings in the schema's order, then those that each algorithm adds."""
     return list(_settings(json_schema(), ""))
 
 
@@ -100,7 +100,7 @@ def _if_named(name: str, kind: type[Section]) -> dict[str, Any]:
 
 
 def _value(annotation: Any) -> dict[str, Any]:
-    """Returns the schema of a value with this annotation."""
+    """Returns the JSON Schema of a value, from its annotation."""
     if is_section(annotation):
         return _object(annotation)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -119,7 +119,7 @@ def _value(annotation: Any) -> dict[str, Any]:
 
 
 def type_name(schema: dict[str, Any]) -> str:
-    """Returns the type that the schema of a value has: int, float or null, list of str, a|b."""
+    """Returns the type of a value from its JSON Schema: int, float or null, list of str, a|b."""
     if "anyOf" in schema:
         return f"{type_name(schema['anyOf'][0])} or null"
     if "enum" in schema:
@@ -130,13 +130,13 @@ def type_name(schema: dict[str, Any]) -> str:
 
 
 def about(key: str) -> str:
-    """Returns the comment beside the field of a dotted key."""
+    """Returns the description of a setting, given by its dotted key."""
     section, _, name = key.partition(".")
     return comment(hints(Config)[section], name)
 
 
 def comment(cls: type, name: str) -> str:
-    """Returns the comment beside a field, which the class or one that it derives from has."""
+    """Returns the comment beside a field of a class or of its base classes."""
     beside = (_comments(kind.__module__).get((kind.__name__, name)) for kind in cls.__mro__[:-1])
     return next(filter(None, beside), "")
 

@@ -1,4 +1,4 @@
-"""Where settings come from, and where they go.
+"""Loads settings from scenarios, files, overrides and run folders, and writes them as YAML.
 
     config = load("cartpole", overrides=["replay.batch_size=128"], changes={"run.seed": 3})
     Path("config.yaml").write_text(dump(config))
@@ -32,7 +32,7 @@ RUN_FILE = "config.yaml"  # the resolved settings in a run folder
 
 
 class Difference(NamedTuple):
-    """A setting that two configs disagree about."""
+    """A setting whose value differs between two configs."""
 
     key: str  # dotted
     before: Any
@@ -45,7 +45,7 @@ def load(
     overrides: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Reads a packaged scenario by name, a YAML file by path, or goes on from a config.
+    """Loads settings from a packaged scenario (by name), a YAML file (by path) or a config.
 
     The name of an algorithm stands for its defaults; an `env.id` must be given with it.
     `overrides` are `section.key=value` with values in YAML; `changes` maps dotted keys to values.
@@ -55,18 +55,18 @@ def load(
     algorithm has some, such as `learner.lr`. What another library's training loop (`backend`) would
     ignore is refused.
     """
-    given = [*map(_override, overrides), *(changes or {}).items()]
+    given = _given(overrides, changes)
     if isinstance(source, str) and source in known() and source not in scenarios():
         _refuse_half_named(source, given)
         source, given = None, [("algo.name", source), *given]
     config = _merged(_settings(source), given)
-    _refuse_ignored(config, given)
+    _refuse_ignored(config, [key for key, _ in given])
     return config
 
 
 def _refuse_half_named(algorithm: str, given: Sequence[tuple[str, Any]]) -> None:
     """Raises ConfigError for an algorithm without an environment, or with another algorithm."""
-    if not any(key in ("env", "env.id") for key, _ in given):
+    if not any(key == "env.id" for key, _ in given):
         raise ConfigError(f"no environment was given; {_as_algorithm(algorithm)}")
     if (other := dict(given).get("algo.name", algorithm)) != algorithm:
         raise ConfigError(
@@ -74,8 +74,22 @@ def _refuse_half_named(algorithm: str, given: Sequence[tuple[str, Any]]) -> None
         )
 
 
+def _given(overrides: Sequence[str], changes: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Returns dotted keys and values of all settings that overrides and changes give."""
+    pairs = [*map(_override, overrides), *(changes or {}).items()]
+    return [single for key, value in pairs for single in _singles(key, value)]
+
+
+def _singles(key: str, value: Any) -> list[tuple[str, Any]]:
+    """Splits a mapping that is given for a section into single settings."""
+    wanted = annotation(key)
+    if not is_section(wanted):
+        return [(key, value)]
+    return [(dotted(key, name), inner) for name, inner in section(wanted, value).items()]
+
+
 def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Config:
-    """Puts what is given over the settings of a source, and checks them."""
+    """Merges given settings into those of a source, and checks the result."""
     merged = {
         key: dict(section(annotation(key), value)) if is_section(annotation(key)) else value
         for key, value in settings.items()
@@ -84,7 +98,6 @@ def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Confi
     if any(key == "env.id" and value != env.get("id") for key, value in given):
         env.pop("kwargs", None)
     names = [value for key, value in given if key == "algo.name"]
-    names += [section(AlgoConfig, value).get("name") for key, value in given if key == "algo"]
     if any(name not in (None, algo.get("name", AlgoConfig.name)) for name in names):
         merged["algo"] = {key: value for key, value in algo.items() if key == "gamma"}
         for where, name in (key.split(".") for key in defaulted()):
@@ -98,7 +111,7 @@ def _merged(settings: dict[str, Any], given: Sequence[tuple[str, Any]]) -> Confi
 
 
 def _add_defaults(settings: dict[str, Any]) -> None:
-    """Adds the settings that the algorithm begins with, where no source has given another."""
+    """Adds the algorithm's defaults for settings that no source has given."""
     name = section(AlgoConfig, settings.get("algo")).get("name", AlgoConfig.name)
     own_optimizer = "optimizer" in section(LearnerConfig, settings.get("learner"))
     for key, value in settings_of(str(name)).defaults.items():
@@ -108,24 +121,15 @@ def _add_defaults(settings: dict[str, Any]) -> None:
             settings[where] = {**inside, setting: value}
 
 
-def _refuse_ignored(config: Config, given: Sequence[tuple[str, Any]]) -> None:
+def _refuse_ignored(config: Config, given: Sequence[str]) -> None:
     """Raises ConfigError for settings that the run's backend does not use.
 
     A file may hold them with their defaults, as it does if it was written by `dump`.
     """
     row = plugins.backends().get(config.backend)
     if row is not None:
-        said = [name for key, value in given for name in _single(key, value)]
         changed = [difference.key for difference in differences(Config(), config)]
-        refuse_ignored([*said, *changed], row.settings)
-
-
-def _single(key: str, value: Any) -> list[str]:
-    """Returns the dotted keys of the settings that a value for `key` has."""
-    wanted = annotation(key)
-    if is_section(wanted):
-        return [dotted(key, name) for name in section(wanted, value)]
-    return [key]
+        refuse_ignored([*given, *changed], row.settings)
 
 
 def load_run(
@@ -134,22 +138,17 @@ def load_run(
     overrides: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Reads the settings a run was started with, changed as `load` would."""
-    folder = Path(run_dir)
-    if not folder.is_dir():
-        raise ConfigError(
-            f"there is no run folder {str(folder)!r}; give the folder that `rookery train` named"
-        )
-    if not (folder / RUN_FILE).is_file():
-        raise ConfigError(
-            f"{str(folder)!r} is not a run folder: it has no {RUN_FILE}; "
-            "give the folder that `rookery train` named"
-        )
-    given = [*map(_override, overrides), *(changes or {}).items()]
+    """Loads the settings of a run from its folder, with changes as in `load`."""
+    folder, path = str(run_dir), Path(run_dir) / RUN_FILE
+    if not path.is_file():
+        what = f"there is no run folder {folder!r}"
+        if path.parent.is_dir():
+            what = f"{folder!r} is not a run folder: it has no {RUN_FILE}"
+        raise ConfigError(f"{what}; give the folder that `rookery train` named")
     try:
-        return _merged(_settings(folder / RUN_FILE), given)
+        return _merged(_settings(path), _given(overrides, changes))
     except ConfigError:
-        _check_stored(folder / RUN_FILE)
+        _check_stored(path)
         raise
 
 
@@ -165,18 +164,18 @@ def _check_stored(path: Path) -> None:
 
 
 def dump(config: Config) -> str:
-    """Returns YAML that `load` reads back to an equal config."""
+    """Returns settings as YAML, from which `load` makes an equal config."""
     return yaml_text.write(as_dict(config))
 
 
 def as_dict(config: Config) -> dict[str, Any]:
-    """Returns the settings as nested dicts, lists and plain values."""
+    """Converts settings to nested dicts, lists and plain values."""
     settings: dict[str, Any] = as_plain(config)
     return settings
 
 
 def differences(before: Config, after: Config) -> list[Difference]:
-    """Returns every setting that changed, in the schema's order."""
+    """Returns all settings that differ between two configs, in the schema's order."""
     old, new = dict(leaves(before)), dict(leaves(after))
     every = {**old, **new}  # another algorithm has other settings
     return [
@@ -238,7 +237,7 @@ def _path(source: str | Path) -> Path:
 
 
 def _hint(name: str) -> str:
-    """Returns which scenario or algorithm was meant by the name of a missing scenario, if any."""
+    """Returns a hint with the scenario or algorithm whose name is most similar, if there is one."""
     near = nearest(name, [*scenarios(), *known()])
     if near is None:
         return ""
@@ -269,7 +268,7 @@ def _override(given: str) -> tuple[str, Any]:
 
 
 def _value(key: str, given: str) -> Any:
-    """Reads the value with YAML, but leaves `5` or `2024-01-01` as it is where text is wanted."""
+    """Parses a value as YAML; for a setting that is text, `5` or `2024-01-01` stays text."""
     value = yaml_text.read(given, f"the value in --set {key}={given}")
     wanted = annotation(key)
     is_null = value is None and NoneType in get_args(wanted)
@@ -277,7 +276,7 @@ def _value(key: str, given: str) -> Any:
 
 
 def _put(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key, making the mappings on the way to it."""
+    """Sets a dotted key in nested mappings, and adds mappings that are missing."""
     *parents, last = key.split(".")
     where, at = "", settings
     for parent in parents:
@@ -289,12 +288,11 @@ def _put(settings: dict[str, Any], key: str, value: Any) -> None:
             )
         at[parent] = dict(inner or {})
         at = at[parent]
-    wanted = annotation(key)
-    at[last] = {**at.get(last, {}), **section(wanted, value)} if is_section(wanted) else value
+    at[last] = value
 
 
 def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every setting by its dotted key, such as `learner.lr`, as plain data."""
+    """Yields dotted key (such as `learner.lr`) and value of all settings, as plain data."""
     for name in hints(type(value)):
         inner, key = getattr(value, name), dotted(where, name)
         if isinstance(inner, Section):

@@ -1,4 +1,4 @@
-"""Settings of other libraries, with the settings they are here: SB3 and its zoo, CleanRL, RLlib.
+"""Names of settings in other libraries (SB3 and its zoo, CleanRL, RLlib), and Rookery's names.
 
 An unknown setting that has one of these names is refused with ours (`parse.py`). Names that Rookery
 has too, such as `gamma`, `batch_size` and `clip_range`, are not listed; the section that they are

@@ -1,4 +1,4 @@
-"""Mappings become settings, and no unknown name gets through.
+"""Converts nested mappings to settings; unknown names are refused.
 
     parse(Config, {"replay": {"batch_size": 32}, "net": "mypackage.nets:MyNet"})
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Section)
 
 
 def parse(cls: type[T], given: Any) -> T:
-    """Builds a section, and all that are nested in it."""
+    """Makes a section, and all sections that are nested in it, from a mapping."""
     mapping = section(cls, given)
     kind: Any = cls
     if cls is AlgoConfig:  # its name says which settings it has
@@ -36,7 +36,7 @@ def parse(cls: type[T], given: Any) -> T:
 
 
 def section(cls: type[Section], given: Any) -> Mapping[Any, Any]:
-    """Returns a section as a mapping: spells out a bare word, and reads null as all defaults."""
+    """Returns the mapping that is given for a section; a bare word and null are short for one."""
     if given is None:
         return {}
     if isinstance(given, str) and cls.bare:
@@ -63,7 +63,7 @@ def annotations() -> Mapping[str, Any]:
 
 
 def annotation(key: str) -> Any:
-    """Returns what the schema wants at a dotted key; Any in free mappings, and if it is unknown."""
+    """Returns the annotation of a dotted key; Any in free mappings and for unknown keys."""
     return annotations().get(key, Any)
 
 
@@ -82,7 +82,7 @@ def _unknown(cls: type[Section], key: Any) -> ConfigError:
 
 
 def _hint(key: str, allowed: list[str], where: str) -> str:
-    """Looks for the name in another section, in other libraries, then for a similar one."""
+    """Returns a hint: the name in another section or another library, or a similar name."""
     by_name: dict[str, list[str]] = {}
     for path in keys():
         home, _, name = path.rpartition(".")

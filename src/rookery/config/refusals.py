@@ -1,4 +1,4 @@
-"""Settings that do not go together, as tables: when, what is allowed, what to do.
+"""Tables of settings that do not go together: when, what is allowed, what to do.
 
     "run.mode async": {"actor.chunk_episodes": ((None,), "leave it out, or use --mode sync")}
 
@@ -25,7 +25,7 @@ Takes = Mapping[str, tuple[tuple[Any, ...], str]]  # setting → the values it m
 
 
 class Refusal(NamedTuple):
-    """Settings for which `when` is true are refused with `text`.
+    """A combination of settings that is refused: settings for which `when` is true.
 
     The text says what is allowed, what was given and what to do: "ALLOWED, got GIVEN; DO".
     """
@@ -58,7 +58,7 @@ def refuse(rows: Iterable[Refusal], run: "Config") -> None:
 
 
 def refuse_others(who: str, takes: Takes, run: "Config") -> None:
-    """Raises ConfigError for the first setting that has none of its few allowed values."""
+    """Raises ConfigError for the first setting whose value is none of the allowed ones."""
     for key, (allowed, do) in takes.items():
         if (given := attrgetter(key)(run)) not in allowed:
             may = " or ".join(map(word, allowed)) or "none"

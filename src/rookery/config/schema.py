@@ -83,7 +83,7 @@ ALONE = (Mode.SINGLE, Mode.DEVICE)  # modes in which the training process is the
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig(Section):
-    """The environment, its wrappers, and what is learned of its rewards and observations."""
+    """Settings of the environment, its wrappers, and the scaling of rewards and observations."""
 
     id: str = "CartPole-v1"  # environment: Gymnasium id, module:Id, or module:Class (any callable)
     kwargs: dict[str, Any] = field(default_factory=dict)  # arguments of the environment
@@ -101,7 +101,7 @@ class EnvConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class NetConfig(Section):
-    """The network. `net: module:Class` in a file is short for `net: {custom: module:Class}`."""
+    """Settings of the network; `net: module:Class` is short for `net: {custom: module:Class}`."""
 
     hidden: tuple[Count, ...] = (256, 256)  # width of each hidden layer
     critic_hidden: tuple[Count, ...] | None = None  # those of critics and values; null: `hidden`
@@ -118,7 +118,7 @@ class NetConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(Section):
-    """How experience is kept and sampled."""
+    """Settings of the replay buffer: size, sampling, priorities, storage."""
 
     capacity: Count = 50_000  # rows in the replay buffer
     learning_starts: CountOr0 = 1_000  # rows stored before the first learner step; at least a batch
@@ -137,7 +137,7 @@ class ReplayConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(Section):
-    """How actors play: number, environments, random actions, weights."""
+    """Settings of the actors: number, environments, random actions, weights."""
 
     num: Count = 1  # actors; more than one needs run.mode sync or async
     envs: Count = 8  # environments that an actor steps together
@@ -157,7 +157,7 @@ class ActorConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(Section):
-    """How the learner changes and publishes weights."""
+    """Settings of the learner: optimizer, devices, publication of weights."""
 
     lr: PositiveOr0 = 6.3e-4  # learning rate at the start
     critic_lr: PositiveOr0 | None = None  # learning rate of separate critics; null: `lr`
@@ -180,7 +180,7 @@ class LearnerConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class SharingConfig(Section):
-    """What a run borrows from the replay of others, and lends to them."""
+    """Settings of experience sharing: rows that a run borrows from the replay of other runs."""
 
     pool: str | None = None  # folder of the pool, as `rookery share` makes one; null: no sharing
     strategy: Strategy = Strategy.SELF_HEAVY  # buffers of the pool to borrow from, and their shares
@@ -193,7 +193,7 @@ Opponents = dict[Annotated[str, one_of(*Pick)], PositiveOr0]
 
 @dataclass(frozen=True, kw_only=True)
 class SelfplayConfig(Section):
-    """The opponents in games. Without any, all seats of a game are the run's own."""
+    """Settings of opponents in games; without opponents, the run plays all seats itself."""
 
     opponents: Opponents = field(default_factory=dict)  # weight of each kind of opponent
     learn_from_both_seats: bool = False  # learns from the other seat too, against latest
@@ -218,7 +218,7 @@ class SelfplayConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig(Section):
-    """Where the ray engine finds its hosts. Other engines do not use it."""
+    """Settings of the ray engine's cluster; other engines do not use them."""
 
     address: Annotated[str, ADDRESS] | None = None  # HOST:PORT or auto; null: a Ray of its own here
     token_path: str | None = None  # file of the cluster's token, mode 0600; null: Ray's own place
@@ -232,7 +232,7 @@ class ClusterConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig(Section):
-    """What run.mode device puts on the learner's device."""
+    """Settings of run.mode device: environments and replay on the learner's device."""
 
     agents: Count = 4_096  # agents that play at once, of each team size
     rows: Count = 256  # steps of all agents that replay holds
@@ -240,7 +240,7 @@ class DeviceConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Section):
-    """Evaluations: greedy episodes of snapshots, in a process of their own."""
+    """Settings of evaluations: greedy episodes of weight snapshots, in a separate process."""
 
     period: Count = 2_500  # env steps between evaluations
     episodes: Count = 20  # episodes of an evaluation
@@ -255,7 +255,7 @@ class EvalConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(Section):
-    """When a run is saved."""
+    """Settings of checkpoints: when they are saved, how many are kept."""
 
     period: Count = 10_000  # env steps between checkpoints
     keep: Count = 2  # newest periodic checkpoints kept, beside the best model
@@ -264,7 +264,7 @@ class CheckpointConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig(Section):
-    """What is logged."""
+    """Settings of logging: metrics, trackers, console."""
 
     log_period: Count = 1_000  # env steps between two lines of metrics
     window: Count = 100  # episodes in the running means
@@ -279,7 +279,7 @@ class ReportConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Section):
-    """How long, from which seed, and where."""
+    """Settings of the run as a whole: mode, length, seed, folder."""
 
     mode: Mode = Mode.SINGLE  # training mode: how rows arrive at the learner
     engine: Engine = Engine.AUTO  # place of actors; auto: inline in single and device, or processes
@@ -294,7 +294,7 @@ class RunConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Sb3Config(Section):
-    """An algorithm of Stable-Baselines3, where `backend` is sb3."""
+    """Settings of an algorithm of Stable-Baselines3, where `backend` is sb3."""
 
     algorithm: Annotated[str, one_of(*SB3_ALGORITHMS)] | None = None  # algorithm, by SB3's name
     policy: str = "MlpPolicy"  # policy by SB3's name: MlpPolicy, CnnPolicy, MultiInputPolicy
@@ -308,7 +308,7 @@ class Sb3Config(Section):
 
 
 class Randomness(NamedTuple):
-    """How the share of random actions goes down."""
+    """Schedule of the share of random actions (epsilon)."""
 
     first: float
     last: float
@@ -318,7 +318,7 @@ class Randomness(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Section):
-    """A whole run."""
+    """All settings of a run."""
 
     name: FolderWord = "custom"  # name of the scenario
     about: str = ""  # description of the scenario in `rookery list`
@@ -341,7 +341,7 @@ class Config(Section):
 
     @property
     def engine(self) -> Engine:
-        """Place where actors run, `auto` decided."""
+        """Engine of the run's actors; `auto` is resolved."""
         if self.run.engine is not Engine.AUTO:
             return self.run.engine
         return Engine.INLINE if self.run.mode in ALONE else Engine.PROCESSES
@@ -373,7 +373,7 @@ class Config(Section):
 
     @property
     def capacity(self) -> int:
-        """Rows that replay holds; where it is rollouts, the present one and earlier frames."""
+        """Number of rows in replay; for rollouts, those of the present one and earlier frames."""
         actor = self.actor
         if not self.algo.on_policy:
             return self.replay.capacity
@@ -392,5 +392,5 @@ class Config(Section):
 
 
 def refuse_a_league_of_one(config: Config) -> None:
-    """Raises ConfigError for a run that needs a pool and has none."""
+    """Raises ConfigError for a run of a league that has no pool of snapshots."""
     refusals.refuse(refusals.START, config)

@@ -1,4 +1,4 @@
-"""The base class of all settings: what each section checks when it is made."""
+"""Base class of all sections of settings, which checks types and limits."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -26,7 +26,7 @@ def is_section(wanted: Any) -> "TypeGuard[type[Section]]":
 
 
 class Section:
-    """Settings that belong together, as a frozen dataclass.
+    """Base class of a section of settings, a frozen dataclass.
 
     No object of a section has a value of another type than its annotation, or outside its limits.
     """
@@ -47,7 +47,7 @@ class Section:
 
 
 def as_plain(value: Any) -> Any:
-    """Returns a setting, or a section of them, as YAML has it."""
+    """Converts a setting, or a section of settings, to plain data as YAML has it."""
     if isinstance(value, Section):
         return {name: as_plain(getattr(value, name)) for name in hints(type(value))}
     return value.value if isinstance(value, Enum) else plain(value)

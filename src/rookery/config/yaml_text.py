@@ -1,4 +1,4 @@
-"""YAML text to plain data and back, with nothing in it that could run, repeat or explode.
+"""Reads and writes YAML as plain data: no tags, no aliases, no repeated keys.
 
 Stricter than YAML: a key may stand only once in a mapping, tags (`!!python/...`) and aliases
 (`*name`) are refused, and so is a file above `LIMIT` before it is parsed.
@@ -41,14 +41,6 @@ class _Dumper(yaml.SafeDumper):
         return True  # what is written must be readable by the loader above
 
 
-def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
-    number: int = loader.construct_yaml_int(node)
-    if number.bit_length() > 63:
-        problem = "a whole number that does not fit into 64 bits; write a smaller one"
-        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
-    return number
-
-
 def _refuse_tag(loader: _Loader, node: yaml.Node) -> None:
     problem = f"the tag {node.tag!r} is refused: settings are plain values; remove the tag"
     raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
@@ -59,7 +51,6 @@ def _on_one_line(dumper: _Dumper, data: list[Any]) -> yaml.Node:
 
 
 _Loader.add_constructor(None, _refuse_tag)
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 _Dumper.add_representer(list, _on_one_line)
 
 # Beside its own errors PyYAML lets these through, for values such as `!!int x` or 2024-99-99.
@@ -67,11 +58,11 @@ _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticErro
 
 
 def read(text: str, where: str) -> Any:
-    """Returns the plain data in `text`; `where` names it in errors."""
+    """Parses YAML text to plain data; `where` names the text in errors."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where} cannot be read: {_told(error)}") from error
+        raise ConfigError(f"{where} cannot be read: {_reason(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"{where} is nested too deeply; settings need three levels") from error
     except _BAD_VALUE as error:
@@ -79,7 +70,7 @@ def read(text: str, where: str) -> Any:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Returns the mapping in a file, and refuses anything else that a file may hold."""
+    """Reads the mapping in a YAML file; raises ConfigError for any other content."""
     data = read(_text(path), str(path))
     if data is None:
         raise ConfigError(
@@ -94,7 +85,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def write(data: dict[str, Any]) -> str:
-    """Returns YAML that `read` takes back; lists stand on one line each."""
+    """Returns plain data as YAML text, with each list on one line."""
     try:
         return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
     except yaml.YAMLError as error:
@@ -122,9 +113,9 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
 
 
-def _told(error: yaml.YAMLError) -> str:
+def _reason(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
-    said = ", ".join(part for part in (error.context, error.problem) if part)
+    reason = ", ".join(part for part in (error.context, error.problem) if part)
     mark = error.problem_mark or error.context_mark
-    return f"{said} (line {mark.line + 1}, column {mark.column + 1})" if mark else said
+    return f"{reason} (line {mark.line + 1}, column {mark.column + 1})" if mark else reason

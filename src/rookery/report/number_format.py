@@ -1,8 +1,12 @@
-"""Formats numbers for reading."""
+"""Formats numbers and texts for reading."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 BARS = "▁▂▃▄▅▆▇█"
+UNKNOWN = "-"
+LONGEST = 2_000  # characters of one text
+T = TypeVar("T")
 
 
 def short(x: float) -> str:
@@ -45,6 +49,17 @@ def age(seconds: float) -> str:
         if seconds / size < most:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds / 86400:.0f}d"
+
+
+def or_dash(value: T | None, show: Callable[[T], str]) -> str:
+    """Formats a value, or returns a dash for None."""
+    return UNKNOWN if value is None else show(value)
+
+
+def printable(text: str) -> str:
+    """Replaces control characters, which could steer a terminal, and cuts a text at LONGEST."""
+    shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return "".join(sign if sign.isprintable() else "?" for sign in shown)
 
 
 def spark(values: Sequence[float], width: int) -> str:

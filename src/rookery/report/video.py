@@ -46,12 +46,12 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
         command = _command(scratch, width, height, fps)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as ffmpeg:
             assert ffmpeg.stdin is not None, "a pipe was asked for"
-            with suppress(BrokenPipeError):  # it has gone already, and says why below
+            with suppress(BrokenPipeError):  # ffmpeg has ended; its reason follows
                 for frame in frames:
                     ffmpeg.stdin.write(_even(frame).tobytes())
-            said = ffmpeg.communicate()[1].decode(errors="replace").strip()
+            reason = ffmpeg.communicate()[1].decode(errors="replace").strip()
         if ffmpeg.returncode:
-            raise OSError(f"ffmpeg ended with {ffmpeg.returncode}: {said or 'it did not say'}")
+            raise OSError(f"ffmpeg ended with {ffmpeg.returncode}: {reason or 'no reason given'}")
 
 
 def _command(path: Path, width: int, height: int, fps: float) -> list[str]:

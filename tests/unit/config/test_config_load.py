@@ -477,6 +477,7 @@ def test_loading_settings_imports_nothing_heavy():
 def test_another_environment_does_not_inherit_arguments():
     assert load("corridor").env.kwargs == {"length": 8}
     assert load("corridor", overrides=["env.id=CartPole-v1"]).env.kwargs == {}
+    assert load("corridor", overrides=["env={id: CartPole-v1}"]).env.kwargs == {}
     given = load("corridor", overrides=["env.kwargs={a: 1}"], changes={"env.id": "CartPole-v1"})
     assert given.env.kwargs == {"a": 1}
 

@@ -9,8 +9,6 @@ from rookery.report.statistics.bootstrap import Estimate
 from rookery.report.statistics.comparison import ALL, Cell, Comparison, Question
 from rookery.report.statistics.comparison_tables import chance, number, ranged, steps, tables
 
-ROW, AXES = 30, 80  # pixels: a group, and what is above and below
-
 
 def comparison_page(found: Comparison, question: Question) -> Page:
     """Returns the HTML page of a comparison."""
@@ -56,14 +54,13 @@ def _charts(
 ) -> list[PagePart]:
     curves = {cell.group: cell.curve.points for cell in cells}
     finals = {cell.group: Interval(ranged(cell.final.iqm), cell.final.iqm) for cell in cells}
-    height = AXES + ROW * len(cells)
     parts: list[PagePart] = [
         Heading(name),
         Chart(
             "Score over env steps",
             lines(curves, styles, across="env steps", up=f"{unit}, IQM", goal=goal),
         ),
-        Chart("Final score, IQM", intervals(finals, styles, across=unit, goal=goal), height),
+        intervals("Final score, IQM", finals, styles, across=unit, goal=goal),
     ]
     took = {
         cell.group: Interval(steps(cell.reach), cell.reach.env_steps, any(cell.reach.at_least))
@@ -71,18 +68,17 @@ def _charts(
         if cell.reach
     }
     if took:
-        drawn = intervals(took, styles, across="env steps, median")
-        parts.append(Chart(_caption(cells), drawn, AXES + ROW * len(took)))
+        parts.append(intervals(_caption(cells), took, styles, across="env steps, median"))
     better = {cell.group: cell.improvement for cell in cells if cell.improvement}
     return [*parts, _chances(better, found, styles)] if better else parts
 
 
 def _caption(cells: Sequence[Cell]) -> str:
-    reached = ", ".join(
+    groups = ", ".join(
         f"{cell.group} {cell.reach.reached} of {cell.reach.runs}" for cell in cells if cell.reach
     )
     return (
-        f"Env steps to the threshold, median. Reached by: {reached}. A run that did not counts "
+        f"Env steps to the threshold, median. Reached by: {groups}. A run that did not counts "
         "with its last step; an arrow says that the group may be slower than shown"
     )
 
@@ -90,13 +86,11 @@ def _caption(cells: Sequence[Cell]) -> str:
 def _chances(
     better: Mapping[str, Estimate], found: Comparison, styles: Mapping[str, Look]
 ) -> Chart:
-    drawn = intervals(
+    return intervals(
+        f"Probability of improvement over {found.baseline}",
         {group: Interval(chance(estimate), estimate) for group, estimate in better.items()},
         styles,
         across=f"P(X > {found.baseline})",
         goal=Goal(0.5, "no difference"),
         within=(0.0, 1.0),
-    )
-    return Chart(
-        f"Probability of improvement over {found.baseline}", drawn, AXES + ROW * len(better)
     )

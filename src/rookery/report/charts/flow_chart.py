@@ -11,6 +11,7 @@ from statistics import fmean
 from rookery.event import Activity
 from rookery.report.charts.page import Chart, Json
 from rookery.report.charts.timeline_lanes import LOOKS, History, Lane
+from rookery.report.metrics.bottleneck import EVALUATOR
 from rookery.report.number_format import short
 
 MOST = 6  # actors that get a box each
@@ -34,41 +35,36 @@ GRAPH: dict[str, Json] = {
     "label": {"show": True, "formatter": "{b}", "position": "bottom", "lineHeight": 15},
     "lineStyle": {"color": "#888", "width": 1.4, "opacity": 1},
 }
-ACTING = (Activity.PLAY, Activity.WRITE, Activity.WAIT)
-LEARNING = (Activity.LEARN, Activity.DRAIN, Activity.PUBLISH, Activity.WAIT)
 
 
 def flow_chart(history: History) -> Chart:
     """Returns a chart of a run's data flow; rates are means over the whole run."""
-    lanes, groups = history.lanes, _groups(history)
+    groups = _groups(history)
     middle, floor = (len(groups) - 1) / 2, len(groups)
-    drained = _rate(lanes, Activity.DRAIN)
-    learners = [lane for lane in lanes if lane.does(Activity.LEARN, Activity.DRAIN)]
-    name = _role("learner", ", ".join(lane.process for lane in learners), learners, Activity.PLAY)
+    learners = [lane for lane in history.lanes if lane.does(Activity.LEARN, Activity.DRAIN)]
+    drained = _rate(learners, Activity.DRAIN)
     nodes = [
         _node("replay", middle, "replay", drained and f"{drained} in"),
         _node("weights", floor, "weight store"),
-        _node("learner", middle, name, _spent(learners, LEARNING)),
+        _node("learner", middle, "learner", _spent(learners)),
     ]
     links = [
-        _link("replay", "learner", _rate(lanes, Activity.LEARN)),
-        _link("learner", "weights", _rate(lanes, Activity.PUBLISH), curve=-0.2),
+        _link("replay", "learner", _rate(learners, Activity.LEARN)),
+        _link("learner", "weights", _rate(learners, Activity.PUBLISH), curve=-0.2),
     ]
     for i, group in enumerate(groups):
         actor, ring, several = f"actor{i}", f"ring{i}", len(group) > 1
         name = f"{len(group)} actors" if several else group[0].process
-        name = _role("actor", name, group, Activity.LEARN)
         rings = f"{len(group)} transport rings" if several else "transport ring"
-        nodes += [_node(actor, i, name, _spent(group, ACTING)), _node(ring, i, rings)]
+        nodes += [_node(actor, i, name, _spent(group)), _node(ring, i, rings)]
         links.append(_link(actor, ring, _rate(group, Activity.PLAY)))
         links.append(_link(ring, "replay"))
         links.append(_link("weights", actor, "" if i else "weights", curve=0.25))
-    training = (Activity.PLAY, Activity.LEARN, Activity.DRAIN)
-    apart = [lane for lane in lanes if lane.does(Activity.EVALUATE) and not lane.does(*training)]
-    for lane in apart[:1]:
-        note = _spent([lane], (Activity.EVALUATE,))
-        nodes.append(_node("evaluator", middle, lane.process, note))
-        links.append(_link("learner", "evaluator", _evaluations(history)))
+    for lane in history.lanes:
+        if lane.process == EVALUATOR and lane.does(Activity.EVALUATE):
+            rate = lane.rates.get(Activity.EVALUATE, 0.0)
+            nodes.append(_node("evaluator", middle, EVALUATOR, _spent([lane])))
+            links.append(_link("learner", "evaluator", f"{short(60 * rate)} snapshots/min"))
     return Chart(
         f"Rows, batches and versions per second, means over {history.seconds:.0f} s",
         {
@@ -87,30 +83,15 @@ def _groups(history: History) -> list[list[Lane]]:
     return [[lane] for lane in actors] if len(actors) <= MOST else [actors]
 
 
-def _role(role: str, name: str, lanes: Sequence[Lane], other: Activity) -> str:
-    """Returns the name of a box; with its role if the processes also have another role."""
-    if any(lane.does(other) for lane in lanes):
-        return f"{role} ({name})"
-    return name or role
-
-
-def _evaluations(history: History) -> str:
-    rate = sum(lane.rates.get(str(Activity.EVALUATE), 0.0) for lane in history.lanes)
-    return f"{short(60 * rate)} snapshots/min" if rate else "snapshots"
-
-
 def _rate(lanes: Sequence[Lane], activity: Activity) -> str:
     """Returns the amount per second of an activity over all lanes; empty if it is not counted."""
-    each = [lane.rates.get(str(activity), 0.0) for lane in lanes]
-    return f"{short(sum(each))} {LOOKS[activity].unit}/s" if any(each) else ""
+    total = sum(lane.rates.get(activity, 0.0) for lane in lanes)
+    return f"{short(total)} {LOOKS[activity].unit}/s" if total else ""
 
 
-def _spent(lanes: Sequence[Lane], activities: Sequence[Activity]) -> str:
+def _spent(lanes: Sequence[Lane]) -> str:
     """Returns the two activities with the largest mean shares of time, as text."""
-    means = {
-        activity: fmean(lane.shares.get(str(activity), 0.0) for lane in lanes) if lanes else 0.0
-        for activity in activities
-    }
+    means = {name: fmean(lane.shares.get(name, 0.0) for lane in lanes) for name in LOOKS if lanes}
     most = sorted(means, key=means.__getitem__, reverse=True)[:2]
     return ", ".join(f"{name} {100 * means[name]:.0f} %" for name in most if means[name] >= 0.005)
 

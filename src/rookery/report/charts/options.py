@@ -7,7 +7,7 @@ in all charts of a page, and a dash besides: no reader depends on colour alone.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rookery.report.charts.page import Json, Option
+from rookery.report.charts.page import Chart, Json, Option
 from rookery.report.statistics.bootstrap import Estimate
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
@@ -15,6 +15,7 @@ DASHES: tuple[Json, ...] = ("solid", [8, 4], [2, 3], [10, 3, 2, 3])
 LABELS = {"xAxis": "start", "yAxis": "insideStartTop"}  # of a goal
 MARKED = 40  # points; longer lines are drawn without their points
 DIGITS = 6  # significant digits of a number in a chart
+ROW, AXES = 30, 80  # pixels of a chart of intervals: a name, and what is above and below
 
 
 class Look(NamedTuple):
@@ -69,14 +70,15 @@ def lines(
 
 
 def intervals(
+    caption: str,
     found: Mapping[str, Interval],
     styles: Mapping[str, Look],
     *,
     across: str,
     goal: Goal | None = None,
     within: tuple[float, float] | None = None,
-) -> Option:
-    """Returns a point with an interval for each name, one below the other."""
+) -> Chart:
+    """Returns a chart with a point and an interval for each name, one below the other."""
     data: list[Json] = [
         {
             "name": f"{name}: {one.text}",
@@ -85,16 +87,15 @@ def intervals(
         }
         for row, (name, one) in enumerate(found.items())
     ]
-    bounds: dict[str, Json] = {"min": within[0], "max": within[1]} if within else {}
-    return {
+    low, high = within or (None, None)
+    goals = [goal_line(goal, "xAxis", goal.value, 0)] if goal else []
+    option: Option = {
         "tooltip": {"formatter": "{b}"},
-        "xAxis": {"name": across, **bounds},
+        "xAxis": {"name": across, "min": low, "max": high, "boundaryGap": ["3%", "3%"]},
         "yAxis": {"type": "category", "data": list(found)},
-        "series": [
-            interval_series(data),
-            *([goal_line(goal, "xAxis", goal.value, 0)] if goal else []),
-        ],
+        "series": [interval_series(data), *goals],
     }
+    return Chart(caption, option, AXES + ROW * len(found))
 
 
 def interval_series(data: Sequence[Json]) -> dict[str, Json]:

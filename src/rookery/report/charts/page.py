@@ -12,20 +12,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from rookery.report.number_format import printable
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | float | int | bool | None"
 Option: TypeAlias = dict[str, Json]
-
-LONGEST = 2_000  # characters of one text
-
-
-class PagePart(Protocol):
-    """A part of a page."""
-
-    def html(self) -> str: ...
-
-    def markdown(self) -> str: ...
+PagePart: TypeAlias = "Heading | Text | Points | Table | Chart"
 
 
 class Heading(NamedTuple):
@@ -119,12 +112,6 @@ class Page(NamedTuple):
 
 
 SCRIPTS = {"echarts": "echarts.min.js", "kit": "kit.js"}
-
-
-def printable(text: str) -> str:
-    """Replaces control characters, and cuts what is too long to be read."""
-    shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-    return "".join(sign if sign.isprintable() else "?" for sign in shown)
 
 
 def safe(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from rookery.config.load import leaves
 from rookery.report.charts.options import lines, looks
 from rookery.report.charts.page import Chart, Heading, Page, PagePart, Points, Table, Text
-from rookery.report.number_format import clock, count, score
+from rookery.report.number_format import UNKNOWN, clock, count, or_dash, score
 from rookery.report.statistics.bootstrap import Estimate
 from rookery.report.statistics.run_records import Metric, RunFolder, finite, series
 
@@ -21,7 +21,6 @@ LOSSES = "train/"  # of these, each metric with `loss` in its name has a chart
 COUNTERS = ("env_steps", "learner_steps", "episodes")
 FACTS = ("started", "command", "commit", "machine", "python")  # of run.json, and its versions
 MOST_FAULTS = 20  # of a run
-UNKNOWN = "-"
 
 Facts = Mapping[str, str]  # name → what it is in one run
 
@@ -55,7 +54,7 @@ def run_report(runs: Sequence[RunFolder], unread: Sequence[str] = ()) -> Page:
 
 
 def machine(run: RunFolder) -> Facts:
-    """Returns the facts of run.json: machine, versions, command; `-` where there are none."""
+    """Returns machine, versions and command of a run from its run.json; `-` if unknown."""
     try:
         about = json.loads((run.folder / "run.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -66,7 +65,7 @@ def machine(run: RunFolder) -> Facts:
     if isinstance(command, list):
         facts["command"] = " ".join(map(str, command))
     facts |= versions if isinstance(versions, dict) else {}
-    return {name: UNKNOWN if value is None else _text(value) for name, value in facts.items()}
+    return {name: or_dash(value, _text) for name, value in facts.items()}
 
 
 def _text(value: Any) -> str:
@@ -74,20 +73,20 @@ def _text(value: Any) -> str:
 
 
 def results(run: RunFolder) -> Facts:
+    """Returns the results of a run by name: scores, counters, time, number of faults."""
     scores = list(series(run.entries, Metric.EVALUATION)[0].values())
     walls = [wall for e in run.entries if (wall := finite(e.get("wall_s"))) is not None]
-    target = run.config.eval.target
     counts = {name.replace("_", " "): run.last.get(name) for name in COUNTERS}
     return {
         "environment": run.config.env.id,
         "algorithm": run.config.algorithm,
         "seed": str(run.config.run.seed),
         "state": f"stopped ({run.last.get('reason')})" if run.stopped else "not over",
-        "best score": score(max(scores)) if scores else UNKNOWN,
-        "last score": score(scores[-1]) if scores else UNKNOWN,
-        "target": UNKNOWN if target is None else score(target),
+        "best score": or_dash(max(scores, default=None), score),
+        "last score": or_dash(scores[-1] if scores else None, score),
+        "target": or_dash(run.config.eval.target, score),
         **{name: count(n) if isinstance(n, int) else UNKNOWN for name, n in counts.items()},
-        "time": clock(max(walls)) if walls else UNKNOWN,
+        "time": or_dash(max(walls, default=None), clock),
         "faults": str(len(run.warnings)),
     }
 
@@ -119,6 +118,7 @@ def _curves(runs: Sequence[RunFolder]) -> list[PagePart]:
 
 
 def faults(run: RunFolder) -> list[str]:
+    """Returns a sentence for each warning of a run, at most MOST_FAULTS."""
     texts = [
         f"at {count(entry['env_steps'])} env steps, {entry.get('kind')}: {entry.get('message')}"
         for entry in run.warnings[:MOST_FAULTS]

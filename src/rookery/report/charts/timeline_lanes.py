@@ -1,4 +1,4 @@
-"""A run's timeline as it is drawn: one lane for each process, on one clock.
+"""Timeline of a run for charts: one lane for each process, on one clock.
 
     history = load(run_dir)
     for lane in history.lanes: lane.process, lane.spans, lane.shares
@@ -24,7 +24,7 @@ WINDOW_S = 3.0  # what fits on a screen and still shows single spans
 
 
 class ActivityLook(NamedTuple):
-    """How an activity is shown."""
+    """Colour of an activity in charts, and the unit of its amounts."""
 
     colour: str
     unit: str = ""  # of what its amounts count; waiting handles nothing
@@ -39,7 +39,7 @@ LOOKS: dict[str, ActivityLook] = {
     Activity.EVALUATE: ActivityLook("#cc79a7", "evaluations"),
     Activity.SAVE: ActivityLook("#777777", "checkpoints"),
     Activity.WAIT: ActivityLook("#dcdcdc"),
-}  # all but the greys from Okabe and Ito: told apart by most colour-blind eyes
+}  # all but the greys from Okabe and Ito: most colour-blind readers can distinguish them
 
 
 class Lane(NamedTuple):
@@ -120,7 +120,7 @@ def _sessions(run_dir: Path) -> list[list[Traced]]:
 
 
 def _first(marks: list[Traced]) -> float:
-    """Returns when the first activity other than waiting began."""
+    """Returns the time at which the first activity other than waiting began."""
     busy = [
         span.began for mark in marks for span in mark.spans if span.activity is not Activity.WAIT
     ]
@@ -159,9 +159,9 @@ def _place(lane: Lane) -> tuple[int, list[str | int]]:
 
 
 def busiest(history: History, began: float, ended: float, length: float) -> tuple[float, float]:
-    """Returns the most interesting window of a length between two moments.
+    """Returns the window of a length, between two moments, in which most processes are at work.
 
-    The window with most processes at work; of those the one with most activities, then spans.
+    Of several such windows, the one with most activities, then spans.
     """
     if ended - began <= length:
         return began, ended

@@ -1,11 +1,9 @@
 """The console on a terminal: a panel that stays in place, messages above it."""
 
-import threading
 from collections.abc import Callable
-from typing import TextIO
 
+from rich import live
 from rich.console import Console, Group, RenderableType
-from rich.live import Live as Display
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -14,9 +12,9 @@ from rich.text import Text
 from rookery.event import Event, Reason, Stopped, Warned
 from rookery.report.console.plain_lines import stopped
 from rookery.report.console.run_view import View
-from rookery.report.number_format import age, clock, count, score, short, spark
+from rookery.report.number_format import age, clock, count, or_dash, score, short, spark
 
-REFRESH_S = 0.25
+RATE = 4.0  # drawings per second
 WIDEST = 120  # columns; wider only moves the numbers apart
 NARROW = 78  # columns; below, the figures stand in two pairs of columns instead of four
 BAD = (Reason.FAILED, Reason.INTERRUPTED, Reason.TERMINATED)
@@ -37,30 +35,38 @@ FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )  # title, name in `View.figures`, how it is shown; read downwards: play, speed, replay, machine
 
 
+class _Display(live.Live):
+    """Display that stores an error of drawing, which happens in a thread of rich's."""
+
+    failure: Exception | None = None
+
+    def refresh(self) -> None:
+        try:
+            super().refresh()
+        except Exception as failure:  # a terminal may go away in many ways; none ends a run
+            self.failure = failure
+
+
 class Live:
     """Sink that draws the panel four times a second, in its own thread."""
 
-    def __init__(self, view: View, console: Console, refresh_s: float = REFRESH_S):
-        self._view, self._console, self._refresh_s = view, console, refresh_s
-        self._display = Display(
+    def __init__(self, view: View, console: Console, rate: float = RATE):
+        self._view, self._console = view, console
+        self._display = _Display(
             get_renderable=self._draw,
             console=console,
-            auto_refresh=False,  # ours below: a terminal that is gone must reach `write`
+            refresh_per_second=rate,
             vertical_overflow="crop",
         )
-        self._failure: Exception | None = None
-        self._ended = threading.Event()
         self._display.start(refresh=True)
-        self._thread = threading.Thread(target=self._refresh, name="console", daemon=True)
-        self._thread.start()
 
     def write(self, event: Event) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self._display.failure is not None:
+            raise self._display.failure
         self._view.observe(event)
         if isinstance(event, Warned):
-            said = f"warning ({event.kind}): {event.message}"
-            self._console.print(Text(said, style="yellow"))
+            text = f"warning ({event.kind}): {event.message}"
+            self._console.print(Text(text, style="yellow"))
         elif isinstance(event, Stopped):
             self.close()
             style = "bold red" if event.reason in BAD else "bold green"
@@ -68,25 +74,10 @@ class Live:
 
     def close(self) -> None:
         """Leaves the last panel on the screen and shows the cursor again."""
-        self._ended.set()
-        self._thread.join(timeout=5)
         self._display.stop()
 
     def _draw(self) -> RenderableType:
         return panel(self._view, min(WIDEST, self._console.width))
-
-    def _refresh(self) -> None:
-        while not self._ended.wait(self._refresh_s):
-            try:
-                self._display.refresh()
-            except Exception as failure:  # a terminal may go away in many ways; none ends a run
-                self._failure = failure
-                return
-
-
-def open_live(view: View, stream: TextIO) -> Live:
-    """Opens the live panel on a terminal; colours follow NO_COLOR and TERM."""
-    return Live(view, Console(file=stream, force_terminal=True, highlight=False))
 
 
 def panel(view: View, width: int) -> Panel:
@@ -130,14 +121,14 @@ def _crop(text: str, width: int) -> Text:
 
 def _bar(view: View, narrow: bool) -> Table:
     share, total = view.progress, view.config.run.env_steps
-    said = [f"{share:4.0%}", f"{count(view.counters.env_steps)} / {count(total)} env steps"]
-    said = [*(said[:1] if narrow else said), _clocks(view)]
+    texts = [f"{share:4.0%}", f"{count(view.counters.env_steps)} / {count(total)} env steps"]
+    texts = [*(texts[:1] if narrow else texts), _clocks(view)]
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(ratio=1)
-    for _ in said:
+    for _ in texts:
         grid.add_column(justify="right", no_wrap=True)
     bar = ProgressBar(total=1.0, completed=share, complete_style="cyan", finished_style="green")
-    grid.add_row(bar, *said)
+    grid.add_row(bar, *texts)
     return grid
 
 
@@ -153,9 +144,9 @@ def _scores(view: View, width: int) -> Text:
     target, last = view.config.eval.target, view.scores[-1] if view.scores else None
     reached = target is not None and last is not None and last >= target
     text = Text.assemble(
-        ("score ", "dim"), (_or_dash(last, score), "bold green" if reached else "bold")
+        ("score ", "dim"), (or_dash(last, score), "bold green" if reached else "bold")
     )
-    text.append("   best ", "dim").append(_or_dash(view.best, score))
+    text.append("   best ", "dim").append(or_dash(view.best, score))
     if target is not None:
         text.append("   target ", "dim").append(f"{target:g}")
     text.append("   ").append(spark(view.scores, width - 7 - len(text)), "cyan")
@@ -164,7 +155,7 @@ def _scores(view: View, width: int) -> Text:
 
 
 def _figures(view: View, pairs: int) -> Table:
-    """Returns names and values of metrics, `pairs` of them in a row."""
+    """Returns a table of metrics, with `pairs` of name and value in each row."""
     grid = Table.grid(padding=(0, 1), expand=True)
     for pair in range(pairs):
         if pair:
@@ -172,12 +163,8 @@ def _figures(view: View, pairs: int) -> Table:
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(justify="right", no_wrap=True, min_width=5)
     known = view.figures
-    cells = [(title, _or_dash(known.get(name), show)) for title, name, show in FIGURES]
+    cells = [(title, or_dash(known.get(name), show)) for title, name, show in FIGURES]
     for at in range(0, len(cells), pairs):
         first, *rest = cells[at : at + pairs]
         grid.add_row(*first, *(text for cell in rest for text in ("", *cell)))
     return grid
-
-
-def _or_dash(value: float | None, show: Callable[[float], str]) -> str:
-    return "-" if value is None else show(value)

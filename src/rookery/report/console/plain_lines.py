@@ -84,7 +84,7 @@ def stopped(event: Stopped) -> str:
 def _started(event: Started) -> str:
     about = "  ".join(
         f"{name} {value}" for name, value in event.about.items() if name != "estimate"
-    )  # the launcher has said it before anything was taken
+    )  # the launcher has printed the estimate before the run began
     how = f"resumed at env_steps {event.counters.env_steps}" if event.resumed else "started"
     return f"{how}  {about}  in {event.run_dir}"
 
@@ -104,10 +104,15 @@ def open_console(
     scores: Sequence[float] = (),
     now: Callable[[], float] = time.monotonic,
 ) -> "Live | Plain":
-    """Opens the console sink; `scores` are those of evaluations in earlier sessions."""
+    """Opens the console sink; `scores` are those of evaluations in earlier sessions.
+
+    Colours follow NO_COLOR and TERM.
+    """
     view = View(config, now, scores)
     if not terminal:
         return Plain(view, stream, now)
-    from rookery.report.console.live_panel import open_live
+    from rich.console import Console
 
-    return open_live(view, stream)
+    from rookery.report.console.live_panel import Live
+
+    return Live(view, Console(file=stream, force_terminal=True, highlight=False))

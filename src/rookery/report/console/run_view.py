@@ -17,7 +17,7 @@ class View:
         self.config, self._now = config, now
         self.counters, self.metrics = Counters(), dict[str, float]()
         self.scores, self.best = list(scores), max(scores, default=None)
-        self.run_dir, self.about, self.resumed = "", dict[str, Any](), False
+        self.run_dir, self.about = "", dict[str, Any]()
         self.faults, self.limit = 0, ""
         self.stopped: Stopped | None = None
         self._saved_at: float | None = None
@@ -26,8 +26,7 @@ class View:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Started):
-            self.counters, self.about = event.counters, dict(event.about)
-            self.run_dir, self.resumed = event.run_dir, event.resumed
+            self.counters, self.run_dir, self.about = event.counters, event.run_dir, event.about
         elif isinstance(event, Logged):
             self.counters, self.metrics = event.counters, event.metrics
             self.limit = event.limit or self.limit

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rookery.report.console.plain_lines import write_lines
-from rookery.report.number_format import count, score
+from rookery.report.number_format import count, or_dash, score
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -70,16 +70,11 @@ class Standing:
             self.name,
             str(self.seed),
             f"{count(self.env_steps)} / {count(self.goal)}",
-            "-" if self.score is None else score(self.score),
-            "-" if self.best is None else score(self.best),
-            self._foreign(),
+            or_dash(self.score, score),
+            or_dash(self.best, score),
+            or_dash(self.foreign, "{:.1%}".format) if self.shares else "alone",
             self.state,
         )
-
-    def _foreign(self) -> str:
-        if not self.shares:
-            return "alone"
-        return "-" if self.foreign is None else f"{self.foreign:.1%}"
 
 
 def line(standing: Standing, width: int = 0) -> str:

@@ -83,7 +83,7 @@ def _waits(actors: Sequence[Shares], learners: Sequence[Shares]) -> list[tuple[f
 
 
 def _takes(shares: Shares, *activities: Activity) -> float:
-    return min(1.0, sum(shares.get(str(activity), 0.0) for activity in activities))
+    return min(1.0, sum(shares.get(activity, 0.0) for activity in activities))
 
 
 def _wait(shares: Shares) -> float:

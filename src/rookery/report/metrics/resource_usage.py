@@ -1,6 +1,7 @@
 """Processor time and memory of a run's processes."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import psutil
@@ -21,9 +22,8 @@ class Usage:
 
     def __init__(self, now: Callable[[], float]):
         self._now = now
-        self._family: list[psutil.Process] = []
+        self._family: list[psutil.Process] = []  # each remembers its CPU time at the last sample
         self._listed_at = self._sampled_at = -float("inf")
-        self._spent: dict[int, float] = {}  # pid → processor seconds at the last sample
         self._taken = Taken(None, 0.0)
         self.processes: dict[int, Taken] = {}  # by pid, at the last sample
         self.sample()  # the first percentage needs something to count from
@@ -32,31 +32,26 @@ class Usage:
         """Returns CPU and memory use; a sample younger than a second is returned again."""
         now = self._now()
         if now - self._sampled_at >= SAMPLE_S:
-            self._look(now)
+            self._sampled_at = now
+            if now - self._listed_at >= CHILDREN_S:
+                self._list(now)
+            self._look()
         return self._taken
 
-    def _look(self, now: float) -> None:
-        if now - self._listed_at >= CHILDREN_S:
-            me = psutil.Process()
-            self._family, self._listed_at = [me, *me.children(recursive=True)], now
-        read = self._read()
-        percents = {
-            pid: 100.0 * max(0.0, seconds - self._spent[pid]) / (now - self._sampled_at)
-            for pid, (seconds, _) in read.items()
-            if pid in self._spent  # what a new one used before is not of this interval
-        }
-        self.processes = {pid: Taken(percents.get(pid), size) for pid, (_, size) in read.items()}
-        total = sum(percents.values()) if self._spent else None
-        self._taken = Taken(total, sum(size for _, size in read.values()))
-        self._sampled_at, self._spent = now, {pid: seconds for pid, (seconds, _) in read.items()}
+    def _list(self, now: float) -> None:
+        me, known = psutil.Process(), {process: process for process in self._family}
+        listed = [me, *me.children(recursive=True)]
+        self._family, self._listed_at = [known.get(each, each) for each in listed], now
 
-    def _read(self) -> dict[int, tuple[float, float]]:
-        """Returns CPU seconds and resident memory in megabytes by pid."""
-        found = {}
+    def _look(self) -> None:
+        before, self.processes = self.processes, {}
         for process in self._family:
-            try:
-                times, memory = process.cpu_times(), process.memory_info()
-            except psutil.Error:  # it ended since it was listed
-                continue
-            found[process.pid] = (times.user + times.system, memory.rss / 2**20)
-        return found
+            with suppress(psutil.Error):  # it ended since it was listed
+                percent, memory = process.cpu_percent(), process.memory_info().rss / 2**20
+                # what a new process used before is not of this interval
+                self.processes[process.pid] = Taken(
+                    percent if process.pid in before else None, memory
+                )
+        every = self.processes.values()
+        total = sum(one.cpu_percent or 0.0 for one in every) if before else None
+        self._taken = Taken(total, sum(one.memory_mb for one in every))

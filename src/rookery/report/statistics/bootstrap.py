@@ -75,15 +75,13 @@ def redraw(strata: Strata, reps: int, rng: np.random.Generator) -> Draws:
     return [rng.integers(len(runs), size=(reps, len(runs))) for runs in strata]
 
 
-def estimate(
-    strata: Strata, draws: Draws, statistic: Statistic, *, level: float = LEVEL
-) -> Estimate:
+def estimate(strata: Strata, draws: Draws, statistic: Statistic) -> Estimate:
     """Returns a statistic with its percentile interval; none where a task has one run."""
     value = float(statistic([runs[None] for runs in strata])[0])
     if min(map(len, strata)) < 2:
         return Estimate(value)
     drawn = [runs[picks] for runs, picks in zip(strata, draws, strict=True)]
-    return _estimate(value, statistic(drawn), level)
+    return _estimate(value, statistic(drawn))
 
 
 def improvement(x: Strata, y: Strata, reps: int, rng: np.random.Generator) -> Estimate:
@@ -99,7 +97,7 @@ def improvement(x: Strata, y: Strata, reps: int, rng: np.random.Generator) -> Es
     value = float(np.mean([w.mean() for w in wins]))
     if min(map(len, [*x, *y])) < 2:
         return Estimate(value)
-    return _estimate(value, np.mean([_redrawn_wins(w, reps, rng) for w in wins], axis=0), LEVEL)
+    return _estimate(value, np.mean([_redrawn_wins(w, reps, rng) for w in wins], axis=0))
 
 
 def _redrawn_wins(wins: Floats, reps: int, rng: np.random.Generator) -> Floats:
@@ -111,6 +109,6 @@ def _redrawn_wins(wins: Floats, reps: int, rng: np.random.Generator) -> Floats:
     return shares
 
 
-def _estimate(value: float, drawn: Floats, level: float) -> Estimate:
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+def _estimate(value: float, drawn: Floats) -> Estimate:
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(value, float(low), float(high))

@@ -272,11 +272,11 @@ def _chosen(runs: Sequence[RunRecord], tags: Sequence[str]) -> list[RunRecord]:
 
 
 def _baseline(groups: list[str], given: str | None) -> str:
-    if given is not None and given not in groups:
+    if given is None:
+        return BASELINE if BASELINE in groups else groups[0]
+    if given not in groups:
         raise _no_group("--baseline", given, groups)
-    if given is not None:
-        return given
-    return BASELINE if BASELINE in groups else groups[0]
+    return given
 
 
 def _no_group(flag: str, given: str, groups: list[str]) -> ConfigError:

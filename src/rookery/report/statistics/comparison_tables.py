@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from rookery.report.charts.page import Table
-from rookery.report.number_format import count, score
+from rookery.report.number_format import count, or_dash, score
 from rookery.report.statistics.bootstrap import Estimate
 from rookery.report.statistics.comparison import ALL, Cell, Comparison, Overall
 from rookery.report.statistics.learning_curve import Curve, StepsToThreshold
 
-NOTHING = "-"
 MARKS = 4  # of a curve
 
 
@@ -35,33 +34,35 @@ def ranged(x: Estimate, say: Callable[[float], str] = number) -> str:
     return f"{say(x.value)} [{say(x.low)}, {say(x.high)}]"
 
 
-def steps(reach: StepsToThreshold | None) -> str:
+def steps(reach: StepsToThreshold) -> str:
     """Formats a median of env steps with its interval; `>=` marks a lower bound."""
-    if reach is None:
-        return NOTHING
-    said = [
+    texts = [
         "" if value is None else f"{'>= ' if bound else ''}{count(round(value))}"
         for value, bound in zip(reach.env_steps, reach.at_least, strict=True)
     ]
-    return f"{said[0]} [{said[1]}, {said[2]}]" if said[1] else said[0]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if texts[1] else texts[0]
 
 
-SCORES: dict[str, Callable[[Cell], str]] = {
-    "group": lambda cell: cell.group,
-    "runs": lambda cell: str(cell.runs),
-    "final score, IQM [95 %]": lambda cell: ranged(cell.final.iqm),
-    "median": lambda cell: number(cell.final.median.value),
-    "mean": lambda cell: number(cell.final.mean.value),
-    "best score, IQM [95 %]": lambda cell: ranged(cell.best.iqm),
-}
-MORE: dict[str, Callable[[Cell], str]] = {
-    "group": lambda cell: cell.group,
-    "std [95 %]": lambda cell: ranged(cell.spread.std) if cell.spread else NOTHING,
-    "IQR [95 %]": lambda cell: ranged(cell.spread.iqr) if cell.spread else NOTHING,
-    "env steps to threshold": lambda cell: steps(cell.reach),
-    "reached": lambda cell: f"{cell.reach.reached} of {cell.reach.runs}" if cell.reach else NOTHING,
-    "P(X > {})": lambda cell: chance(cell.improvement) if cell.improvement else NOTHING,
-}  # column → what it shows of a group; the last is filled in with the baseline
+TABLES: dict[str, dict[str, Callable[[Cell], str]]] = {
+    "score": {
+        "group": lambda cell: cell.group,
+        "runs": lambda cell: str(cell.runs),
+        "final score, IQM [95 %]": lambda cell: ranged(cell.final.iqm),
+        "median": lambda cell: number(cell.final.median.value),
+        "mean": lambda cell: number(cell.final.mean.value),
+        "best score, IQM [95 %]": lambda cell: ranged(cell.best.iqm),
+    },
+    "spread, speed and improvement": {
+        "group": lambda cell: cell.group,
+        "std [95 %]": lambda cell: or_dash(cell.spread, lambda spread: ranged(spread.std)),
+        "IQR [95 %]": lambda cell: or_dash(cell.spread, lambda spread: ranged(spread.iqr)),
+        "env steps to threshold": lambda cell: or_dash(cell.reach, steps),
+        "reached": lambda cell: or_dash(
+            cell.reach, lambda found: f"{found.reached} of {found.runs}"
+        ),
+        "P(X > {})": lambda cell: or_dash(cell.improvement, chance),
+    },
+}  # table → column → what it shows of a group; {} is the baseline
 
 
 def _task(name: str, cells: Sequence[Cell], found: Comparison) -> list[Table]:
@@ -73,7 +74,7 @@ def _task(name: str, cells: Sequence[Cell], found: Comparison) -> list[Table]:
                 *([show(cell) for show in columns.values()] for cell in cells),
             ],
         )
-        for what, columns in (("score", SCORES), ("spread, speed and improvement", MORE))
+        for what, columns in TABLES.items()
     ]
     picked = _picked([cell.curve for cell in cells])
     if picked:
@@ -96,8 +97,7 @@ def _picked(found: Sequence[Curve]) -> list[int]:
 
 
 def _at(curve: Curve, marks: Sequence[int]) -> list[str]:
-    known = curve.points
-    return [ranged(known[mark]) if mark in known else NOTHING for mark in marks]
+    return [or_dash(curve.points.get(mark), ranged) for mark in marks]
 
 
 def _scales(overall: Overall) -> Table:

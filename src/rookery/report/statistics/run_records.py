@@ -19,6 +19,7 @@ from rookery.config.load import RUN_FILE, load_run
 from rookery.config.schema import Config
 from rookery.errors import ConfigError
 from rookery.event import Reason
+from rookery.report.number_format import printable
 from rookery.report.trackers import jsonl, whole_lines
 from rookery.types import Floats
 
@@ -151,8 +152,8 @@ def read(folder: Path, metric: Metric) -> RunRecord:
     reason = run.last.get("reason") if run.stopped else None
     return RunRecord(
         folder=folder,
-        group=_printable(config.report.tag or config.name),
-        task=_printable(env.id),
+        group=printable(config.report.tag or config.name),
+        task=printable(env.id),
         seed=config.run.seed,
         target=config.eval.target,
         budget=config.run.env_steps,
@@ -208,8 +209,3 @@ def finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e300 and not math.isnan(value) else None
-
-
-def _printable(name: str) -> str:
-    """Replaces control characters, which could steer a terminal: folders may be of others."""
-    return "".join(sign if sign.isprintable() else "?" for sign in name)

@@ -49,8 +49,7 @@ def record(event: Event) -> dict[str, Any]:
 
 def read(run_dir: Path) -> list[dict[str, Any]]:
     """Returns the entries of a run's metrics.jsonl; what cannot be read is left out."""
-    found = [parse(text) for text in whole_lines.read(run_dir / NAME)]
-    return [entry for entry in found if entry is not None]
+    return Follower(run_dir).fresh()
 
 
 def parse(text: str) -> dict[str, Any] | None:

@@ -30,13 +30,12 @@ class TensorBoard:
         self._by_second = SummaryWriter(str(place / "wall"), purge_step=second, flush_secs=FLUSH_S)
 
     def write(self, event: Event) -> None:
-        if isinstance(event, Logged):
-            self._add(event.metrics, event.counters.env_steps)
-        elif isinstance(event, Evaluated):
-            self._add(evaluation(event), event.counters.env_steps)
-            self._by_second.add_scalar(
-                "eval/mean_reward_by_second", event.score, round(event.wall_s)
-            )
+        metrics = event.metrics if isinstance(event, Logged) else {}
+        if isinstance(event, Evaluated):
+            metrics, name = evaluation(event), "eval/mean_reward_by_second"
+            self._by_second.add_scalar(name, event.score, round(event.wall_s))
+        for name, value in metrics.items():
+            self._by_step.add_scalar(name, value, event.counters.env_steps)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # of two that fail, the second is closed all the same
@@ -51,7 +50,3 @@ class TensorBoard:
         """
         if not type(error.thread).__module__.startswith("tensorboard."):
             self._print_error(error)
-
-    def _add(self, metrics: dict[str, float], env_steps: int) -> None:
-        for name, value in metrics.items():
-            self._by_step.add_scalar(name, value, env_steps)

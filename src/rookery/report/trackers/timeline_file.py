@@ -68,19 +68,17 @@ class Timeline:
 
 def line(event: Started | Traced) -> str:
     """Returns an event as one line of JSON."""
-    kept = {"resumed": event.resumed} if isinstance(event, Started) else _traced(event)
-    kind = type(event).__name__.lower()
-    return json.dumps({"event": kind, **asdict(event.counters), **kept}, separators=(",", ":"))
-
-
-def _traced(event: Traced) -> dict[str, Any]:
-    began = round(event.began, 6)
-    spans = [
-        [activity, round((start - began) * 1e6), round((end - start) * 1e6)]
-        for activity, start, end in event.spans
-    ]
-    fields = {name: value for name, value in vars(event).items() if name != "counters"}
-    return fields | {"began": began, "ended": round(event.ended, 6), "spans": spans}
+    entry = jsonl.record(event)
+    if isinstance(event, Started):
+        entry = {name: entry[name] for name in entry if name not in ("run_dir", "about")}
+    else:
+        began, ended = round(event.began, 6), round(event.ended, 6)
+        spans = [
+            [activity, round((start - began) * 1e6), round((end - start) * 1e6)]
+            for activity, start, end in event.spans
+        ]
+        entry |= {"began": began, "ended": ended, "spans": spans}
+    return json.dumps(entry, separators=(",", ":"))
 
 
 def read(path: Path) -> Iterator[Started | Traced]:

@@ -20,8 +20,8 @@ class Lines:
 
     def _open(self) -> None:
         self._file = self.path.open("ab", buffering=0)
-        self._end = self.path.read_bytes().rfind(b"\n") + 1
-        self._file.truncate(self._end)
+        self.size = self.path.read_bytes().rfind(b"\n") + 1
+        self._file.truncate(self.size)
 
     def append(self, line: str) -> None:
         """Adds one line; other processes see it at once."""
@@ -30,14 +30,9 @@ class Lines:
             if self._file.write(data) != len(data):
                 raise OSError(f"no room for {len(data)} more bytes in {self.path}")
         except OSError:
-            self._file.truncate(self._end)
+            self._file.truncate(self.size)
             raise
-        self._end += len(data)
-
-    @property
-    def size(self) -> int:
-        """Size of the file in bytes."""
-        return self._end
+        self.size += len(data)
 
     def replace(self, lines: Iterable[str]) -> None:
         """Replaces all lines of the file by these."""

@@ -60,7 +60,7 @@ def test_long_lines_are_drawn_without_their_points():
 
 
 def bars(found, **more):
-    return intervals(found, looks(list(found)), across="x", **more)
+    return intervals("caption", found, looks(list(found)), across="x", **more).option
 
 
 def test_an_interval_goes_from_low_to_high_in_the_row_of_its_group():

@@ -10,6 +10,7 @@ from page_parts import PageParser
 from rookery.report.charts import page as pages
 from rookery.report.charts.options import Goal, Interval, intervals, lines, looks
 from rookery.report.charts.page import Chart, Heading, Page, Points, Table, Text
+from rookery.report.number_format import LONGEST
 from rookery.report.statistics.bootstrap import Estimate
 
 EVIL = "</script><script>alert(1)</script><!-- <b>&\"'\x00|*"
@@ -21,10 +22,10 @@ def evil():
     found = {EVIL: {0.0: Estimate(1.0, 0.5, 1.5), 10.0: Estimate(2.0, 1.0, 3.0)}}
     ends = {EVIL: Interval(EVIL, Estimate(1.0, 0.5, 2.0))}
     drawn = lines(found, looks([EVIL]), across=EVIL, up=EVIL, goal=Goal(1.0, EVIL))
-    bars = intervals(ends, looks([EVIL]), across=EVIL, goal=Goal(1.0, EVIL))
+    bars = intervals(EVIL, ends, looks([EVIL]), across=EVIL, goal=Goal(1.0, EVIL))
     table = Table(EVIL, [["a", EVIL], [EVIL, "b"]])
     parts = [Heading(EVIL), Text(EVIL), Points([EVIL]), table]
-    return Page(EVIL, [*parts, Chart(EVIL, drawn), Chart(EVIL, bars)])
+    return Page(EVIL, [*parts, Chart(EVIL, drawn), bars])
 
 
 def test_a_page_is_whole_and_asks_for_nothing(evil):
@@ -62,7 +63,7 @@ def test_a_number_that_json_does_not_know_is_refused():
 
 
 def test_a_text_without_end_is_cut():
-    assert len(pages.safe("x" * 10_000)) == pages.LONGEST
+    assert len(pages.safe("x" * 10_000)) == LONGEST
 
 
 def test_the_library_comes_with_its_licence():

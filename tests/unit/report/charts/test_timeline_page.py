@@ -316,10 +316,10 @@ def test_the_flow_s_edges_join_boxes_that_are_there(run):
     assert {end for link in graph["links"] for end in (link["source"], link["target"])} == set(ids)
 
 
-def test_one_process_for_everything_has_two_roles_in_the_flow(tmp_path):
-    boxes, _ = shown(history(tmp_path, turns("training", 0.0, 1.0, PLAY, DRAIN, LEARN)))
+def test_a_run_without_evaluations_has_no_evaluator_in_the_flow(tmp_path):
+    boxes, _ = shown(history(tmp_path, turns("learner", 0.0, 1.0, DRAIN, LEARN)))
 
-    assert {"actor (training)", "learner (training)"} <= boxes
+    assert "learner" in boxes
     assert "evaluator" not in boxes
 
 

@@ -6,6 +6,7 @@ import time
 
 import psutil
 
+from eventually import eventually
 from rookery.report.metrics import resource_usage
 from rookery.report.metrics.resource_usage import Usage
 
@@ -24,26 +25,31 @@ def test_a_young_sample_is_given_again_without_looking(monkeypatch):
     first = taken.sample()
 
     monkeypatch.setattr(resource_usage.psutil, "Process", None)
-    monkeypatch.setattr(Usage, "_read", None)
+    monkeypatch.setattr(Usage, "_look", None)
 
     clock.s += 0.9
     assert taken.sample() is first
 
 
-def test_processor_time_is_a_share_of_one_core(monkeypatch):
-    clock, spent = Clock(), iter([{1: 5.0}, {1: 6.0, 2: 70.0}, {1: 6.5, 2: 71.0}])
-    monkeypatch.setattr(
-        Usage, "_read", lambda self: {pid: (s, 3.0) for pid, s in next(spent).items()}
-    )
+def test_processor_time_is_a_share_of_one_core_from_the_first_sample_of_a_process_on():
+    clock = Clock()
     taken = Usage(clock)
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        clock.s += resource_usage.CHILDREN_S
+        taken.sample()
+        first = taken.processes[child.pid].cpu_percent
+        assert eventually(lambda: sum(psutil.Process(child.pid).cpu_times()[:2]) > 0.5, 30.0)
+        clock.s += resource_usage.SAMPLE_S
+        total = taken.sample().cpu_percent
+    finally:
+        child.kill()
+        child.wait()
 
-    clock.s = 2.0
-    second = taken.sample()
-    clock.s = 3.0
-    third = taken.sample()
-
-    assert second == (50.0, 6.0)  # process 2 is new: what it used before is not of this interval
-    assert third == (150.0, 6.0)
+    one = taken.processes[child.pid].cpu_percent
+    assert first is None  # what it used before is not of this interval
+    assert 0.0 < one < 115.0  # times come in steps of 10 ms
+    assert total >= one
 
 
 def test_children_count_and_one_that_died_is_no_error():
