@@ -6,6 +6,8 @@ differing types are cast to the type of the first. These wrappers check each val
 """
 
 from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -15,6 +17,7 @@ from gymnasium import spaces
 
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, RESET_FORM, STEP_FORM, Fault, raised
+from rookery.envs.nested import Place, Space, leaf_spaces
 from rookery.envs.spaces import SpaceCodec, narrowed
 
 Env: TypeAlias = gym.Env[Any, Any]
@@ -130,7 +133,9 @@ class CheckGuard(Guard):
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = super().reset(**kwargs)
         if not self.observation_space.contains(obs):
-            reason = _reason(obs, self.observation_space)
+            parts = leaf_spaces(self.observation_space)
+            reasons = (_reason(obs, space, path) for path, space in parts)
+            reason = next((reason for reason in reasons if reason), None)
             raise Fault(f"reset: {reason}" if reason else NOT_WITHIN)
         return obs, info
 
@@ -145,15 +150,12 @@ class CheckGuard(Guard):
         return obs, reward, terminated, truncated, info
 
 
-def _reason(obs: Any, space: spaces.Space[Any], path: tuple[str, ...] = ()) -> str | None:
-    """Returns why an observation is not within its space; None if that is not known."""
-    if isinstance(space, spaces.Dict):
-        parts = ((key, obs[key], part) for key, part in space.spaces.items())
-        reasons = (_reason(own, part, (*path, key)) for key, own, part in parts)
-        return next((reason for reason in reasons if reason), None)
+def _reason(obs: Any, space: Space, path: Place) -> str | None:
+    """Returns why an array of an observation is not within its space; None if that is not known."""
     if not isinstance(space, spaces.Box):
         return None
-    array, title = np.asarray(obs), f"observation {'/'.join(path)!r}" if path else "observation"
+    array = np.asarray(reduce(getitem, path, obs))
+    title = f"observation {'/'.join(map(str, path))!r}" if path else "observation"
     if not np.can_cast(array.dtype, space.dtype):
         return (
             f"{title} is {array.dtype}; its space says {space.dtype}; cast it in the environment "

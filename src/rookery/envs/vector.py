@@ -25,9 +25,10 @@ from rookery.envs import env_state as states
 from rookery.envs.action_masks import refuse_forbidden
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, STEP_FORM, Fault, raised
+from rookery.envs.nested import part
 from rookery.envs.spaces import SpaceCodec, narrowed
 from rookery.envs.step_checks import BOX
-from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables, part
+from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables
 from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.types import Array, Bools, EnvSpec, Floats, Obs, Rows
 
