@@ -69,3 +69,15 @@ def assembled(space: Space, leaves: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(assembled(child, leaves) for child in space.spaces)
     return next(leaves)
+
+
+def zeros(space: Space) -> Any:
+    """Returns an observation of zeros; a Discrete entry has its smallest value."""
+    leaves = (leaf for _, leaf in leaf_spaces(space))
+    return assembled(space, map(_zero, leaves))
+
+
+def _zero(space: Space) -> Any:
+    if isinstance(space, spaces.Discrete):
+        return space.start
+    return np.zeros(space.shape or (), dtype=space.dtype)

@@ -5,10 +5,10 @@ shape becomes an error about buffers, a reward of shape (1,) becomes a number, a
 differing types are cast to the type of the first. These wrappers check each value before the copy.
 """
 
+from collections import UserDict
 from copy import deepcopy
 from functools import reduce
 from operator import getitem
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -99,7 +99,7 @@ class BoxingGuard(Guard):
     """Wrapper that checks an environment as `Guard` does, and protects `info` from being merged.
 
     Gymnasium's vectors merge the info dicts of all environments into arrays, and fail or round
-    values if types differ. This wrapper puts `info` into a mapping proxy, which is no dict and
+    values if types differ. This wrapper puts `info` into a `UserDict`, which is no dict and
     therefore not merged.
     """
 
@@ -113,7 +113,7 @@ class BoxingGuard(Guard):
 
 
 def _boxed(info: dict[str, Any]) -> dict[str, Any]:
-    return {BOX: MappingProxyType(info)} if info else {}
+    return {BOX: UserDict(info)} if info else {}
 
 
 class CheckGuard(Guard):

@@ -14,7 +14,6 @@ returns anything else, an `EnvError` names the environment, its step and the val
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -92,7 +91,7 @@ class Envs:
                 f"env.frame_stack is {frame_stack}, and {name} is a game, in which a seat sees one "
                 "observation at a time; set env.frame_stack=1, or stack frames in the game itself"
             )
-        self._with_progress = states.with_progress(vector)  # layers that make progress
+        self._makes_progress = any(states.count_progress(vector))
         self._calls = 0  # of step
         self._obs: Obs | None = None
         self._size()
@@ -217,6 +216,8 @@ class Envs:
             states.restore(self._vector, state["layers"])
         except CheckpointError:
             raise
+        except Fault as fault:
+            raise self._error(fault) from fault.__cause__
         except ENV_ERRORS as error:  # a user's restore_state may raise anything
             raise EnvError(f"{self.name}: {raised('restore_state', error)}") from error
         self._calls, self._skipped = state["calls"], np.array(state["skipped"], dtype=np.int64)
@@ -230,8 +231,10 @@ class Envs:
         It is one JSON value for each environment or wrapper that defines `export_progress`. Returns
         None if there are none, or all of them returned None.
         """
+        if not self._makes_progress:
+            return None
         try:
-            progress = [states.exported(layer, "export_progress") for layer in self._with_progress]
+            progress = states.export_progress(self._vector)
         except Fault as fault:
             raise self._error(fault) from fault.__cause__
         return None if all(one is None for one in progress) else progress
@@ -241,14 +244,14 @@ class Envs:
 
         If there are more environments than saved values, the values are repeated in order.
         """
-        for layer, one in zip(self._with_progress, cycle(progress), strict=False):
-            if one is None:
-                continue
-            try:
-                layer.restore_progress(one)
-            except ENV_ERRORS as error:  # a user's code may raise anything
-                what = raised("restore_progress", error)
-                raise EnvError(f"{self.name}: {what}") from error
+        if not self._makes_progress:
+            return
+        try:
+            states.restore_progress(self._vector, progress)
+        except Fault as fault:
+            raise self._error(fault) from fault.__cause__
+        except ENV_ERRORS as error:  # a user's code may raise anything
+            raise EnvError(f"{self.name}: {raised('restore_progress', error)}") from error
 
     @property
     def pictures(self) -> bool:

@@ -27,7 +27,7 @@ from gymnasium import spaces
 
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
-from rookery.envs.nested import Space, assembled, leaf_spaces, stacked
+from rookery.envs.nested import Space, stacked, zeros
 from rookery.envs.turn_based.game import MASK, OBSERVATION
 from rookery.errors import ConfigError
 from rookery.types import Array, Bools, Floats, Rows
@@ -289,7 +289,7 @@ class ParallelGames(ZooGames):
         if agent in views:
             return views[agent]
         # an agent that joins later has no observation yet
-        return assembled(self._seen, map(_nothing, (leaf for _, leaf in leaf_spaces(self._seen))))
+        return zeros(self._seen)
 
     def _info(self, table: int, agent: Agent) -> Mapping[str, Any]:
         info: Mapping[str, Any] = self._infos[table].get(agent, {})
@@ -335,9 +335,3 @@ def _spaces(env: Any, agents: Sequence[Agent], name: str) -> tuple[Space, Space]
 
 def _masked(seen: Space, action: Space) -> bool:
     return MASK in getattr(seen, "spaces", ()) and isinstance(action, spaces.Discrete)
-
-
-def _nothing(space: Space) -> Any:
-    if isinstance(space, spaces.Discrete):
-        return space.start
-    return np.zeros(space.shape or (), dtype=space.dtype)
