@@ -66,12 +66,13 @@ class AsyncVector(AsyncVectorEnv):
             return call(*args, **kwargs)
         except (EOFError, ConnectionError) as error:
             gone = wait([process.sentinel for process in self.processes], GRACE_S)
-            ended = [k for k, process in enumerate(self.processes) if process.sentinel in gone]
-            codes = [self.processes[index].exitcode for index in ended]
+            lost = [process for process in self.processes if process.sentinel in gone]
+            for process in lost:
+                process.join(GRACE_S)  # then it has its exit code
             raise Fault(
-                f"its process has ended (exit code {codes}); see what it wrote to standard error, "
-                "and the kernel's log for a lack of memory",
-                ended[0] if ended else None,
+                f"its process has ended (exit code {[process.exitcode for process in lost]}); see "
+                "what it wrote to standard error, and the kernel's log for a lack of memory",
+                self.processes.index(lost[0]) if lost else None,
             ) from error
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
