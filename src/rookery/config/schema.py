@@ -100,7 +100,7 @@ class EnvConfig(Section):
     normalize_obs: bool = False  # scales observations by their running mean and variance
     normalize_reward: bool = False  # divides rewards by the running deviation of the return
     normalized_reward_clip: Positive | None = 10.0  # bound of normalised rewards; null: none
-    vector: Stepping = Stepping.SEQUENTIAL  # how an actor steps environments without native vector
+    vector: Stepping = Stepping.SEQUENTIAL  # stepping of an actor's environments; async: at once
     check: bool = True  # runs gymnasium's env_checker on an instance of its own first
 
 
