@@ -16,7 +16,7 @@ from rookery.config.schema import EnvConfig, Stepping
 from rookery.envs.action_masks import Corrected
 from rookery.envs.async_vector import AsyncVector
 from rookery.envs.env_calls import EnvCalls
-from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
+from rookery.envs.env_fault import ENV_ERRORS, Fault, named_errors, raised
 from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.step_checks import BoxingGuard, CheckGuard
@@ -209,10 +209,8 @@ def _made(entry: EnvEntry, build: Callable[[], Any], calls: EnvCalls) -> Any:
 
 
 def _close(entry: EnvEntry, env: Env | Vector) -> None:
-    try:
+    with named_errors(entry.name, "close"):
         env.close()
-    except ENV_ERRORS as error:  # a user's code may raise anything
-        raise EnvError(f"{entry.name}: {raised('close', error)}") from error
 
 
 def _checked(name: str, bare: Env, calls: EnvCalls) -> list[str]:
