@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any, TypeAlias
@@ -36,10 +37,12 @@ class AsyncVector(AsyncVectorEnv):
         """Starts the processes; `first` is an environment of this one, to read the spaces from."""
         makers = [_in_process(make, k, os.getpid(), first) for k, make in enumerate(factories)]
         mode = AutoresetMode.SAME_STEP
-        try:  # copy=False, since the codec copies
-            super().__init__(makers, copy=False, context="fork", autoreset_mode=mode)
-        except EOFError as error:
-            raise RuntimeError("its process ended and wrote why to standard error") from error
+        with warnings.catch_warnings():  # the child runs nothing but its environment
+            warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
+            try:  # copy=False, since the codec copies
+                super().__init__(makers, copy=False, context="fork", autoreset_mode=mode)
+            except EOFError as error:
+                raise RuntimeError("its process ended and wrote why to standard error") from error
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self._answered(super().reset, **kwargs)
