@@ -102,6 +102,30 @@ def test_a_plain_game_is_the_same_task_alone_and_in_a_vector():
     assert envs.spec.obs[0].shape == (3, 210, 160)
 
 
+def test_the_wrappers_of_the_baselines_play_a_life_as_an_episode():
+    """Breakout serves no ball without FIRE, and has five lives."""
+    fixed = {"frameskip": 1, "repeat_action_probability": 0.0}
+    config = EnvConfig(
+        id="ALE/Breakout-v5", imports=("ale_py",), kwargs=fixed, wrappers=("atari",), frame_stack=4
+    )
+    assert check(config) == []
+    envs = make(config, 1)
+    obs = envs.reset(seed=3)
+    emulator = envs._vector.envs[0].unwrapped.ale
+    lives, steps = [emulator.lives()], 0
+
+    while len(lives) < 7:
+        stepped = envs.step(np.zeros(1, dtype=np.int64))
+        steps += 1
+        assert steps < 1_000
+        if stepped.terminated[0]:
+            lives.append(emulator.lives())  # the next episode has begun
+    envs.close()
+
+    assert (obs.shape, obs.dtype) == ((1, 1, 84, 84), np.uint8)
+    assert lives == [5, 4, 3, 2, 1, 5, 4]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_a_game_trains_is_saved_and_goes_on(game, tmp_path, capsys):

@@ -12,6 +12,7 @@ SB3_NAMES: dict[str, str] = {
     "total_timesteps": "run.env_steps",
     "n_timesteps": "run.env_steps",
     "n_envs": "actor.envs",
+    "vec_env_cls": "env.vector=async (SubprocVecEnv)",
     "env_kwargs": "env.kwargs",
     "env_wrapper": "env.wrappers",
     "wrapper_class": "env.wrappers",
@@ -81,6 +82,7 @@ CLEANRL_NAMES: dict[str, str] = {
 RLLIB_NAMES: dict[str, str] = {
     "num_env_runners": "actor.num",
     "num_envs_per_env_runner": "actor.envs",
+    "gym_env_vectorize_mode": "env.vector",
     "rollout_fragment_length": "actor.chunk = rollout_fragment_length x num_envs_per_env_runner",
     "train_batch_size": "replay.batch_size",
     "train_batch_size_per_learner": "replay.batch_size",

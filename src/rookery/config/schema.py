@@ -81,6 +81,10 @@ Recurrent = StrEnum("Recurrent", ["NONE", "LSTM", "GRU"])
 ALONE = (Mode.SINGLE, Mode.DEVICE)  # modes in which the training process is the only actor
 
 
+# sequential: one after another; async: at the same time, each in a process of its own
+Stepping = StrEnum("Stepping", ["SEQUENTIAL", "ASYNC"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig(Section):
     """Settings of the environment, its wrappers, and the scaling of rewards and observations."""
@@ -96,6 +100,7 @@ class EnvConfig(Section):
     normalize_obs: bool = False  # scales observations by their running mean and variance
     normalize_reward: bool = False  # divides rewards by the running deviation of the return
     normalized_reward_clip: Positive | None = 10.0  # bound of normalised rewards; null: none
+    vector: Stepping = Stepping.SEQUENTIAL  # stepping of an actor's environments; async: at once
     check: bool = True  # runs gymnasium's env_checker on an instance of its own first
 
 

@@ -6,9 +6,11 @@ number of its step.
 """
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
-from rookery.errors import EnvError
+from rookery.errors import EnvError, RookeryError
 
 STEP_FORM = (
     "step must return (obs, reward, terminated, truncated, info): terminated is true when the task "
@@ -55,6 +57,17 @@ def raised(call: str, error: EnvException) -> str:
     text = f"{call} raised {type(error).__name__}: {error}"
     advice = next((advice for part, advice in ADVICE if part in str(error)), "")
     return f"{text}; {advice or _place(error)}"
+
+
+@contextmanager
+def named_errors(name: str, call: str) -> Iterator[None]:
+    """Context of a method `call` of the user's code: its errors name the environment `name`."""
+    try:
+        yield
+    except RookeryError:
+        raise
+    except ENV_ERRORS as error:  # a user's code may raise anything
+        raise EnvError(f"{name}: {raised(call, error)}") from error
 
 
 def _place(error: EnvException) -> str:

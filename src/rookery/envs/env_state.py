@@ -20,7 +20,8 @@ and begins new episodes:
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, cycle, islice
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -37,16 +38,19 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rookery import seeding
+from rookery.envs.async_vector import AsyncVector
 from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
 from rookery.envs.step_checks import BoxingGuard, Guard
 from rookery.errors import CheckpointError
 
+Vector: TypeAlias = VectorEnv[Any, Any, Any]
 Layer: TypeAlias = Any  # an environment, a wrapper around one, or a vector of them
 
 # Exact class → attributes that change during episodes. Subclasses may have more of them.
 MEMORY: dict[type, tuple[str, ...]] = {
     CartPoleVectorEnv: ("state", "steps", "prev_done", "low", "high", "steps_beyond_terminated"),
     SyncVectorEnv: ("_autoreset_envs",),
+    AsyncVector: (),  # which resets in the same step
     AcrobotEnv: ("state",),
     CartPoleEnv: ("state", "steps_beyond_terminated"),
     Continuous_MountainCarEnv: ("state",),
@@ -70,45 +74,47 @@ MEMORY: dict[type, tuple[str, ...]] = {
 }
 
 
-def export(vector: VectorEnv[Any, Any, Any]) -> list[dict[str, Any]] | None:
+def export(vector: Vector) -> list[dict[str, Any]] | None:
     """Returns the exact state, as JSON, of every environment and wrapper of a vector environment.
 
     Returns None if one of them cannot be saved.
     """
-    saved = []
-    for layer in _layers(vector):
-        if not _exportable(layer):
-            return None
-        saved.append(_export(layer))
-        if _exports_itself(layer) and saved[-1]["own"] is None:
-            return None
-    return saved
+    found = _everywhere(vector, _export_layers)
+    return None if None in found else list(chain.from_iterable(found))
 
 
-def restore(vector: VectorEnv[Any, Any, Any], saved: list[dict[str, Any]]) -> None:
+def restore(vector: Vector, saved: list[dict[str, Any]]) -> None:
     """Restores the state of a vector environment that `export` returned.
 
     Raises `CheckpointError` if `vector` has other environments or wrappers than the saved one.
     """
-    layers = list(_layers(vector))
-    given, here = [one["class"] for one in saved], [type(one).__name__ for one in layers]
+    names = _everywhere(vector, _names)
+    given, here = [one["class"] for one in saved], list(chain.from_iterable(names))
     if given != here:
         raise CheckpointError(
             f"the saved environments are {_short(given)}, these are {_short(here)}; "
             "resume with the env section, and the number of environments, of the saved run"
         )
-    for layer, one in zip(layers, saved, strict=True):
-        _restore(layer, one)
+    _everywhere(vector, _restore_layers, _divided(saved, map(len, names)))
 
 
-def with_progress(vector: VectorEnv[Any, Any, Any]) -> list[Layer]:
-    """Returns the environments and wrappers of a vector environment that can save their progress.
+def count_progress(vector: Vector) -> list[int]:
+    """Returns how many layers can save progress: of the vector itself, and of each environment.
 
-    These define `export_progress` and `restore_progress`. Progress is state that is kept across
-    episodes, such as the level of a curriculum.
+    These layers define `export_progress` and `restore_progress`. Progress is state that is kept
+    across episodes, such as the level of a curriculum.
     """
-    methods = ("export_progress", "restore_progress")
-    return [layer for layer in _layers(vector) if _has(layer, *methods)]
+    return _everywhere(vector, _count_progress)
+
+
+def export_progress(vector: Vector) -> list[Any]:
+    """Returns the progress of all layers that can save it, as JSON."""
+    return list(chain.from_iterable(_everywhere(vector, _export_progress)))
+
+
+def restore_progress(vector: Vector, progress: Sequence[Any]) -> None:
+    """Restores progress that `export_progress` returned; fewer values are repeated in order."""
+    _everywhere(vector, _restore_progress, _divided(cycle(progress), count_progress(vector)))
 
 
 def pack(value: Any) -> Any:
@@ -150,13 +156,74 @@ def exported(layer: Layer, call: str) -> Any:
     return own
 
 
-def _layers(vector: VectorEnv[Any, Any, Any]) -> Iterator[Layer]:
-    yield vector
-    for env in vector.envs if isinstance(vector, SyncVectorEnv) else ():
-        while isinstance(env, gym.Wrapper):
-            yield env
-            env = env.env
-        yield env
+def _everywhere(vector: Vector, function: Callable[..., Any], *args: Sequence[Any]) -> list[Any]:
+    """Calls a function with a vector, then with each environment that it steps; returns results.
+
+    Each of `args` has a value for every call. A native vector and a vector of games step no single
+    environments.
+    """
+    own = function(vector, *(values[0] for values in args))
+    rest = [values[1:] for values in args]
+    if isinstance(vector, AsyncVector):
+        return [own, *vector.each(function, *rest)]
+    envs = vector.envs if isinstance(vector, SyncVectorEnv) else ()
+    return [own, *(function(env, *(one[k] for one in rest)) for k, env in enumerate(envs))]
+
+
+def _divided(values: Iterable[Any], lengths: Iterable[int]) -> list[list[Any]]:
+    left = iter(values)
+    return [list(islice(left, length)) for length in lengths]
+
+
+def _layers(env: Layer) -> list[Layer]:
+    """Returns an environment and all wrappers around it, the outermost first."""
+    layers = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _names(env: Layer) -> list[str]:
+    return list(map(_name, _layers(env)))
+
+
+def _name(layer: Layer) -> str:
+    """Returns the class of a layer; both ways to step single environments have the same states."""
+    return SyncVectorEnv.__name__ if isinstance(layer, AsyncVector) else type(layer).__name__
+
+
+def _export_layers(env: Layer) -> list[dict[str, Any]] | None:
+    saved = []
+    for layer in _layers(env):
+        if not _exportable(layer):
+            return None
+        saved.append(_export(layer))
+        if _exports_itself(layer) and saved[-1]["own"] is None:
+            return None
+    return saved
+
+
+def _restore_layers(env: Layer, saved: list[dict[str, Any]]) -> None:
+    for layer, one in zip(_layers(env), saved, strict=True):
+        _restore(layer, one)
+
+
+def _with_progress(env: Layer) -> list[Layer]:
+    return [layer for layer in _layers(env) if _has(layer, "export_progress", "restore_progress")]
+
+
+def _count_progress(env: Layer) -> int:
+    return len(_with_progress(env))
+
+
+def _export_progress(env: Layer) -> list[Any]:
+    return [exported(layer, "export_progress") for layer in _with_progress(env)]
+
+
+def _restore_progress(env: Layer, progress: list[Any]) -> None:
+    for layer, one in zip(_with_progress(env), progress, strict=True):
+        if one is not None:
+            layer.restore_progress(one)
 
 
 def _exportable(layer: Layer) -> bool:
@@ -175,8 +242,8 @@ def _has(layer: Layer, *methods: str) -> bool:
 
 
 def _rng(layer: Layer) -> np.random.Generator | None:
-    """Returns the random generator of an environment; None for wrappers and `SyncVectorEnv`s."""
-    if isinstance(layer, gym.Wrapper | SyncVectorEnv):
+    """Returns the random generator of an environment; None for a layer that only holds others."""
+    if isinstance(layer, gym.Wrapper | SyncVectorEnv | AsyncVector):
         return None
     rng = layer.np_random
     assert isinstance(rng, np.random.Generator)
@@ -188,7 +255,7 @@ def _export(layer: Layer) -> dict[str, Any]:
     own = exported(layer, "export_state") if _exports_itself(layer) else None
     names = () if _exports_itself(layer) else MEMORY[type(layer)]
     return {
-        "class": type(layer).__name__,
+        "class": _name(layer),
         "own": own,
         "attributes": {name: pack(getattr(layer, name)) for name in names},
         "rng": None if rng is None else seeding.state_of(rng),

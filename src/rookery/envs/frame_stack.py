@@ -21,9 +21,7 @@ class PolicyInputs:
         self.memory = np.zeros((num, memory), dtype=np.float32) if memory else None
         self.stacks: dict[str, Array] = {}
         if spec.frame_stack > 1:
-            self.stacks = {
-                name: _filled(leaf, spec.frame_stack) for name, leaf in spec.unpack(obs).items()
-            }
+            self.stacks = remember(None, spec.unpack(obs), spec.frame_stack)
 
     def seen(self) -> Obs:
         """Returns the observations that the policy acts on next, one for each of E environments.
@@ -40,9 +38,9 @@ class PolicyInputs:
         episodes have ended. Must be called before `push` is called with the same step.
         """
         leaves = {name: leaf[who] for name, leaf in self.spec.unpack(final_obs).items()}
-        for name, stack in self.stacks.items():
-            newest = leaves[name]
-            leaves[name] = np.concatenate([stack[who, newest.shape[1] :], newest], axis=1)
+        if self.stacks:
+            before = {name: stack[who] for name, stack in self.stacks.items()}
+            leaves = remember(before, leaves, self.spec.frame_stack)
         return self.spec.pack(leaves)  # type: ignore[no-any-return]
 
     def after(self, steps: Steps) -> "PolicyInputs":
@@ -51,7 +49,6 @@ class PolicyInputs:
         The original is not changed. The recurrent state in the copy is not updated.
         """
         ahead = copy.copy(self)
-        ahead.stacks = {name: stack.copy() for name, stack in self.stacks.items()}
         ahead.push(steps)
         return ahead
 
@@ -68,12 +65,11 @@ class PolicyInputs:
         if memory is not None:
             self.memory = self._kept(memory, steps.rested)
             self.memory[fresh] = 0.0
-        leaves = self.spec.unpack(steps.obs)
-        for name, stack in self.stacks.items():
-            leaf, width = leaves[name], leaves[name].shape[1]
-            stack[:, :-width] = stack[:, width:].copy()
-            stack[:, -width:] = leaf
-            stack[fresh] = _filled(leaf[fresh], self.spec.frame_stack)
+        if self.stacks:
+            leaves, depth = self.spec.unpack(steps.obs), self.spec.frame_stack
+            self.stacks = remember(self.stacks, leaves, depth)
+            for name, stack in self.stacks.items():
+                stack[fresh] = _filled(leaves[name][fresh], depth)
 
     def _kept(self, memory: Floats, rested: Bools | None) -> Floats:
         """Returns the recurrent state of each environment after a step.
@@ -91,7 +87,7 @@ class PolicyInputs:
 def remember(
     frames: dict[str, Array] | None, leaves: dict[str, Array], depth: int
 ) -> dict[str, Array]:
-    """Returns one environment's frame stack with the new frame `leaves` added, the oldest dropped.
+    """Returns new frame stacks with the new frame `leaves` added, and the oldest dropped.
 
     `frames` is the previous stack of `depth` frames, or None at the start of an episode, where the
     new frame fills the whole stack. Stacks and frames are arrays by name.

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rookery.config.schema import EnvConfig
-from rookery.envs.env_fault import ENV_ERRORS, raised
+from rookery.envs.env_fault import ENV_ERRORS, named_errors
 from rookery.envs.lookup import Env, Given, name_of
 from rookery.envs.make import make_one
 from rookery.envs.spaces import SpaceCodec
@@ -99,10 +99,8 @@ class Goals:
             )
 
     def close(self) -> None:
-        try:
+        with named_errors(self.name, "close"):
             self.env.close()
-        except ENV_ERRORS as error:  # a user's code may raise anything
-            raise EnvError(f"{self.name}: {raised('close', error)}") from error
 
 
 _CURE = "correct the environment, or set replay.hindsight=0"

@@ -23,7 +23,8 @@ from gymnasium.envs import registration
 from gymnasium.vector import VectorEnv
 
 from rookery import plugins
-from rookery.config.schema import EnvConfig
+from rookery.config.schema import EnvConfig, Stepping
+from rookery.envs import atari
 from rookery.envs.env_fault import ENV_ERRORS
 from rookery.envs.turn_based.game import Games
 from rookery.envs.turn_based.pettingzoo import kind_of
@@ -39,6 +40,7 @@ FRAMES = "rgb_array"
 INSTALL = {"pettingzoo": "pip install 'rookery[pettingzoo]'"}  # module → how to get it
 
 
+WRAPPERS = (*wrappers.__all__, *atari.NAMES)  # names that env.wrappers may have
 MOST_NAMED = 8  # classes and functions of a module that an error lists
 
 
@@ -193,10 +195,12 @@ def _game(name: str) -> Callable[..., Games] | None:
 
 
 def _refuse_for_games(name: str, config: EnvConfig) -> None:
-    """Raises `ConfigError` if a multi-player game has `env.wrappers` or `env.max_episode_steps`.
-
-    Both settings only work with Gymnasium environments.
-    """
+    """Raises `ConfigError` for settings of a multi-player game that need Gymnasium environments."""
+    if config.vector is Stepping.ASYNC:
+        raise ConfigError(
+            f"env.vector is async, and {name} is a game, whose seats wait for each other; set "
+            "env.vector=sequential"
+        )
     if config.wrappers:
         raise ConfigError(
             f"env.wrappers has {list(config.wrappers)}, which are for Gymnasium environments, and "
@@ -386,12 +390,11 @@ def _wrapper_class(name: Any) -> Callable[..., Env]:
         raise ConfigError(
             f"env.wrappers has {name!r}; it may be a name in gymnasium.wrappers or module:Class"
         )
-    if ":" in name:
-        found = load(name, "env.wrappers")
-    else:
-        found = getattr(wrappers, name, None) if name in wrappers.__all__ else None
+    found: Any = load(name, "env.wrappers") if ":" in name else atari.NAMES.get(name)
+    if name in wrappers.__all__:
+        found = getattr(wrappers, name)
     if not callable(found):
-        near = difflib.get_close_matches(name, wrappers.__all__, n=1)
+        near = difflib.get_close_matches(name, WRAPPERS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "a class of your own is module:Class"
         raise ConfigError(f"env.wrappers has {name!r}, which gymnasium.wrappers has not; {hint}")
     return found  # type: ignore[no-any-return]

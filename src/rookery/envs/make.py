@@ -12,10 +12,11 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rookery.config.schema import EnvConfig
+from rookery.config.schema import EnvConfig, Stepping
 from rookery.envs.action_masks import Corrected
+from rookery.envs.async_vector import AsyncVector
 from rookery.envs.env_calls import EnvCalls
-from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
+from rookery.envs.env_fault import ENV_ERRORS, Fault, named_errors, raised
 from rookery.envs.lookup import Env, EnvEntry, Given, Vector, find
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.step_checks import BoxingGuard, CheckGuard
@@ -50,15 +51,16 @@ def make(
     """Makes a vector of `num` environments.
 
     Uses the environment's native vector (its own batched implementation) if it has a suitable one.
-    Without one, single environments are stepped in a `SyncVectorEnv`, and PettingZoo environments
-    in a `Tables`, the vector environment of multi-player games.
+    Without one, single environments are stepped as `config.vector` says, and PettingZoo
+    environments in a `Tables`, the vector environment of multi-player games.
 
     `factory` (an id, a class, a function) replaces `config.id`. With `render`, the environments are
     made with the render mode rgb_array if they support it. `calls` records each call of each
     environment, for a watchdog.
     """
     entry, calls = find(config, factory, render=render), calls or EnvCalls()
-    vector = _native(entry, num, calls) or _synchronous(entry, num, calls)
+    together = config.vector is Stepping.ASYNC and num > 1 and not render
+    vector = _native(entry, num, calls) or _single(entry, num, calls, together)
     try:
         return Envs(vector, entry.name, config.frame_stack, calls)
     except ConfigError:
@@ -156,7 +158,11 @@ def _alike(entry: EnvEntry, vector: Vector, one: Env) -> bool:
     return spaces == (vector.single_observation_space, vector.single_action_space)
 
 
-def _synchronous(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector:
+def _single(entry: EnvEntry, num: int, calls: EnvCalls, together: bool) -> Vector:
+    """Makes a vector of single environments; `together`: each in a process of its own.
+
+    The constructor may also make a PettingZoo environment; then it is a vector of games.
+    """
     if entry.one is None:
         raise ConfigError(f"{entry.name} has no entry point; register it with one")
     one = entry.one
@@ -166,6 +172,10 @@ def _synchronous(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector:
         tables: Vector = _made(entry, partial(Tables, partial(kind, one, calls=calls), num), calls)
         return tables
     codec = SpaceCodec(first.observation_space, first.action_space)
+    if together:
+        makers = [partial(_guarded, one, codec, index) for index in range(num)]
+        processes: Vector = _made(entry, partial(AsyncVector, makers, first), calls)
+        return processes
     rest = (_made(entry, one, calls) for _ in range(num - 1))
     guards = [BoxingGuard(env, codec, index, calls) for index, env in enumerate((first, *rest))]
     factories, mode = [_returning(guard) for guard in guards], AutoresetMode.SAME_STEP
@@ -173,6 +183,10 @@ def _synchronous(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector:
     build = partial(SyncVectorEnv, factories, copy=False, autoreset_mode=mode)
     vector: Vector = _made(entry, build, calls)
     return vector
+
+
+def _guarded(one: Callable[[], Env], codec: SpaceCodec, index: int) -> Env:
+    return BoxingGuard(one(), codec, index)
 
 
 def _returning(env: Env) -> Callable[[], Env]:
@@ -195,10 +209,8 @@ def _made(entry: EnvEntry, build: Callable[[], Any], calls: EnvCalls) -> Any:
 
 
 def _close(entry: EnvEntry, env: Env | Vector) -> None:
-    try:
+    with named_errors(entry.name, "close"):
         env.close()
-    except ENV_ERRORS as error:  # a user's code may raise anything
-        raise EnvError(f"{entry.name}: {raised('close', error)}") from error
 
 
 def _checked(name: str, bare: Env, calls: EnvCalls) -> list[str]:

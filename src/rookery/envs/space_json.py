@@ -4,32 +4,53 @@ outline(spaces.Discrete(3))     # {"space": "Discrete", "n": 3, "start": 0}
 restore(outline(space)) == space
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
-from rookery.envs.spaces import Codes, Space
+from rookery.envs.nested import Space
+from rookery.envs.spaces import Codes
 from rookery.errors import CheckpointError
 from rookery.types import Array
 
 Outline: TypeAlias = dict[str, Any]  # JSON, without infinities
 
-
-class _Kind(NamedTuple):
-    """Functions that convert one class of Gymnasium spaces to JSON (`outline`) and back."""
-
-    cls: type[Space]
-    outline: Callable[[Any], Outline]
-    restore: Callable[[Mapping[str, Any]], Space]
+KINDS: dict[str, type[Space]] = {
+    kind.__name__: kind
+    for kind in (
+        Codes,  # before Box, its base class
+        spaces.Box,
+        spaces.Discrete,
+        spaces.MultiDiscrete,
+        spaces.MultiBinary,
+        spaces.Dict,
+        spaces.Tuple,
+    )
+}
 
 
 def outline(space: Space) -> Outline:
     """Converts a Gymnasium space to JSON; it must be one that `SpaceCodec` supports."""
-    for name, kind in KINDS.items():
-        if isinstance(space, kind.cls):
-            return {"space": name, **kind.outline(space)}
+    name = next((name for name, kind in KINDS.items() if isinstance(space, kind)), "")
+    found: Outline = {"space": name}
+    match space:
+        case spaces.Box():
+            found |= {"shape": list(space.shape), "dtype": str(space.dtype)}
+            return found | {"low": _bounds(space.low), "high": _bounds(space.high)}
+        case spaces.Discrete():
+            return found | {"n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            found |= {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return found | {"dtype": str(space.dtype)}
+        case spaces.MultiBinary():
+            return found | {"n": space.n if isinstance(space.n, int) else list(space.shape)}
+        case spaces.Dict():
+            entries = [[str(key), outline(child)] for key, child in space.spaces.items()]
+            return found | {"spaces": entries}
+        case spaces.Tuple():
+            return found | {"spaces": [outline(child) for child in space.spaces]}
     raise AssertionError(f"SpaceCodec does not support {space}")
 
 
@@ -39,7 +60,7 @@ def restore(given: Mapping[str, Any]) -> Space:
     Raises `CheckpointError` for any other JSON.
     """
     try:
-        return KINDS[given["space"]].restore(given)
+        return _restored(given)
     except CheckpointError:
         raise
     except Exception as error:  # gymnasium may raise anything for a broken file
@@ -49,19 +70,25 @@ def restore(given: Mapping[str, Any]) -> Space:
         ) from error
 
 
-def _box(space: spaces.Box) -> Outline:
-    return {
-        "shape": list(space.shape),
-        "dtype": str(space.dtype),
-        "low": _bounds(space.low),
-        "high": _bounds(space.high),
-    }
-
-
-def _as_box(given: Mapping[str, Any], box: type[spaces.Box] = spaces.Box) -> Space:
-    shape, dtype = tuple(given["shape"]), np.dtype(given["dtype"])
-    low, high = (_bounded(given[name], shape, dtype) for name in ("low", "high"))
-    return box(low, high, shape, dtype.type)
+def _restored(given: Mapping[str, Any]) -> Space:
+    match given["space"]:
+        case "Box" | "Codes" as name:
+            shape, dtype = tuple(given["shape"]), np.dtype(given["dtype"])
+            low, high = (_bounded(given[end], shape, dtype) for end in ("low", "high"))
+            return (Codes if name == "Codes" else spaces.Box)(low, high, shape, dtype.type)
+        case "Discrete":
+            return spaces.Discrete(given["n"], start=given["start"])
+        case "MultiDiscrete":
+            kind: Any = np.dtype(given["dtype"]).type
+            start = np.array(given["start"])
+            return spaces.MultiDiscrete(np.array(given["nvec"]), kind, start=start)
+        case "MultiBinary":
+            return spaces.MultiBinary(given["n"])
+        case "Dict":
+            return spaces.Dict([(key, restore(child)) for key, child in given["spaces"]])
+        case "Tuple":
+            return spaces.Tuple([restore(child) for child in given["spaces"]])
+    raise KeyError(given["space"])
 
 
 def _bounds(bounds: Array) -> Any:
@@ -69,62 +96,11 @@ def _bounds(bounds: Array) -> Any:
 
     Infinite bounds become strings, since JSON has no infinity.
     """
-    flat = [_number(bound) for bound in bounds.ravel().tolist()]
+    flat = [bound if np.isfinite(bound) else str(bound) for bound in bounds.ravel().tolist()]
     return flat[0] if flat and len(set(flat)) == 1 else flat
 
 
-def _number(bound: float) -> float | str:
-    return bound if np.isfinite(bound) else str(bound)  # "inf", which JSON lacks
-
-
 def _bounded(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if not isinstance(given, list):
-        return np.full(shape, _bound(given), dtype)
-    return np.array([_bound(bound) for bound in given], dtype).reshape(shape)
-
-
-def _bound(given: Any) -> Any:
-    return float(given) if isinstance(given, str) else given
-
-
-def _switches(space: spaces.MultiBinary) -> Outline:
-    return {"n": space.n if isinstance(space.n, int) else list(space.shape)}
-
-
-def _choice(space: spaces.Discrete[Any]) -> Outline:
-    return {"n": int(space.n), "start": int(space.start)}
-
-
-def _choices(space: spaces.MultiDiscrete[Any]) -> Outline:
-    return {
-        "nvec": space.nvec.tolist(),
-        "start": space.start.tolist(),
-        "dtype": str(space.dtype),
-    }
-
-
-def _as_choices(given: Mapping[str, Any]) -> Space:
-    dtype: Any = np.dtype(given["dtype"]).type
-    return spaces.MultiDiscrete(np.array(given["nvec"]), dtype, start=np.array(given["start"]))
-
-
-def _entries(space: spaces.Dict) -> Outline:
-    return {"spaces": [[str(key), outline(child)] for key, child in space.spaces.items()]}
-
-
-def _as_entries(given: Mapping[str, Any]) -> Space:
-    return spaces.Dict([(key, restore(child)) for key, child in given["spaces"]])
-
-
-KINDS: dict[str, _Kind] = {
-    "Codes": _Kind(Codes, _box, lambda given: _as_box(given, Codes)),  # before Box, its base class
-    "Box": _Kind(spaces.Box, _box, _as_box),
-    "Discrete": _Kind(
-        spaces.Discrete, _choice, lambda given: spaces.Discrete(given["n"], start=given["start"])
-    ),
-    "MultiDiscrete": _Kind(spaces.MultiDiscrete, _choices, _as_choices),
-    "MultiBinary": _Kind(
-        spaces.MultiBinary, _switches, lambda given: spaces.MultiBinary(given["n"])
-    ),
-    "Dict": _Kind(spaces.Dict, _entries, _as_entries),
-}
+    flat = given if isinstance(given, list) else [given]
+    bounds = np.array([float(one) if isinstance(one, str) else one for one in flat], dtype)
+    return bounds.reshape(shape) if isinstance(given, list) else np.full(shape, bounds[0], dtype)

@@ -1,7 +1,8 @@
 """Conversion of observations and actions to the form in which replay stores them.
 
-An observation is stored as one array, or several arrays for a Dict; each is called a leaf and has a
-`LeafKind` (VECTOR, IMAGE, ...). Supported observation spaces, for n actions and k components:
+An observation is stored as one array, or several arrays for a Dict or Tuple; each is called a leaf
+and has a `LeafKind` (VECTOR, IMAGE, ...). Supported observation spaces, for n actions and k
+components:
 
 | space | stored as |
 |---|---|
@@ -12,7 +13,7 @@ An observation is stored as one array, or several arrays for a Dict; each is cal
 | Discrete, any start | DISCRETE int64 [1], from 0 |
 | MultiDiscrete, any start | DISCRETE int64 [k], from 0 |
 | MultiBinary | BINARY int8 [k] |
-| Dict of these, nested or not | one leaf for each, names joined with "/" |
+| Dict or Tuple of these, nested or not | one leaf for each, names or indices joined with "/" |
 | entry `action_mask` of a Dict, with n Discrete actions | MASK int8 [n], 1: allowed |
 
 If actions are not Discrete, `action_mask` is stored like any other entry. Supported action spaces:
@@ -25,28 +26,25 @@ If actions are not Discrete, `action_mask` is stored like any other entry. Suppo
 | bounded Box of floats | float32 in [-1, 1], same shape |
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from rookery.envs.env_fault import Fault
+from rookery.envs.nested import NESTED, Place, Space, assembled, leaf_spaces, part
 from rookery.errors import ConfigError, ProtocolError
 from rookery.types import MASK, ActionSpec, Array, EnvSpec, Leaf, LeafKind, Obs
-
-Space: TypeAlias = spaces.Space[Any]
-Path: TypeAlias = tuple[str, ...]
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour with alpha (or four stacked greys)
 HWC, CHW = (2, 0, 1), (0, 1, 2)  # how the axes of an image become [C, H, W]
 CODED = ("uint8", "int8", "int16", "int32", "int64")  # dtypes of codes: integers that torch has
 
 OBS_HELP: dict[type[Space], str] = {
-    spaces.Tuple: "give its parts names with a Dict, or flatten them with FlattenObservation",
     spaces.Text: "turn the text into numbers with a wrapper of your own in env.wrappers",
     spaces.Graph: "turn the graph into arrays of one size with a wrapper of your own",
     spaces.Sequence: "pad the sequence to one length with a wrapper of your own",
@@ -56,7 +54,9 @@ ACTION_HELP: dict[type[Space], str] = {
     spaces.Dict: "flatten its parts into one bounded Box with a wrapper of your own",
     spaces.Tuple: "flatten its parts into one bounded Box with a wrapper of your own",
 }
-OBS_ALLOWED = "observations may be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these"
+OBS_ALLOWED = (
+    "observations may be Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+)
 ACTION_ALLOWED = "actions may be Discrete, MultiDiscrete, MultiBinary or a bounded Box of floats"
 WRAP = "change it with a wrapper in env.wrappers"
 
@@ -95,9 +95,9 @@ class SpaceCodec:
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        parts = tuple(_parts(observation_space))
+        parts = tuple(part_of(space, path) for path, space in leaf_spaces(observation_space))
         _refuse_odd_names(observation_space, [part.leaf.name for part in parts])
-        self._single = None if isinstance(observation_space, spaces.Dict) else parts[0]
+        self._single = None if isinstance(observation_space, NESTED) else parts[0]
         self._actions = action_codec(action_space)
         self.action = self._actions.spec
         self._parts = _with_mask(parts, observation_space, self.action)
@@ -127,24 +127,18 @@ class SpaceCodec:
     def decode(self, obs: Obs) -> Any:
         """Converts a batch of observations as replay stores them to the environment's form.
 
-        If the observation space is a Dict, returns a dict of batches, nested like the space.
+        If the observation space is a Dict or Tuple, returns a dict or tuple of batches, nested like
+        the space.
         """
         if self._single is not None:
             assert not isinstance(obs, dict), "a single leaf is one array"
             return self._single.decode(obs)
         assert isinstance(obs, dict), "several leaves come by name"
-        found: dict[str, Any] = {}
-        for part in self._parts:
-            *parents, last = part.path
-            at = found
-            for parent in parents:
-                at = at.setdefault(parent, {})
-            at[last] = part.decode(obs[part.leaf.name])
-        return found
+        return assembled(self.observation_space, iter(self.decode_leaves(obs).values()))
 
     def decode_one(self, obs: Obs) -> Any:
         """Converts one observation, with a leading axis of size 1, to the environment's form."""
-        return _only(self.decode(obs))
+        return part(self.decode(obs), 0)
 
     def encode_leaves(self, leaves: Mapping[str, Any], num: int) -> dict[str, Array]:
         """Converts observations as `encode` does; they are given as arrays by leaf name."""
@@ -160,8 +154,8 @@ class SpaceCodec:
         Checks only the shape and the kind of dtype (float or integer), which is cheap enough for
         every step. `encode` also checks the values.
         """
-        for part in self._parts:
-            part.check(np.asarray(_get(obs, part.path)), part.shape)
+        for own in self._parts:
+            own.check(np.asarray(_get(obs, own.path)), own.shape)
 
     def decode_action(self, action: Array) -> Array:
         """Converts actions as replay stores them to those that the environment's `step` takes."""
@@ -175,19 +169,12 @@ class SpaceCodec:
         return self._actions.encode(np.asarray(action))
 
 
-def _only(batch: Any) -> Any:
-    """Returns the single observation of a batch of size 1."""
-    if isinstance(batch, dict):
-        return {name: _only(part) for name, part in batch.items()}
-    return batch[0]
-
-
 @dataclass(frozen=True)
 class _Part:
     """One array (leaf) of an observation, with the functions that convert and check it."""
 
     leaf: Leaf
-    path: Path  # keys that lead to it in nested dicts
+    path: Place  # where it is in a nested observation
     shape: tuple[int, ...]  # in the environment
     kinds: str  # numpy kinds of numbers that may be cast to it
     convert: Callable[[Array], Array]  # the environment's values → those stored, always a copy
@@ -237,14 +224,14 @@ class _Part:
         )
 
 
-def _get(obs: Any, path: Path) -> Any:
+def _get(obs: Any, path: Place) -> Any:
     for key in path:
         try:
             obs = obs[key]
         except (KeyError, TypeError, IndexError) as error:
             raise Fault(
-                f"the observation has no {'/'.join(path)!r}: {_brief(obs)}; its Dict space has it; "
-                "return every key from every reset and step"
+                f"the observation has no {_name(path)!r}: {_brief(obs)}; its space has it; "
+                "return every entry from every reset and step"
             ) from error
     return obs
 
@@ -254,26 +241,18 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _parts(space: Space, path: Path = ()) -> Iterator[_Part]:
-    """Yields a `_Part`, which converts one array, for each array of an observation space.
-
-    Nested Dicts are flattened. Raises `ConfigError` for unsupported spaces.
-    """
-    if isinstance(space, spaces.Dict):
-        for key, child in space.spaces.items():
-            yield from _parts(child, (*path, str(key)))
-    else:
-        yield part_of(space, path)
-
-
 @singledispatch
-def part_of(space: Any, path: Path) -> _Part:
+def part_of(space: Any, path: Place) -> _Part:
     """Returns the `_Part` of a space that is one array; ConfigError if the space is unsupported."""
     raise ConfigError(f"{_where(path)} is {space}; {OBS_ALLOWED}; {_help(space, OBS_HELP)}")
 
 
-def _where(path: Path) -> str:
-    return f"the observation space's {'/'.join(path)!r}" if path else "the observation space"
+def _name(path: Place) -> str:
+    return "/".join(map(str, path))
+
+
+def _where(path: Place) -> str:
+    return f"the observation space's {_name(path)!r}" if path else "the observation space"
 
 
 def _help(space: Space, table: dict[type[Space], str]) -> str:
@@ -281,13 +260,15 @@ def _help(space: Space, table: dict[type[Space], str]) -> str:
 
 
 def _refuse_odd_names(space: Space, names: list[str]) -> None:
-    """Raises `ConfigError` for a Dict space without entries, or with an unusable name.
+    """Raises `ConfigError` for a Dict or Tuple without entries, or with an unusable name.
 
-    Names must not be empty, and must differ after those of nested Dicts are joined with "/".
+    Names must not be empty, and must differ after those of nested spaces are joined with "/".
     """
     if not names:
-        raise ConfigError(f"the observation space is {space}; a Dict needs at least one entry")
-    if isinstance(space, spaces.Dict) and ("" in names or len(set(names)) < len(names)):
+        raise ConfigError(
+            f"the observation space is {space}; a {type(space).__name__} needs at least one entry"
+        )
+    if isinstance(space, NESTED) and ("" in names or len(set(names)) < len(names)):
         raise ConfigError(
             f"the observation space has the names {names}; they must not be empty, and must "
             "differ when nested names are joined with '/'; rename the keys"
@@ -295,7 +276,7 @@ def _refuse_odd_names(space: Space, names: list[str]) -> None:
 
 
 @part_of.register(spaces.Box)
-def _box(space: spaces.Box, path: Path) -> _Part:
+def _box(space: spaces.Box, path: Place) -> _Part:
     if not prod(space.shape):
         raise ConfigError(f"{_where(path)} is {space}; it is empty; drop it with a wrapper")
     if space.dtype == np.uint8 and np.all(space.low == 0) and np.all(space.high == 255):
@@ -309,11 +290,11 @@ def _box(space: spaces.Box, path: Path) -> _Part:
     return _vector(space, path)
 
 
-def _vector(space: spaces.Box, path: Path) -> _Part:
+def _vector(space: spaces.Box, path: Place) -> _Part:
     def revert(stored: Array) -> Array:
         return stored.astype(space.dtype)
 
-    leaf = Leaf("/".join(path), space.shape or (1,), "float32", LeafKind.VECTOR)
+    leaf = Leaf(_name(path), space.shape or (1,), "float32", LeafKind.VECTOR)
     if space.dtype.kind != "f":
         return _Part(leaf, path, space.shape, "iub", narrowed, revert, None, "integers")
     allowed = "finite 32-bit floats"
@@ -321,7 +302,7 @@ def _vector(space: spaces.Box, path: Path) -> _Part:
 
 
 @part_of.register(Codes)
-def _codes(space: Codes, path: Path) -> _Part:
+def _codes(space: Codes, path: Place) -> _Part:
     if space.dtype.name not in CODED or not prod(space.shape):
         raise ConfigError(
             f"{_where(path)} is {space}; codes may be {', '.join(CODED)}, and at least one; give "
@@ -331,7 +312,7 @@ def _codes(space: Codes, path: Path) -> _Part:
     def convert(array: Array) -> Array:
         return array.astype(space.dtype, order="C")
 
-    leaf = Leaf("/".join(path), space.shape or (1,), space.dtype.name, LeafKind.CODES)
+    leaf = Leaf(_name(path), space.shape or (1,), space.dtype.name, LeafKind.CODES)
     return _Part(leaf, path, space.shape, space.dtype.kind, convert, np.array, None, leaf.dtype)
 
 
@@ -343,7 +324,7 @@ def narrowed(array: Array) -> Array:
         return array.astype(np.float32, order="C")
 
 
-def _image(space: spaces.Box, path: Path) -> _Part:
+def _image(space: spaces.Box, path: Place) -> _Part:
     full = (*space.shape, 1)[:3]  # a grey image has no axis of channels
     axes = channel_axes(full)
     batched = (0, *(axis + 1 for axis in axes))
@@ -354,7 +335,7 @@ def _image(space: spaces.Box, path: Path) -> _Part:
     def revert(stored: Array) -> Array:
         return stored.transpose(np.argsort(batched)).copy()
 
-    leaf = Leaf("/".join(path), tuple(full[axis] for axis in axes), "uint8", LeafKind.IMAGE)
+    leaf = Leaf(_name(path), tuple(full[axis] for axis in axes), "uint8", LeafKind.IMAGE)
     return _Part(leaf, path, space.shape, "u", convert, revert, None, "uint8")
 
 
@@ -373,7 +354,7 @@ def channel_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @part_of.register(spaces.Discrete)
 @part_of.register(spaces.MultiDiscrete)
-def _classes(space: Any, path: Path) -> _Part:
+def _classes(space: Any, path: Place) -> _Part:
     sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec).astype(np.int64)
     start = np.ravel(space.start).astype(np.int64)
 
@@ -390,18 +371,18 @@ def _classes(space: Any, path: Path) -> _Part:
         within: Array = (stored >= 0) & (stored < sizes)
         return within
 
-    leaf = Leaf("/".join(path), (len(sizes),), "int64", LeafKind.DISCRETE, tuple(map(int, sizes)))
+    leaf = Leaf(_name(path), (len(sizes),), "int64", LeafKind.DISCRETE, tuple(map(int, sizes)))
     allowed = f"integers from {start.tolist()} to {(start + sizes - 1).tolist()}"
     return _Part(leaf, path, space.shape, "iub", convert, revert, good, allowed)
 
 
 @part_of.register(spaces.MultiBinary)
-def _binary(space: spaces.MultiBinary, path: Path) -> _Part:
+def _binary(space: spaces.MultiBinary, path: Place) -> _Part:
     def convert(array: Array) -> Array:
         wide = array.astype(np.int64, order="C")
         return np.clip(wide, -1, 2).astype(np.int8)  # 256 must not become a 0
 
-    leaf = Leaf("/".join(path), (prod(space.shape),), "int8", LeafKind.BINARY)
+    leaf = Leaf(_name(path), (prod(space.shape),), "int8", LeafKind.BINARY)
     return _Part(leaf, path, space.shape, "iub", convert, np.array, _is_bit, "only 0 and 1")
 
 

@@ -5,8 +5,10 @@ shape becomes an error about buffers, a reward of shape (1,) becomes a number, a
 differing types are cast to the type of the first. These wrappers check each value before the copy.
 """
 
+from collections import UserDict
 from copy import deepcopy
-from types import MappingProxyType
+from functools import reduce
+from operator import getitem
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -15,6 +17,7 @@ from gymnasium import spaces
 
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, RESET_FORM, STEP_FORM, Fault, raised
+from rookery.envs.nested import Place, Space, leaf_spaces
 from rookery.envs.spaces import SpaceCodec, narrowed
 
 Env: TypeAlias = gym.Env[Any, Any]
@@ -96,7 +99,7 @@ class BoxingGuard(Guard):
     """Wrapper that checks an environment as `Guard` does, and protects `info` from being merged.
 
     Gymnasium's vectors merge the info dicts of all environments into arrays, and fail or round
-    values if types differ. This wrapper puts `info` into a mapping proxy, which is no dict and
+    values if types differ. This wrapper puts `info` into a `UserDict`, which is no dict and
     therefore not merged.
     """
 
@@ -110,7 +113,7 @@ class BoxingGuard(Guard):
 
 
 def _boxed(info: dict[str, Any]) -> dict[str, Any]:
-    return {BOX: MappingProxyType(info)} if info else {}
+    return {BOX: UserDict(info)} if info else {}
 
 
 class CheckGuard(Guard):
@@ -130,7 +133,9 @@ class CheckGuard(Guard):
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = super().reset(**kwargs)
         if not self.observation_space.contains(obs):
-            reason = _reason(obs, self.observation_space)
+            parts = leaf_spaces(self.observation_space)
+            reasons = (_reason(obs, space, path) for path, space in parts)
+            reason = next((reason for reason in reasons if reason), None)
             raise Fault(f"reset: {reason}" if reason else NOT_WITHIN)
         return obs, info
 
@@ -145,15 +150,12 @@ class CheckGuard(Guard):
         return obs, reward, terminated, truncated, info
 
 
-def _reason(obs: Any, space: spaces.Space[Any], path: tuple[str, ...] = ()) -> str | None:
-    """Returns why an observation is not within its space; None if that is not known."""
-    if isinstance(space, spaces.Dict):
-        parts = ((key, obs[key], part) for key, part in space.spaces.items())
-        reasons = (_reason(own, part, (*path, key)) for key, own, part in parts)
-        return next((reason for reason in reasons if reason), None)
+def _reason(obs: Any, space: Space, path: Place) -> str | None:
+    """Returns why an array of an observation is not within its space; None if that is not known."""
     if not isinstance(space, spaces.Box):
         return None
-    array, title = np.asarray(obs), f"observation {'/'.join(path)!r}" if path else "observation"
+    array = np.asarray(reduce(getitem, path, obs))
+    title = f"observation {'/'.join(map(str, path))!r}" if path else "observation"
     if not np.can_cast(array.dtype, space.dtype):
         return (
             f"{title} is {array.dtype}; its space says {space.dtype}; cast it in the environment "

@@ -13,8 +13,8 @@ returns anything else, an `EnvError` names the environment, its step and the val
 """
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,10 +24,11 @@ from rookery.config.schema import EnvConfig
 from rookery.envs import env_state as states
 from rookery.envs.action_masks import refuse_forbidden
 from rookery.envs.env_calls import EnvCalls
-from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, STEP_FORM, Fault, raised
+from rookery.envs.env_fault import ENV_ERRORS, OLD_STEP, STEP_FORM, Fault, named_errors, raised
+from rookery.envs.nested import part
 from rookery.envs.spaces import SpaceCodec, narrowed
 from rookery.envs.step_checks import BOX
-from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables, part
+from rookery.envs.turn_based.tables import OPPONENT, PLAYED, Tables
 from rookery.errors import CheckpointError, ConfigError, EnvError
 from rookery.types import Array, Bools, EnvSpec, Floats, Obs, Rows
 
@@ -91,7 +92,7 @@ class Envs:
                 f"env.frame_stack is {frame_stack}, and {name} is a game, in which a seat sees one "
                 "observation at a time; set env.frame_stack=1, or stack frames in the game itself"
             )
-        self._with_progress = states.with_progress(vector)  # layers that make progress
+        self._makes_progress = any(states.count_progress(vector))
         self._calls = 0  # of step
         self._obs: Obs | None = None
         self._size()
@@ -126,10 +127,8 @@ class Envs:
         result = self._call("reset", seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2):
             raise self._error(Fault(f"reset returned a {type(result).__name__}, not (obs, info)"))
-        try:
+        with self._named_errors("reset"):
             obs = self.codec.encode(result[0], self.num)
-        except Fault as fault:
-            raise self._error(fault) from fault.__cause__
         self._obs, self._ended = obs, self._none
         return obs
 
@@ -186,10 +185,8 @@ class Envs:
         """
         if self._obs is None:
             return None
-        try:
+        with self._named_errors("export_state"):
             layers = states.export(self._vector)
-        except Fault as fault:
-            raise self._error(fault) from fault.__cause__
         if layers is None:
             return None
         return {
@@ -212,12 +209,8 @@ class Envs:
                 f"{STATE_VERSION}; resume with the version of Rookery that saved them"
             )
         self._call("reset", seed=0)  # creates attributes that only exist after a reset
-        try:
+        with self._named_errors("restore_state"):
             states.restore(self._vector, state["layers"])
-        except CheckpointError:
-            raise
-        except ENV_ERRORS as error:  # a user's restore_state may raise anything
-            raise EnvError(f"{self.name}: {raised('restore_state', error)}") from error
         self._calls, self._skipped = state["calls"], np.array(state["skipped"], dtype=np.int64)
         self._ended = np.array(state["ended"], dtype=np.bool_)
         self._obs = self.spec.pack({k: states.unpack(v) for k, v in state["obs"].items()})
@@ -229,10 +222,10 @@ class Envs:
         It is one JSON value for each environment or wrapper that defines `export_progress`. Returns
         None if there are none, or all of them returned None.
         """
-        try:
-            progress = [states.exported(layer, "export_progress") for layer in self._with_progress]
-        except Fault as fault:
-            raise self._error(fault) from fault.__cause__
+        if not self._makes_progress:
+            return None
+        with self._named_errors("export_progress"):
+            progress = states.export_progress(self._vector)
         return None if all(one is None for one in progress) else progress
 
     def restore_progress(self, progress: Sequence[Any]) -> None:
@@ -240,14 +233,10 @@ class Envs:
 
         If there are more environments than saved values, the values are repeated in order.
         """
-        for layer, one in zip(self._with_progress, cycle(progress), strict=False):
-            if one is None:
-                continue
-            try:
-                layer.restore_progress(one)
-            except ENV_ERRORS as error:  # a user's code may raise anything
-                what = raised("restore_progress", error)
-                raise EnvError(f"{self.name}: {what}") from error
+        if not (self._makes_progress and progress):
+            return
+        with self._named_errors("restore_progress"):
+            states.restore_progress(self._vector, progress)
 
     @property
     def pictures(self) -> bool:
@@ -265,10 +254,8 @@ class Envs:
         if self._vector.render_mode is None:
             return None
         first = self._vector.envs[0] if isinstance(self._vector, SyncVectorEnv) else self._vector
-        try:
+        with self._named_errors("render"):
             frame: Any = first.render()
-        except ENV_ERRORS as error:  # a user's code may raise anything
-            raise EnvError(f"{self.name}: {raised('render', error)}") from error
         if first is self._vector and frame is not None:
             frame = frame[0]
         return None if frame is None else np.array(frame)
@@ -278,13 +265,17 @@ class Envs:
         if self._closed:
             return
         self._closed = True
+        with self._named_errors("close"), self.calls.during("close"):
+            self._vector.close()
+
+    @contextmanager
+    def _named_errors(self, call: str) -> Iterator[None]:
+        """Context of a method `call` of the user's code: errors name the environment."""
         try:
-            with self.calls.during("close"):
-                self._vector.close()
+            with named_errors(self.name, call):
+                yield
         except Fault as fault:
             raise self._error(fault) from fault.__cause__
-        except ENV_ERRORS as error:  # a user's code may raise anything
-            raise EnvError(f"{self.name}: {raised('close', error)}") from error
 
     def _call(self, call: str, *args: Any, **kwargs: Any) -> Any:
         self.calls.running = call  # without `during`: every step passes here

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from rookery.algorithms import Algorithm
 from rookery.envs.frame_stack import remember
-from rookery.envs.spaces import Space, SpaceCodec, channel_axes
+from rookery.envs.nested import Place, Space, leaf_spaces
+from rookery.envs.spaces import SpaceCodec, channel_axes
 from rookery.errors import CheckpointError, ConfigError
 from rookery.export.bundle import PolicyBundle
 from rookery.types import Array, EnvSpec, Leaf, LeafKind
@@ -146,20 +147,16 @@ class OnnxPolicy(nn.Module):
 
 
 class SpacePart(NamedTuple):
-    """A leaf of an observation space, such as a Box, and its keys in the nested Dicts around it."""
+    """A leaf of an observation space, such as a Box, and where it is in nested Dicts and Tuples."""
 
-    path: tuple[str, ...]
+    path: Place
     space: Any
 
 
-def parts_of(space: Space, path: tuple[str, ...] = ()) -> dict[str, SpacePart]:
-    """Returns the leaves of an observation space by name: Dict keys, joined by slashes."""
-    if not isinstance(space, spaces.Dict):
-        return {"/".join(path): SpacePart(path, space)}
-    found: dict[str, SpacePart] = {}
-    for key, child in space.spaces.items():
-        found |= parts_of(child, (*path, key))
-    return found
+def parts_of(space: Space) -> dict[str, SpacePart]:
+    """Returns the leaves of an observation space by name: keys and indices, joined by slashes."""
+    leaves = leaf_spaces(space)
+    return {"/".join(map(str, path)): SpacePart(path, leaf) for path, leaf in leaves}
 
 
 Encode = Callable[[Tensor], Tensor]  # [B, *shape] of the environment → [B, *leaf] as stored

@@ -1,7 +1,7 @@
 """Imitation learning from a planner: some grid worlds of an actor follow planned actions.
 
     teacher = PlannerTeacher(actor, planners, team_config, seed=0)
-    if teacher.ready:                       # otherwise plans are still being computed
+    if not teacher.pending():               # otherwise plans are still being computed
         agent_steps = teacher.load_plans()  # actions in the new plans, summed over agents
         actor.play(steps, epsilon)          # env steps of each world
         teacher.advance(steps)
@@ -55,11 +55,6 @@ class PlannerTeacher:
         self._requests: list[Future[PlannedActions]] = []
         self._rows_left = config.policy_steps  # until worlds to guide are chosen
 
-    @property
-    def ready(self) -> bool:
-        """Whether all requested plans have arrived, so that the actor can step its grid worlds."""
-        return all(future.done() for future in self._requests)
-
     def load_plans(self) -> int:
         """Passes the requested plans to the actor; returns their number of actions of all agents.
 
@@ -96,7 +91,10 @@ class PlannerTeacher:
             self._requests.append(self._planners.submit(*request))
 
     def pending(self) -> list[Future[PlannedActions]]:
-        """Returns the planning requests that the planner processes have not answered yet."""
+        """Returns the planning requests that the planner processes have not answered yet.
+
+        The actor can step its grid worlds if there are none.
+        """
         return [future for future in self._requests if not future.done()]
 
 
@@ -106,7 +104,7 @@ def wait_until_ready(teachers: Iterable[PlannerTeacher]) -> list[PlannerTeacher]
     Returns all teachers to which this applies.
     """
     teachers = list(teachers)
-    while not (ready := [teacher for teacher in teachers if teacher.ready]):
+    while not (ready := [teacher for teacher in teachers if not teacher.pending()]):
         wait(
             [request for teacher in teachers for request in teacher.pending()],
             return_when=FIRST_COMPLETED,

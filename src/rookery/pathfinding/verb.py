@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ SOURCE = "policy: a run folder, a file of `rookery export`, or demo (shipped wit
 DEMO = "demo"
 FORMATS = ("svg", "gif")
 COLLISIONS = ("reference", "soft")
-SHOWN_STEPS = 128  # step limit of a problem instance that is drawn
+STEPS, SHOWN_STEPS = 256, 128  # step limits: of an evaluation; of an episode that is drawn
 LAST_CASE = 10**6  # highest problem instance number of --case
 MIN_PACE, PACE, MAX_PACE = 0.1, 4.0, 50.0  # steps per second
 MAX_TEMPERATURE = 1_000.0  # of --temperature: practically random
@@ -54,36 +55,98 @@ SHOWN = RandomCases((16,), (20, 20), (0.2, 0.2), 1)
 DEMO_CASES = RandomCases((8, 16, 32), (20, 20), (0.2, 0.2), 20)
 
 
-class Subcommand(NamedTuple):
-    """A subcommand of `rookery pathfinding`: help text, function, and its flags.
-
-    A flag has its usual value: a number, or words for the help text.
-    """
-
-    about: str
-    run: Callable[[argparse.Namespace], int]
-    flags: dict[str, str | float]
-    policy: bool = True  # takes the argument RUN
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, verb in VERBS.items():
         subparser = verbs.add_parser(name, help=verb.about, description=verb.about)
-        if verb.policy:
-            subparser.add_argument("run", metavar="RUN", help=SOURCE)
-            arguments.add_checkpoint(subparser)
-        for flag, usual in (verb.flags | EVERY).items():
-            _add_flag(subparser, flag, usual)
+        verb.add_arguments(subparser)
+        arguments.add_seed(
+            subparser, "seed of random problem instances, sampled actions and the planner"
+        )
+        value = partial(arguments.add_value, subparser)
+        value("--device", "DEVICE", str, "device of the policy: auto, cpu or cuda:N", "auto")
+        value("--threads", "N", arguments.count, "CPU threads of torch (default: torch's choice)")
         arguments.add_json(subparser)
 
 
-def _add_flag(parser: argparse.ArgumentParser, flag: str, usual: str | float) -> None:
-    about, options = FLAGS[flag]
-    if not isinstance(usual, str):
-        options = {**options, "default": usual}
-    parser.add_argument(flag, help=f"{about} (default: {usual})", **options)
+def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+    _add_policy(parser, EVALUATED, STEPS)
+    arguments.add_value(
+        parser,
+        "--cases",
+        "N",
+        arguments.count,
+        "problem instances (map, starts, goals) for each number of agents (default 200, or all of "
+        "--cases-file)",
+    )
+    for flag, about in (
+        ("--baseline", "also evaluate agents that follow shortest paths and ignore each other"),
+        ("--planner", "also evaluate a centralized MAPF planner, LaCAM"),
+        ("--shield", "replace the policy's actions that would collide, by the MAPF method PIBT"),
+    ):
+        parser.add_argument(flag, action="store_true", help=f"{about} (default: not)")
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    _add_policy(parser, SHOWN, SHOWN_STEPS)
+    value = partial(arguments.add_value, parser)
+    value("--case", "K", _case, "index of the problem instance (map, starts, goals) to draw", 0)
+    pace = arguments.between(MIN_PACE, MAX_PACE)
+    value("--pace", "P", pace, "env steps that the animation shows per second", PACE)
+    arguments.add_out(
+        parser,
+        "file to write the animation to, SVG or GIF (default: episode.svg in the run folder, or in "
+        "the current folder if RUN is none)",
+        FORMATS,
+    )
+    parser.set_defaults(cases=None, shield=False)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    value = partial(arguments.add_value, parser)
+    value("--cases", "N", arguments.count, "problem instances for each number of agents", 20)
+    value("--out", "FILE", str, "file to write the animation to, SVG or GIF", "demo.svg")
+
+
+def _add_policy(parser: argparse.ArgumentParser, usual: RandomCases, steps: int) -> None:
+    """Adds the policy, the problem instances that it plays, and the rules to a parser."""
+    parser.add_argument("run", metavar="RUN", help=SOURCE)
+    arguments.add_checkpoint(parser)
+    value = partial(arguments.add_value, parser)
+    team = ",".join(map(str, usual.agents))
+    value("--agents", "N", arguments.counts, f"numbers of agents, with commas (default {team})")
+    size, density = usual.sizes[0], usual.densities[0]
+    about = f"rows and columns of random maps, or a range such as 17-21 (default {size})"
+    value("--size", "S", sizes, about)
+    about = f"share of blocked cells, or a range such as 0.1-0.3 (default {density})"
+    value("--density", "D", densities, about)
+    about = "NumPy file of problem instances: arrays maps, starts and goals (default: random ones)"
+    value("--cases-file", "F.npz", str, about)
+    value("--map", "F.map", str, "map file in MovingAI format; needs --scen (default: random maps)")
+    parser.add_argument(
+        "--scen",
+        metavar="F.scen",
+        action="append",
+        help="MovingAI scenario file: one agent's start and goal on --map in each row. The first "
+        "rows, as many as agents, are one problem instance; repeatable (default: none)",
+    )
+    value("--steps", "N", arguments.count, "maximum env steps of an episode", steps)
+    parser.add_argument(
+        "--collision",
+        choices=COLLISIONS,
+        default="reference",
+        help="name of the rule for conflicting moves: two agents cannot swap cells, and of several "
+        "that move to one cell the one with the lowest number moves; soft, the rule of POGEMA, "
+        "lets the same agents move (default: reference)",
+    )
+    value(
+        "--temperature",
+        "T",
+        arguments.between(0.0, MAX_TEMPERATURE),
+        "temperature of the softmax over Q values from which actions are sampled; 0: greedy "
+        "(default: algo.temperature of the run)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,9 +183,10 @@ def _show(args: argparse.Namespace) -> int:
     evaluator = _evaluator(args)
     from rookery.pathfinding.evaluation.case_sets import record_case
 
-    case_set = next(iter(_case_sets(args, SHOWN)))
+    usual = SHOWN._replace(cases=args.case + 1)
+    case_set = next(iter(_case_sets(args, usual)))
     answer = record_case(evaluator, case_set, args.case, out, format=format, pace=args.pace)
-    _say_picture(answer, args)
+    output.answer(args, answer, [picture_line(answer)])
     return 0
 
 
@@ -143,7 +207,7 @@ def _demo(args: argparse.Namespace) -> int:
     answer = _evaluate_methods(evaluator, case_sets, ["results"], quiet=args.json)
     case_set = next(random_case_sets(**SHOWN._asdict(), seed=args.seed))
     answer |= record_case(evaluator, case_set, 0, out, format=format, pace=PACE)
-    _say_picture(answer, args)
+    output.answer(args, answer, [picture_line(answer)])
     return 0
 
 
@@ -163,8 +227,7 @@ def _evaluator(args: argparse.Namespace) -> "CaseEvaluator":
     )
     policy = policy if args.temperature is None else policy.with_temperature(args.temperature)
     rules = policy.rules(steps=args.steps, collision=args.collision)
-    shield = getattr(args, "shield", False)  # `show` has no such flag
-    return CaseEvaluator(policy=policy, rules=rules, seed=args.seed, shield=shield)
+    return CaseEvaluator(policy=policy, rules=rules, seed=args.seed, shield=args.shield)
 
 
 def _folder(run: str) -> Path:
@@ -201,14 +264,13 @@ def _case_sets(args: argparse.Namespace, usual: RandomCases) -> Iterable["CaseSe
     """
     from rookery.pathfinding.evaluation import case_sets
 
-    count = getattr(args, "cases", None)  # `show` draws one of all
     if args.cases_file:
-        return [case_sets.from_file(args.cases_file, agents=args.agents, count=count)]
+        return [case_sets.from_file(args.cases_file, agents=args.agents, count=args.cases)]
     agents = args.agents or usual.agents
     if args.map:
         return case_sets.from_map(args.map, args.scen, agents)
     return case_sets.random_case_sets(
-        count or usual.cases + getattr(args, "case", 0),
+        args.cases or usual.cases,
         agents=agents,
         sizes=args.size or usual.sizes,
         densities=args.density or usual.densities,
@@ -233,13 +295,6 @@ def row(result: Mapping[str, Any], who: str = "") -> str:
     return "".join(cells) + (f"  {who}" if who else "")
 
 
-def _say_picture(answer: Mapping[str, Any], args: argparse.Namespace) -> None:
-    if args.json:
-        output.say_json(answer)
-    else:
-        output.say(picture_line(answer))
-
-
 def picture_line(answer: Mapping[str, Any]) -> str:
     """Returns a line about an animation: its file, how the episode ended, and the file's size."""
     home = f"{answer['home']} of {answer['agents']} agents home after {answer['length']} steps"
@@ -259,7 +314,7 @@ def _refuse_wrong_sources(args: argparse.Namespace) -> None:
         )
     read = "--cases-file" if args.cases_file else "--map" if args.map else ""
     drawn = ("size", "density", *(("cases",) if args.map else ()))
-    wrong = [f"--{name}" for name in drawn if read and getattr(args, name, None) is not None]
+    wrong = [f"--{name}" for name in drawn if read and getattr(args, name) is not None]
     if wrong:
         raise ConfigError(
             f"{', '.join(wrong)} and {read} were given; the former is for random instances, "
@@ -287,132 +342,34 @@ def densities(text: str) -> tuple[float, float]:
     return low, high
 
 
-def number(text: str) -> int:
-    """Parses a command-line argument that is a whole number of at least 0."""
-    if (found := arguments.whole(text)) < 0:
-        raise argparse.ArgumentTypeError(f"needs a whole number from 0 on, got {text!r}")
-    return found
-
-
 def _case(text: str) -> int:
     """Parses the index of a problem instance, from 0 to `LAST_CASE`.
 
     It is limited because all instances before it are drawn.
     """
-    if (case := number(text)) > LAST_CASE:
+    if (case := arguments.seed(text)) > LAST_CASE:
         raise argparse.ArgumentTypeError(f"needs a whole number from 0 to {LAST_CASE}, got {text}")
     return case
 
 
-class Flag(NamedTuple):
-    """Help text of a flag, without its default, and further arguments of `add_argument`."""
+class Subcommand(NamedTuple):
+    """A subcommand of `rookery pathfinding`: its help text and its two functions."""
 
     about: str
-    options: Mapping[str, Any]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
-def _value(metavar: str, parse: Callable[[str], Any], about: str, **options: Any) -> Flag:
-    return Flag(about, {"metavar": metavar, "type": parse, **options})
-
-
-FLAGS: dict[str, Flag] = {
-    "--agents": _value(
-        "N", arguments.counts, "number of agents; evaluate takes several, separated by commas"
-    ),
-    "--size": _value("S", sizes, "rows and columns of random maps, or a range such as 17-21"),
-    "--density": _value(
-        "D", densities, "share of blocked cells in random maps, or a range such as 0.1-0.3"
-    ),
-    "--cases": _value(
-        "N", arguments.count, "problem instances (map, starts, goals) for each number of agents"
-    ),
-    "--seed": _value(
-        "S", number, "seed of random problem instances, sampled actions and the planner"
-    ),
-    "--cases-file": _value(
-        "F.npz", str, "NumPy file of problem instances: arrays maps, starts and goals"
-    ),
-    "--map": _value("F.map", str, "map file in MovingAI format; needs --scen"),
-    "--scen": _value(
-        "F.scen",
-        str,
-        "MovingAI scenario file: one agent's start and goal on --map in each row. The first rows, "
-        "as many as agents, are one problem instance; repeatable",
-        action="append",
-    ),
-    "--steps": _value("N", arguments.count, "maximum env steps of an episode"),
-    "--collision": Flag(
-        "name of the rule for conflicting moves: two agents cannot swap cells, and of several that "
-        "move to one cell the one with the lowest number moves; soft, the rule of POGEMA, lets the "
-        "same agents move",
-        {"choices": COLLISIONS, "default": "reference"},
-    ),
-    "--temperature": _value(
-        "T",
-        arguments.between(0.0, MAX_TEMPERATURE),
-        "temperature of the softmax over Q values from which actions are sampled; 0: greedy",
-    ),
-    "--baseline": Flag(
-        "also evaluate agents that follow their shortest paths and ignore each other",
-        {"action": "store_true"},
-    ),
-    "--planner": Flag("also evaluate a centralized MAPF planner, LaCAM", {"action": "store_true"}),
-    "--shield": Flag(
-        "replace actions of the policy that would make agents collide, by the MAPF method PIBT",
-        {"action": "store_true"},
-    ),
-    "--case": _value("K", _case, "index of the problem instance (map, starts, goals) to draw"),
-    "--out": _value("FILE", str, "file to write the animation to, SVG or GIF"),
-    "--format": Flag("file format of the animation", {"choices": FORMATS}),
-    "--pace": _value(
-        "P", arguments.between(MIN_PACE, MAX_PACE), "env steps that the animation shows per second"
-    ),
-    "--device": _value("DEVICE", str, "device of the policy: auto, cpu or cuda:N", default="auto"),
-    "--threads": _value("N", arguments.count, "CPU threads of torch"),
-}
-FILES: dict[str, str | float] = {"--cases-file": "random", "--map": "random maps", "--scen": "none"}
-RULES: dict[str, str | float] = {
-    "--collision": "reference",
-    "--temperature": "algo.temperature of the run",
-}
-EVERY: dict[str, str | float] = {"--seed": 0, "--device": "auto", "--threads": "as torch chooses"}
 VERBS: dict[str, Subcommand] = {
     "evaluate": Subcommand(
         "play problem instances with a policy; report success, makespan and sum of costs",
+        _add_evaluate,
         _evaluate,
-        {
-            "--agents": "8,16,32,64",
-            "--size": "40",
-            "--density": "0.3",
-            "--cases": "200, or all of --cases-file",
-            **FILES,
-            "--steps": 256,
-            **RULES,
-            "--baseline": "only the policy",
-            "--planner": "only the policy",
-            "--shield": "keep them",
-        },
     ),
     "show": Subcommand(
-        "play one problem instance and draw it as an animated SVG or GIF",
-        _show,
-        {
-            "--agents": "16",
-            "--size": "20",
-            "--density": "0.2",
-            "--case": 0,
-            **FILES,
-            "--steps": SHOWN_STEPS,
-            **RULES,
-            "--pace": PACE,
-            "--out": "episode.svg in the run folder, or in the current folder if RUN is none",
-            "--format": "by the file extension of --out",
-        },
+        "play one problem instance and draw it as an animated SVG or GIF", _add_show, _show
     ),
     "demo": Subcommand(
-        "evaluate and draw the policy that comes with the library",
-        _demo,
-        {"--cases": 20, "--out": "demo.svg"},
-        policy=False,
+        "evaluate and draw the policy that comes with the library", _add_demo, _demo
     ),
 }

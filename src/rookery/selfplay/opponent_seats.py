@@ -16,8 +16,8 @@ from rookery.algorithms import Algorithm
 from rookery.config.schema import Config, Pick
 from rookery.envs.lookup import load
 from rookery.envs.make import Envs
+from rookery.envs.nested import part
 from rookery.envs.turn_based.game import Player, Who
-from rookery.envs.turn_based.tables import part
 from rookery.errors import ConfigError
 from rookery.selfplay.match import RandomPlayer
 from rookery.selfplay.opponents import ODDS, WHO

@@ -20,9 +20,9 @@ from rookery.algorithms import Algorithm
 from rookery.checkpoints.load_weights import pick_checkpoint
 from rookery.config.schema import Config
 from rookery.envs.make import Factory
+from rookery.envs.nested import count
 from rookery.envs.spaces import SpaceCodec
 from rookery.envs.turn_based.game import MASK, among
-from rookery.envs.turn_based.tables import count
 from rookery.errors import CheckpointError, ConfigError
 from rookery.networks.forward import tensors
 from rookery.selfplay.snapshot_files import FOLDER, about, read_weights, reading, snapshots

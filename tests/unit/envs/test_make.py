@@ -272,9 +272,35 @@ def test_environments_with_differing_spaces_are_refused():
 
 
 def test_unsupported_spaces_are_refused_when_made_and_when_checked():
-    for call in (lambda config: make(config, 2), check):
-        with pytest.raises(ConfigError, match="FlattenObservation"):
-            call(EnvConfig(id="Blackjack-v1"))
+    class Talking(basic.Echo):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = spaces.Text(5)
+
+    for call in (lambda factory: make(EnvConfig(), 2, factory=factory), check_of):
+        with pytest.raises(ConfigError, match="turn the text into numbers"):
+            call(Talking)
+
+
+def check_of(factory):
+    return check(EnvConfig(), factory)
+
+
+def test_a_tuple_is_played_and_checked_without_a_wrapper():
+    """Blackjack observes three whole numbers."""
+    config = EnvConfig(id="Blackjack-v1")
+    assert check(config) == []
+
+    envs = make(config, 2)
+    obs = envs.reset(0)
+    seen = [envs.step(np.array([0, 1])) for _ in range(20)]
+
+    assert [obs[name].shape for name in ("0", "1", "2")] == [(2, 1)] * 3
+    ended = [steps for steps in seen if steps.terminated.any()]
+    assert all(set(steps.final_obs) == {"0", "1", "2"} for steps in ended)
+    assert len(ended) == 20  # action 0 ends a hand
+    decoded = envs.codec.decode(seen[-1].obs)
+    assert [part.shape for part in decoded] == [(2,)] * 3
 
 
 def test_a_wrapper_makes_an_unsupported_space_supported():

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector.utils import batch_space
 
 from rookery.envs.spaces import Codes, SpaceCodec, part_of, spec_of
@@ -199,8 +200,49 @@ def test_a_dict_of_one_entry_stays_a_dict():
     assert list(SpaceCodec(space, TWO).encode_one({"only": 1})) == ["only"]
 
 
+MIXED = spaces.Tuple(
+    [
+        spaces.Box(-1, 1, (3,), np.float32),
+        spaces.Dict(
+            {
+                "cue": spaces.Discrete(3, start=1),
+                "arm": spaces.Tuple(
+                    [spaces.MultiBinary(2), spaces.Box(0, 255, (8, 8, 3), np.uint8)]
+                ),
+            }
+        ),
+    ]
+)
+
+
+def test_tuples_become_leaves_with_joined_indices():
+    assert [leaf.name for leaf in spec_of("x", MIXED, TWO).obs] == [
+        "0",
+        "1/arm/0",
+        "1/arm/1",
+        "1/cue",
+    ]
+    assert [leaf.name for leaf in spec_of("x", spaces.Tuple([TWO]), TWO).obs] == ["0"]
+
+
+@pytest.mark.parametrize("space", [MIXED, spaces.Tuple([TWO]), spaces.Dict({"a": MIXED})], ids=str)
+def test_a_tuple_comes_back_as_it_was(space):
+    """One observation, and a batch as Gymnasium's vectors have it."""
+    space.seed(3)
+    codec, one, batch = SpaceCodec(space, TWO), space.sample(), batch_space(space, 4).sample()
+
+    assert data_equivalence(codec.decode_one(codec.encode_one(one)), one)
+    assert data_equivalence(codec.decode(codec.encode(batch, 4)), batch)
+    codec.check(one)
+
+
+def test_a_missing_part_of_a_tuple_is_named():
+    with pytest.raises(EnvError, match="has no '1': "):
+        SpaceCodec(spaces.Tuple([TWO, TWO]), TWO).check((1,))
+
+
 REFUSED_OBS = {
-    "Tuple": (spaces.Tuple([TWO, TWO]), "FlattenObservation"),
+    "empty tuple": (spaces.Tuple([]), "a Tuple needs at least one"),
     "Text": (spaces.Text(5), "wrapper"),
     "Graph": (spaces.Graph(TWO, None), "wrapper"),
     "Sequence": (spaces.Sequence(TWO), "pad"),
@@ -211,7 +253,10 @@ REFUSED_OBS = {
     "codes that are floats": (Codes(0, 1, (2,), np.float32), "or make it a Box"),
     "empty dict": (spaces.Dict({}), "at least one"),
     "stacked pictures": (spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), "env.frame_stack"),
-    "tuple in a dict": (spaces.Dict({"a": spaces.Tuple([TWO])}), "'a'"),
+    "text in a tuple in a dict": (
+        spaces.Dict({"a": spaces.Tuple([TWO, spaces.Text(5)])}),
+        "'a/1'",
+    ),
     "names that collide": (
         spaces.Dict({"a/b": TWO, "a": spaces.Dict({"b": TWO})}),
         "rename the keys",

@@ -162,7 +162,7 @@ def test_an_actor_waits_while_plans_are_made() -> None:
         held = threads.submit(release.wait, 60.0)
         one.play(STRIDE, CALM)
         guide.advance(STRIDE)
-        assert not guide.ready
+        assert guide.pending()
         threading.Timer(0.1, release.set).start()
         assert wait_until_ready([guide]) == [guide]
         assert held.done()

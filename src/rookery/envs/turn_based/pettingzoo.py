@@ -27,12 +27,12 @@ from gymnasium import spaces
 
 from rookery.envs.env_calls import EnvCalls
 from rookery.envs.env_fault import ENV_ERRORS, Fault, raised
+from rookery.envs.nested import Space, stacked, zeros
 from rookery.envs.turn_based.game import MASK, OBSERVATION
 from rookery.errors import ConfigError
 from rookery.types import Array, Bools, Floats, Rows
 
 Agent: TypeAlias = Hashable
-Space: TypeAlias = spaces.Space[Any]
 EMPTY = "it must allow at least one action; end the game there, or add an action that passes"
 
 
@@ -102,7 +102,7 @@ class ZooGames(ABC):
         seen = [self._look(table, self.agents[seat]) for table, seat in pairs]
         if self._masked:
             self._keep_masks(which, seats, seen)
-        return _stacked(seen)
+        return stacked(seen)
 
     def _keep_masks(self, which: Rows, seats: Rows, seen: Sequence[Any]) -> None:
         """Stores the action masks of players that are to move, to check their next actions.
@@ -286,8 +286,10 @@ class ParallelGames(ZooGames):
 
     def _observed(self, table: int, agent: Agent) -> Any:
         views = self._views[table]
+        if agent in views:
+            return views[agent]
         # an agent that joins later has no observation yet
-        return views[agent] if agent in views else _nothing(self._seen)
+        return zeros(self._seen)
 
     def _info(self, table: int, agent: Agent) -> Mapping[str, Any]:
         info: Mapping[str, Any] = self._infos[table].get(agent, {})
@@ -333,18 +335,3 @@ def _spaces(env: Any, agents: Sequence[Agent], name: str) -> tuple[Space, Space]
 
 def _masked(seen: Space, action: Space) -> bool:
     return MASK in getattr(seen, "spaces", ()) and isinstance(action, spaces.Discrete)
-
-
-def _nothing(space: Space) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: _nothing(child) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Discrete):
-        return space.start
-    return np.zeros(space.shape or (), dtype=space.dtype)
-
-
-def _stacked(seen: Sequence[Any]) -> Any:
-    """Stacks a list of observations to a batch; dicts become a dict of batches."""
-    if isinstance(seen[0], Mapping):
-        return {key: _stacked([one[key] for one in seen]) for key in seen[0]}
-    return np.stack([np.asarray(one) for one in seen])

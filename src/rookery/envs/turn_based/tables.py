@@ -40,6 +40,7 @@ from gymnasium.vector.utils import batch_space
 
 from rookery.envs import env_state as states
 from rookery.envs.env_fault import Fault
+from rookery.envs.nested import count, mapped, put
 from rookery.envs.turn_based.game import MASK, Games, Who
 from rookery.errors import ProtocolError
 from rookery.types import Array, Bools, Extra, Rows
@@ -188,7 +189,7 @@ class Tables(VectorEnv[Any, Any, Any]):
         self.due = self._due()
         # a slot that does not act at first shows the observation of another seat of its game
         seen = self.games.look(self._table, np.where(self.due, self.seat, self._any_due_seat()))
-        self._obs = _mapped(np.array, seen)
+        self._obs = mapped(np.array, seen)
         return self._obs, {}
 
     def step(self, actions: Any) -> tuple[Any, Array, Bools, Bools, dict[str, Any]]:
@@ -214,7 +215,7 @@ class Tables(VectorEnv[Any, Any, Any]):
             self._begin(left, self._may_wait - waiting)
         info["due"] = self.due = self._due()
         now = np.flatnonzero(self.due)
-        _put(self._obs, now, self.games.look(table[now], self.seat[now]))
+        put(self._obs, now, self.games.look(table[now], self.seat[now]))
         return self._obs, reward, terminated, truncated, info
 
     def _choose(self, table: Rows, seat: Rows, action: Array) -> None:
@@ -358,8 +359,8 @@ class Tables(VectorEnv[Any, Any, Any]):
         if isinstance(seen, Mapping) and MASK in seen:
             stuck = ~np.asarray(seen[MASK]).any(1, keepdims=True)
             seen = {**seen, MASK: np.where(stuck, np.ones_like(seen[MASK]), seen[MASK])}
-        final = _mapped(np.array, self._obs)
-        _put(final, lanes, seen)
+        final = mapped(np.array, self._obs)
+        put(final, lanes, seen)
         return final
 
     def export_state(self) -> dict[str, Any] | None:
@@ -371,14 +372,18 @@ class Tables(VectorEnv[Any, Any, Any]):
         if games is None or self._obs is None:
             return None
         own = {name: states.pack(getattr(self, name)) for name in SAVED}
-        return {"games": games, "own": own, "obs": _mapped(states.pack, self._obs)}
+        return {"games": games, "own": own, "obs": mapped(states.pack, self._obs)}
 
     def restore_state(self, state: dict[str, Any]) -> None:
         """Restores a state of the games from `export_state`; needs an earlier call of `reset`."""
+
+        def write(leaf: Array, saved: Any) -> None:
+            leaf[...] = states.unpack(saved)
+
         self.games.restore_state(state["games"])
         for name in SAVED:
             setattr(self, name, states.unpack(state["own"][name]))
-        _fill(self._obs, state["obs"])
+        mapped(write, self._obs, state["obs"])
 
     def close_extras(self, **kwargs: Any) -> None:
         self.games.close()
@@ -416,42 +421,3 @@ def _switches(space: spaces.MultiBinary, obs: Any, rng: np.random.Generator) -> 
 def _motion(space: spaces.Box, obs: Any, rng: np.random.Generator) -> Array:
     drawn = rng.uniform(space.low, space.high, (count(obs), *space.shape))
     return drawn.astype(space.dtype)
-
-
-def count(obs: Any) -> int:
-    """Returns the number of observations in a batch, which may be nested dicts."""
-    while isinstance(obs, Mapping):
-        obs = next(iter(obs.values()))
-    return len(obs)
-
-
-def part(obs: Any, which: Rows | slice | int) -> Any:
-    """Returns the observations at indices `which` of a batch, which may be nested dicts."""
-    if isinstance(obs, Mapping):
-        return {key: part(leaf, which) for key, leaf in obs.items()}
-    return obs[which]
-
-
-def _mapped(change: Callable[[Array], Any], obs: Any) -> Any:
-    """Returns a batch, which may be a dict of batches, with `change` applied to every array."""
-    if isinstance(obs, Mapping):
-        return {key: _mapped(change, part) for key, part in obs.items()}
-    return change(obs)
-
-
-def _put(into: Any, where: Rows, obs: Any) -> None:
-    """Writes K observations into the batch `into` at the indices `where` [K], in place."""
-    if isinstance(into, Mapping):
-        for key, part in into.items():
-            _put(part, where, obs[key])
-    else:
-        into[where] = obs
-
-
-def _fill(into: Any, saved: Any) -> None:
-    """Writes observations from a saved state into the batch `into`, in place."""
-    if isinstance(into, Mapping):
-        for key, part in into.items():
-            _fill(part, saved[key])
-    else:
-        into[...] = states.unpack(saved)

@@ -9,6 +9,7 @@ light or dark mode of the reader's system.
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -22,14 +23,10 @@ from rookery.types import Array, Bools
 Pair: TypeAlias = tuple[int, int]
 
 SIDE, MARGIN, FOOT = 600.0, 20.0, 46.0  # pixels: the map's longer side, around it, below it
-DISC, RING, EDGE, TALK = 0.32, 0.42, 0.08, 0.055  # cells: an agent, its goal, widths of lines
+DISC, RING = 0.32, 0.42  # cells: radius of an agent, of its goal
 REST = 6  # steps for which the end is shown
 PACE = 4.0  # steps a second
-
-LIGHT = {"card": "#f4f3ef", "floor": "#ffffff", "wall": "#c6ccd5", "mesh": "#eeedea"}
-LIGHT |= {"ink": "#4b5261", "talk": "#5d6677", "bar": "#8d97a8"}
-DARK = {"card": "#191d24", "floor": "#222831", "wall": "#414b5a", "mesh": "#292f39"}
-DARK |= {"ink": "#bcc5d3", "talk": "#aeb9ca", "bar": "#76839a"}
+STYLE = "episode.css"  # in this package
 
 
 class RecordedEpisode(NamedTuple):
@@ -76,7 +73,7 @@ def draw(episode: RecordedEpisode, *, pace: float = PACE) -> str:
     discs = (_disc(i, episode.places[:, i], clock) for i in episode.present.tolist())
     return _element(
         "svg",
-        _element("style", escape(_style(), quote=False)),
+        _element("style", (files(__package__) / STYLE).read_text()),
         _element("title", f"{len(episode.present)} agents on a map of {rows} x {columns}"),
         _element("rect", class_="card", width=width, height=height, rx=16),
         _element(
@@ -139,15 +136,16 @@ class _Clock:
     def at(self, step: float) -> str:
         return f"{step / self.ticks:.5f}".rstrip("0").rstrip(".") or "0"
 
-    def animate(self, attribute: str, values: Iterable[str], **more: object) -> str:
-        """Returns an SVG <animate> element that sets an attribute to each of `values` in one loop.
+    def animate(
+        self, attribute: str, values: Iterable[str], tag: str = "animate", **more: object
+    ) -> str:
+        """Returns an SVG element that sets an attribute to each of `values` in one loop.
 
         `more` are further attributes of the element; unless they include `keyTimes`, the values are
         evenly spaced in time.
         """
-        return _element(
-            "animate", attributeName=attribute, values=";".join(values), **more, **self._round
-        )
+        shown = {"attributeName": attribute, "values": ";".join(values)}
+        return _element(tag, **shown, **more, **self._round)
 
     def move(self, places: Array) -> str:
         """Returns an SVG animation that moves an element along an agent's path.
@@ -156,13 +154,8 @@ class _Clock:
         during the pause at the end of the loop.
         """
         stops = [f"{column} {row}" for row, column in places.tolist()]
-        return _element(
-            "animateTransform",
-            attributeName="transform",
-            type="translate",
-            values=";".join(stops + stops[-1:] * REST),
-            **self._round,
-        )
+        stops += stops[-1:] * REST
+        return self.animate("transform", stops, "animateTransform", type="translate")
 
     def show(self, step: int) -> str:
         """Returns an SVG animation that shows an element only during one env step of the episode.
@@ -267,29 +260,6 @@ def _caption(text: str, step: int, height: float, clock: _Clock) -> str:
     seen = "hidden" if step else "visible"
     inside = (escape(text), clock.show(step))
     return _element("text", *inside, class_="caption", x=MARGIN, y=height - 20, visibility=seen)
-
-
-def _style() -> str:
-    light, dark = _variables(LIGHT), _variables(DARK)
-    return f"{_TEXT} {light} @media (prefers-color-scheme: dark) {{ {dark} }} {_SHAPES}"
-
-
-def _variables(shades: dict[str, str]) -> str:
-    return f"svg {{ {' '.join(f'--{name}: {shade};' for name, shade in shades.items())} }}"
-
-
-_TEXT = (
-    "text { font-family: system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; font-size: 12px; "
-    "fill: #222 }"
-)
-_SHAPES = (
-    ".card { fill: var(--card) } .floor { fill: var(--floor) } .wall { fill: var(--wall) } "
-    ".mesh { stroke: var(--mesh); stroke-width: 0.03 } .bar { fill: var(--bar) } "
-    f".ring circle {{ fill: none; stroke-width: {EDGE} }} "
-    f".talk {{ fill: none; stroke: var(--talk); stroke-width: {TALK}; opacity: 0.55 }} "
-    ".disc circle { stroke: var(--floor); stroke-width: 0.05 } "
-    ".caption { fill: var(--ink); font-size: 15px; font-variant-numeric: tabular-nums }"
-)
 
 
 def _element(tag: str, *inside: str, **attributes: object) -> str:

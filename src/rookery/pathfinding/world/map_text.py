@@ -39,24 +39,14 @@ class TextLine(NamedTuple):
     text: str
 
 
-class ScenarioRow(NamedTuple):
-    """One line of a MovingAI scenario file (`.scen`): start and goal cell of one agent."""
-
-    line: TextLine
-    map: str
-    size: tuple[int, int]  # rows and columns
-    start: tuple[int, int]  # row and column
-    goal: tuple[int, int]
-
-
 def read_map(path: str | PathLike[str]) -> Maps:
     """Reads a MovingAI `.map` file; returns its H rows and W columns as uint8 [H, W], 1: blocked.
 
     `.`, `G` and swamp `S` are free; `@`, `O`, `T` and `W` are blocked. Raises ConfigError if the
     file is unreadable or malformed.
     """
-    lines = list(_lines(Path(path)))
-    size = dict(_header(path, lines[:4]))
+    lines = _lines(Path(path))
+    size = _header(path, lines[:4])
     blocked = _grid(lines[4:], TERRAIN, width=size["width"])
     if len(blocked) != size["height"]:
         raise ConfigError(
@@ -73,7 +63,7 @@ def read_scenario(path: str | PathLike[str], blocked: Maps, *, agents: int) -> C
     are fewer. `blocked` [H, W] is the map of H rows and W columns. Whether goals can be reached is
     checked by `cases.check(cases, reachable=True)`, not here.
     """
-    lines = list(_lines(Path(path)))
+    lines = _lines(Path(path))
     if not lines or " ".join(lines[0].text.split()) not in VERSIONS:
         found = f"it begins with {lines[0].text!r}" if lines else "it is empty"
         raise ConfigError(f"{path} must begin with {VERSIONS[0]!r}, but {found}; add that line")
@@ -82,12 +72,18 @@ def read_scenario(path: str | PathLike[str], blocked: Maps, *, agents: int) -> C
             f"{path} has {len(lines) - 1} rows, one for each agent, but {agents} agents were "
             "requested; request at least 1 and no more than it has rows"
         )
-    rows = [_row(line) for line in lines[1 : agents + 1]]
-    _check_rows(rows, blocked)
-    cases = _case(blocked, [row.start for row in rows], [row.goal for row in rows])
+    names, starts, goals = zip(
+        *(_row(line, blocked) for line in lines[1 : agents + 1]), strict=True
+    )
+    if (other := next((k for k in range(agents) if names[k] != names[0]), None)) is not None:
+        raise ConfigError(
+            f"{lines[other + 1].where} is for the map {names[other]}, rows before it are for "
+            f"{names[0]}; give a scenario of one map, or ask for fewer agents"
+        )
+    cases = _case(blocked, starts, goals)
     _, agent, fault = find_fault(cases)
     if fault:
-        where, text = rows[agent].line
+        where, text = lines[agent + 1]
         raise ConfigError(f"{where}: {' '.join(text.split())!r} {fault}")
     return cases
 
@@ -106,11 +102,7 @@ def parse(
     and goals are then read as free cells; together with letters they raise ConfigError. So does a
     start or goal on a blocked cell, where POGEMA would free the cell.
     """
-    lines = [
-        TextLine(f"line {number} of the map", line.strip())
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line.strip()
-    ]
+    lines = _numbered(text, "line {} of the map")
     blocked = _grid(lines, CELLS, width=len(lines[0].text) if lines else 0)
     starts, goals = _lettered(lines)
     if (agents_xy is None) != (targets_xy is None):
@@ -144,21 +136,24 @@ def _drawn(blocked: Maps, wall: str) -> Iterator[str]:
     return ("".join(wall if cell else "." for cell in row) for row in blocked)
 
 
-def _lines(path: Path) -> Iterator[TextLine]:
-    """Yields the non-blank lines of a text file."""
+def _lines(path: Path) -> list[TextLine]:
+    """Reads the non-blank lines of a text file."""
     try:
-        text = path.read_text(encoding="ascii")
+        return _numbered(path.read_text(encoding="ascii"), f"{path}:{{}}")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} cannot be read ({error}); give a text file of MovingAI's"
         ) from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            yield TextLine(f"{path}:{number}", line.strip())
 
 
-def _header(path: str | PathLike[str], lines: list[TextLine]) -> Iterator[tuple[str, int]]:
-    """Checks the 4 header lines of a MovingAI map; yields ("height", H) and ("width", W)."""
+def _numbered(text: str, where: str) -> list[TextLine]:
+    """Returns the non-blank lines of a text; `where` names a line, with {} for its number."""
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    return [TextLine(where.format(number), line) for number, line in lines if line]
+
+
+def _header(path: str | PathLike[str], lines: list[TextLine]) -> dict[str, int]:
+    """Checks the 4 header lines of a MovingAI map; returns its "height" and "width"."""
     rows = [line.text.split() for line in lines]
     names = [words[0] for words in rows]
     if sorted(names[1:3]) != ["height", "width"] or names[0:1] + names[3:] != ["type", "map"]:
@@ -168,8 +163,7 @@ def _header(path: str | PathLike[str], lines: list[TextLine]) -> Iterator[tuple[
         )
     if rows[0] != ["type", "octile"]:
         raise ConfigError(f"{lines[0].where}: a map of type octile is needed, got {lines[0].text}")
-    for line, words in zip(lines[1:3], rows[1:3], strict=True):
-        yield words[0], _whole(line, words[-1], words[0])
+    return {names[k]: _whole(lines[k], rows[k][-1], names[k]) for k in (1, 2)}
 
 
 def _grid(lines: list[TextLine], cells: dict[str, int], *, width: int) -> Maps:
@@ -192,36 +186,29 @@ def _grid(lines: list[TextLine], cells: dict[str, int], *, width: int) -> Maps:
     return np.array([[cells[mark] for mark in line.text] for line in lines], dtype=np.uint8)
 
 
-def _row(line: TextLine) -> ScenarioRow:
+def _row(line: TextLine, blocked: Maps) -> tuple[str, Pair, Pair]:
+    """Returns the name of the map, the start and the goal in one line of a scenario file.
+
+    Raises ConfigError if the line is for a map of another size than `blocked`.
+    """
     fields = line.text.split("\t") if "\t" in line.text else line.text.split()
     if len(fields) != 9:
         raise ConfigError(
             f"{line.where}: {len(fields)} fields, but a row has nine: {FIELDS}; write them all"
         )
-    numbers = [_whole(line, field, "a field") for field in fields[2:8]]
-    width, height, start_x, start_y, goal_x, goal_y = numbers
-    return ScenarioRow(line, fields[1], (height, width), (start_y, start_x), (goal_y, goal_x))
+    width, height, *places = (_whole(line, field, "a field") for field in fields[2:8])
+    if (height, width) != blocked.shape:
+        raise ConfigError(
+            f"{line.where} is for a map of {width} x {height} cells, got one of "
+            f"{blocked.shape[1]} x {blocked.shape[0]}; give the map {fields[1]}"
+        )
+    return fields[1], places[1::-1], places[:1:-1]  # x before y in the file
 
 
 def _whole(line: TextLine, word: str, what: str) -> int:
     if not word.isdecimal():
         raise ConfigError(f"{line.where}: {what} must be a whole number, got {word!r}; write one")
     return int(word)
-
-
-def _check_rows(rows: list[ScenarioRow], blocked: Maps) -> None:
-    """Raises ConfigError if lines of a scenario file name another map, or another map size."""
-    for row in rows:
-        if row.size != blocked.shape:
-            raise ConfigError(
-                f"{row.line.where} is for a map of {row.size[1]} x {row.size[0]} cells, got one of "
-                f"{blocked.shape[1]} x {blocked.shape[0]}; give the map {row.map}"
-            )
-        if row.map != rows[0].map:
-            raise ConfigError(
-                f"{row.line.where} is for the map {row.map}, rows before it are for "
-                f"{rows[0].map}; give a scenario of one map, or ask for fewer agents"
-            )
 
 
 def _lettered(lines: list[TextLine]) -> tuple[dict[str, Pair], dict[str, Pair]]:

@@ -18,11 +18,8 @@ from gymnasium import spaces
 from rookery import plugins
 from rookery.errors import ConfigError
 from rookery.pathfinding.world.cases import Cases
-from rookery.pathfinding.world.curriculum import CurriculumTask
-from rookery.pathfinding.world.episode_measures import EpisodeMeasures
-from rookery.pathfinding.world.rules import Collision, Outside, WorldRules
-from rookery.pathfinding.world.team_env import Observed, action_space, observation_space
-from rookery.pathfinding.world.worlds import Worlds
+from rookery.pathfinding.world.rules import Collision, Outside
+from rookery.pathfinding.world.team_env import Observed, Team, observation_space
 from rookery.types import Array
 
 # Settings of POGEMA's benchmark.
@@ -35,7 +32,7 @@ REFUSED = {  # settings of GridConfig, and what to do instead
 }
 
 
-class Pogema(gym.Env[Observed, Array]):
+class Pogema(Team):
     """POGEMA as one Gymnasium environment with the observations and actions of all agents.
 
     `config` holds settings of POGEMA's GridConfig. View radius and step limit are arguments of this
@@ -53,76 +50,72 @@ class Pogema(gym.Env[Observed, Array]):
         radius: int = 4,
         steps: int = 128,
         outside: str = Outside.BLOCKED,
+        render_mode: str | None = None,
     ) -> None:
-        self.rules = WorldRules(radius=radius, steps=steps, outside=outside)
         self._pogema, self._config = _installed(), _checked_config(config or {})
-        self._begin(seed=0)
-        most = self._task
-        earned = spaces.Box(0, 1, (most.agents,), np.float32)  # POGEMA's; the rest is as in Team
-        self.observation_space: spaces.Space[Any] = spaces.Dict(
-            {**observation_space(most, self.rules).spaces, "reward": earned}
+        self._fixed = {**PLAYED, "obs_radius": radius, "max_episode_steps": steps}
+        first = self._begin(seed=0)
+        super().__init__(
+            agents=first.starts.shape[1],
+            size=max(first.maps.shape[1:]),
+            radius=radius,
+            steps=steps,
+            outside=outside,
+            render_mode=render_mode,
         )
-        self.action_space = action_space(most)
+        earned = spaces.Box(0, 1, self._reward.shape, np.float32)
+        usual = observation_space(self.largest, self.rules)
+        self.observation_space = spaces.Dict({**usual.spaces, "reward": earned})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observed, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._begin(int(self.np_random.integers(2**31)))
-        return self._observed(), {}
+        gym.Env.reset(self, seed=seed)
+        self._worlds = None  # the next map may be of another shape
+        self._reward[:] = 0
+        return self._observed(self._load(self._begin(int(self.np_random.integers(2**31))))), {}
 
     def step(self, action: Any) -> tuple[Observed, float, bool, bool, dict[str, Any]]:
+        assert self._worlds is not None, "gymnasium's order: reset comes first"
         chosen = [int(one) for one in action]  # a copy: POGEMA writes into it
         _, reward, terminated, truncated, infos = self._env.step(chosen)
-        self._reward = np.asarray(reward, dtype=np.float32)
-        self._worlds.move_to(self._positions(self._env.get_agents_xy))
+        self._reward[:] = reward
+        self._worlds.move_to(_positions(self._env.get_agents_xy))
         self._measures.count(np.all(self._worlds.place == self._worlds.goals, axis=-1))
         over, late = all(terminated), all(truncated)
-        info = self._ended(infos) if over or late else {}
-        return self._observed(), float(self._reward.mean()), over, late and not over, info
+        metrics = dict(infos[0].get("metrics", {}))
+        info = self._ended() | {"metrics": metrics} if over or late else {}
+        return self._observed(self._worlds), float(np.mean(reward)), over, late and not over, info
 
-    def _begin(self, seed: int) -> None:
-        """Builds a new POGEMA environment with this seed, and starts its only episode.
+    def export_state(self) -> None:
+        """Returns None: the state of POGEMA's environment cannot be saved."""
+
+    def _begin(self, seed: int) -> Cases:
+        """Builds a new POGEMA environment with this seed; returns the instance of its only episode.
 
         It is new for every episode, since POGEMA's `reset` takes no map seed.
         """
-        self._env = self._made({"seed": seed, **self._config})
+        settings = {"seed": seed, **self._config}
+        try:
+            self._env = self._pogema.pogema_v0(self._pogema.GridConfig(**settings, **self._fixed))
+        except Exception as error:  # POGEMA's own checks raise various errors
+            raise ConfigError(
+                f"POGEMA does not take {settings} ({type(error).__name__}: {error}); see its "
+                "GridConfig for what it takes"
+            ) from error
         self._env.reset()
         # without POGEMA's border, which is as wide as the view radius
         blocked = np.asarray(self._env.get_obstacles(ignore_borders=True), dtype=np.uint8)
-        starts, goals = map(self._positions, (self._env.get_agents_xy, self._env.get_targets_xy))
-        self._worlds = Worlds(Cases(blocked[None], starts, goals), self.rules)
-        self._measures = EpisodeMeasures(starts, goals)
-        self._reward = np.zeros(self._worlds.agents, dtype=np.float32)
+        places = map(_positions, (self._env.get_agents_xy, self._env.get_targets_xy))
+        return Cases(blocked[None], *places)
 
-    @property
-    def _task(self) -> CurriculumTask:
-        return CurriculumTask(self._worlds.agents, max(self._worlds.maps.shape[1:]))
 
-    def _made(self, settings: Mapping[str, Any]) -> Any:
-        ours = {"obs_radius": self.rules.radius, "max_episode_steps": self.rules.steps}
-        try:
-            return self._pogema.pogema_v0(self._pogema.GridConfig(**settings, **PLAYED, **ours))
-        except Exception as error:  # POGEMA's own checks raise various errors
-            raise ConfigError(
-                f"POGEMA does not take {dict(settings)} ({type(error).__name__}: {error}); see its "
-                "GridConfig for what it takes"
-            ) from error
+def _positions(ask: Any) -> Array:
+    """Returns the rows and columns of N agents or goals, [1, N, 2].
 
-    def _positions(self, ask: Any) -> Array:
-        """Returns the rows and columns of N agents or goals, [1, N, 2].
-
-        `ask` is the method of POGEMA's environment that returns them.
-        """
-        return np.asarray(ask(ignore_borders=True), dtype=np.int16)[None]
-
-    def _observed(self) -> Observed:
-        view, place = self._worlds.views()[0], self._worlds.place[0]
-        return {"view": view.copy(), "place": place.copy(), "reward": self._reward.copy()}
-
-    def _ended(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
-        metrics = dict(infos[0].get("metrics", {}))
-        return {**self._measures.ended(), **self._task._asdict(), "metrics": metrics}
+    `ask` is the method of POGEMA's environment that returns them.
+    """
+    return np.asarray(ask(ignore_borders=True), dtype=np.int16)[None]
 
 
 def _installed() -> Any:

@@ -107,7 +107,7 @@ class Team(gym.Env[Observed, Array]):
             return None
         return picture(self._worlds.maps[0], self._worlds.place[0], self._worlds.goals[0])
 
-    def export_state(self) -> dict[str, Any]:
+    def export_state(self) -> dict[str, Any] | None:
         state: dict[str, Any] = {"lesson": list(self.task), "reward": self._reward.tolist()}
         if self.curriculum is not None:
             state["curriculum"] = self.curriculum.state()
