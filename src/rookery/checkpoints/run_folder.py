@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
@@ -92,37 +92,39 @@ def claimed(config: Config, interrupts: Interrupts) -> Iterator[Path]:
     it, or it already has a run. A refused run leaves the disk as it was: a run is refused if it
     ends before it began, or with ConfigError before its first checkpoint.
     """
-    run_dir, missing = _made(config)
-    with _writing(run_dir):
-        before = {path.name for path in run_dir.iterdir()}
-    with locked(run_dir):
-        refuse_taken(run_dir)
+    folder = make(config)
+    with locked(folder.run_dir):
+        refuse_taken(folder.run_dir)
         try:
-            describe(run_dir, config)
-            yield run_dir
+            describe(folder.run_dir, config)
+            yield folder.run_dir
         except BaseException as error:
-            saved = (run_dir / CHECKPOINTS).exists()
+            saved = (folder.run_dir / CHECKPOINTS).exists()
             if interrupts.starting or (isinstance(error, ConfigError) and not saved):
-                _undo(run_dir, before, missing)
+                folder.undo()
             raise
 
 
-def _undo(run_dir: Path, before: Set[str], missing: Sequence[Path]) -> None:
-    """Deletes what the run has written, and the folders that it made; keeps other files."""
-    with contextlib.suppress(OSError):
-        for path in run_dir.iterdir():
-            if path.name not in before:
-                delete(path)
-    for folder in missing:
-        with contextlib.suppress(OSError):  # another process has put a file there
-            folder.rmdir()
+class NewFolder(NamedTuple):
+    """A run folder at the time when it was created, or found without a run."""
+
+    run_dir: Path
+    missing: list[Path]  # which of it and its parents did not exist, the deepest first
+    before: list[str]  # names of the files that were in it
+
+    def undo(self) -> None:
+        """Deletes what the run has written, and the folders that it made; keeps other files."""
+        with contextlib.suppress(OSError):
+            for path in self.run_dir.iterdir():
+                if path.name not in self.before:
+                    delete(path)
+        for folder in self.missing:
+            with contextlib.suppress(OSError):  # another process has put a file there
+                folder.rmdir()
 
 
-def _made(config: Config) -> tuple[Path, list[Path]]:
-    """Creates the folder of a new run: `run.run_dir`, or a new one in runs/.
-
-    Returns it, and which of it and its parents did not exist, the deepest first.
-    """
+def make(config: Config) -> NewFolder:
+    """Creates the folder of a new run: `run.run_dir`, or a new one in runs/."""
     began, given = time.strftime("%Y%m%d-%H%M%S"), config.run.run_dir
     words = (config.name, config.report.tag, f"seed{config.run.seed}", began)
     run_dir = RUNS / "-".join(word for word in words if word) if given is None else Path(given)
@@ -132,7 +134,7 @@ def _made(config: Config) -> tuple[Path, list[Path]]:
             missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
             try:
                 run_dir.mkdir(parents=True, exist_ok=given is not None)
-                return run_dir, missing
+                return NewFolder(run_dir, missing, os.listdir(run_dir))
             except FileExistsError:
                 if given is not None:
                     raise

@@ -26,10 +26,10 @@ from rookery.runtime.signals import Interrupts
 from rookery.schedule import Decay, Schedule
 from rookery.training import LOOPS
 from rookery.training.build import Parts
-from rookery.training.launch import about_of, claim, conclude, context_of
+from rookery.training.launch import about_of, conclude, context_of
 from rookery.training.run import BaseRun, RunContext, StepInterval
 from rookery.training.steps import count, epsilon_now
-from rookery.types import Array
+from rookery.types import Weights
 
 if TYPE_CHECKING:
     from rookery.components.main_loop import MainLoop
@@ -61,8 +61,8 @@ class LoopRun(BaseRun):
     def train_s(self) -> float:
         return self.meter.wall_s - self.paused_s
 
-    def weights(self) -> dict[str, Array]:
-        return self._loop.agent.get_policy_parameters()
+    def weights(self) -> Weights:
+        return Weights(self.version, self._loop.agent.get_policy_parameters())
 
     @property
     def _done(self) -> int:
@@ -135,7 +135,7 @@ class LoopRun(BaseRun):
         found = self._loop.evaluate_policy(self._loop.config.evaluation_episodes)
         returns = tuple(getattr(found, "returns", (float(found.reward),)))
         lengths = tuple(getattr(found, "lengths", (0,)))
-        result = SnapshotEvaluated(self.counters.env_steps, returns, lengths, None)
+        result = SnapshotEvaluated(returns, lengths, None)
         yield from self._evaluated(self._snapshot(), result)
 
     def _logged(self, parts: Parts) -> Iterator[Event]:
@@ -192,7 +192,7 @@ def _sinks(
         rewind.cut(run_dir, counters.env_steps)
         (run_dir / run_folder.RESULT).unlink(missing_ok=True)
     else:
-        claim(config, interrupts, stack)
+        stack.enter_context(run_folder.claimed(config, interrupts))
     return make_sinks(
         run_dir,
         config,

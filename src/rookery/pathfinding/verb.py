@@ -3,7 +3,6 @@
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,10 +23,9 @@ examples:
 SOURCE = "policy: a run folder, a file of `rookery export`, or demo (shipped with the library)"
 DEMO = "demo"
 FORMATS = ("svg", "gif")
-COLLISIONS = ("reference", "soft")
 STEPS, SHOWN_STEPS = 256, 128  # step limits: of an evaluation; of an episode that is drawn
 LAST_CASE = 10**6  # highest problem instance number of --case
-MIN_PACE, PACE, MAX_PACE = 0.1, 4.0, 50.0  # steps per second
+MIN_PACE, DEMO_PACE, MAX_PACE = 0.1, 4.0, 50.0  # steps per second
 MAX_TEMPERATURE = 1_000.0  # of --temperature: practically random
 METHOD_NAMES = {"results": "policy", "baseline": "shortest paths", "planner": "planner"}
 COLUMNS = (  # of the printed results: heading, width, key of the JSON answer, format
@@ -55,97 +53,91 @@ SHOWN = RandomCases((16,), (20, 20), (0.2, 0.2), 1)
 DEMO_CASES = RandomCases((8, 16, 32), (20, 20), (0.2, 0.2), 20)
 
 
+EVERY_VERB = """
+--seed SEED  seed of random problem instances, sampled actions and the planner (default 0)
+--device DEVICE  device of the policy: auto, cpu or cuda:N (default auto)
+--threads N  CPU threads of torch (default: torch's choice)
+"""
+EVALUATE = """
+--cases N  problem instances (map, starts, goals) for each number of agents (default: 200, or all
+  of --cases-file)
+--baseline  also evaluate agents that follow shortest paths and ignore each other (default: not)
+--planner  also evaluate a centralized MAPF planner, LaCAM (default: not)
+--shield  replace the policy's actions that would collide, by the MAPF method PIBT (default: not)
+"""
+SHOW = """
+--case K  index of the problem instance (map, starts, goals) to draw (default 0)
+--pace P  env steps that the animation shows per second (default 4)
+--out FILE  file to write the animation to, SVG or GIF (default: episode.svg in the run folder, or
+  in the current folder if RUN is none)
+--format {svg,gif}  format of the file (default: by the extension of --out)
+"""
+SHOW_DEMO = """
+--cases N  problem instances for each number of agents (default 20)
+--out FILE  file to write the animation to, SVG or GIF (default demo.svg)
+"""
+POLICY = """
+--agents N,N  numbers of agents, with commas (default: {agents})
+--size S  rows and columns of random maps, or a range such as 17-21 (default: {size})
+--density D  share of blocked cells, or a range such as 0.1-0.3 (default: {density})
+--cases-file F.npz  NumPy file of problem instances: arrays maps, starts and goals (default: random
+  ones)
+--map F.map  map file in MovingAI format; needs --scen (default: random maps)
+--scen F.scen  MovingAI scenario file: one agent's start and goal on --map in each row. The first
+  rows, as many as agents, are one problem instance; repeatable (default: none)
+--steps N  maximum env steps of an episode (default {steps})
+--collision {{reference,soft}}  name of the rule for conflicting moves: two agents cannot swap
+  cells, and of several that move to one cell the one with the lowest number moves; soft, the rule
+  of POGEMA, lets the same agents move (default reference)
+--temperature T  temperature of the softmax over Q values from which actions are sampled; 0: greedy
+  (default: algo.temperature of the run)
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, verb in VERBS.items():
         subparser = verbs.add_parser(name, help=verb.about, description=verb.about)
         verb.add_arguments(subparser)
-        arguments.add_seed(
-            subparser, "seed of random problem instances, sampled actions and the planner"
-        )
-        value = partial(arguments.add_value, subparser)
-        value("--device", "DEVICE", str, "device of the policy: auto, cpu or cuda:N", "auto")
-        value("--threads", "N", arguments.count, "CPU threads of torch (default: torch's choice)")
+        arguments.add_flags(subparser, EVERY_VERB)
         arguments.add_json(subparser)
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     _add_policy(parser, EVALUATED, STEPS)
-    arguments.add_value(
-        parser,
-        "--cases",
-        "N",
-        arguments.count,
-        "problem instances (map, starts, goals) for each number of agents (default 200, or all of "
-        "--cases-file)",
-    )
-    for flag, about in (
-        ("--baseline", "also evaluate agents that follow shortest paths and ignore each other"),
-        ("--planner", "also evaluate a centralized MAPF planner, LaCAM"),
-        ("--shield", "replace the policy's actions that would collide, by the MAPF method PIBT"),
-    ):
-        parser.add_argument(flag, action="store_true", help=f"{about} (default: not)")
+    arguments.add_flags(parser, EVALUATE)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     _add_policy(parser, SHOWN, SHOWN_STEPS)
-    value = partial(arguments.add_value, parser)
-    value("--case", "K", _case, "index of the problem instance (map, starts, goals) to draw", 0)
     pace = arguments.between(MIN_PACE, MAX_PACE)
-    value("--pace", "P", pace, "env steps that the animation shows per second", PACE)
-    arguments.add_out(
-        parser,
-        "file to write the animation to, SVG or GIF (default: episode.svg in the run folder, or in "
-        "the current folder if RUN is none)",
-        FORMATS,
-    )
+    arguments.add_flags(parser, SHOW, case=_case, pace=pace, out=str)
     parser.set_defaults(cases=None, shield=False)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
-    value = partial(arguments.add_value, parser)
-    value("--cases", "N", arguments.count, "problem instances for each number of agents", 20)
-    value("--out", "FILE", str, "file to write the animation to, SVG or GIF", "demo.svg")
+    arguments.add_flags(parser, SHOW_DEMO, out=str)
 
 
 def _add_policy(parser: argparse.ArgumentParser, usual: RandomCases, steps: int) -> None:
     """Adds the policy, the problem instances that it plays, and the rules to a parser."""
     parser.add_argument("run", metavar="RUN", help=SOURCE)
     arguments.add_checkpoint(parser)
-    value = partial(arguments.add_value, parser)
-    team = ",".join(map(str, usual.agents))
-    value("--agents", "N", arguments.counts, f"numbers of agents, with commas (default {team})")
-    size, density = usual.sizes[0], usual.densities[0]
-    about = f"rows and columns of random maps, or a range such as 17-21 (default {size})"
-    value("--size", "S", sizes, about)
-    about = f"share of blocked cells, or a range such as 0.1-0.3 (default {density})"
-    value("--density", "D", densities, about)
-    about = "NumPy file of problem instances: arrays maps, starts and goals (default: random ones)"
-    value("--cases-file", "F.npz", str, about)
-    value("--map", "F.map", str, "map file in MovingAI format; needs --scen (default: random maps)")
-    parser.add_argument(
-        "--scen",
-        metavar="F.scen",
-        action="append",
-        help="MovingAI scenario file: one agent's start and goal on --map in each row. The first "
-        "rows, as many as agents, are one problem instance; repeatable (default: none)",
+    flags = POLICY.format(
+        agents=",".join(map(str, usual.agents)),
+        size=usual.sizes[0],
+        density=usual.densities[0],
+        steps=steps,
     )
-    value("--steps", "N", arguments.count, "maximum env steps of an episode", steps)
-    parser.add_argument(
-        "--collision",
-        choices=COLLISIONS,
-        default="reference",
-        help="name of the rule for conflicting moves: two agents cannot swap cells, and of several "
-        "that move to one cell the one with the lowest number moves; soft, the rule of POGEMA, "
-        "lets the same agents move (default: reference)",
-    )
-    value(
-        "--temperature",
-        "T",
-        arguments.between(0.0, MAX_TEMPERATURE),
-        "temperature of the softmax over Q values from which actions are sampled; 0: greedy "
-        "(default: algo.temperature of the run)",
+    temperature = arguments.between(0.0, MAX_TEMPERATURE)
+    arguments.add_flags(
+        parser,
+        flags,
+        agents=arguments.counts,
+        size=sizes,
+        density=densities,
+        temperature=temperature,
     )
 
 
@@ -206,7 +198,7 @@ def _demo(args: argparse.Namespace) -> int:
     case_sets = random_case_sets(**sample._asdict(), seed=args.seed)
     answer = _evaluate_methods(evaluator, case_sets, ["results"], quiet=args.json)
     case_set = next(random_case_sets(**SHOWN._asdict(), seed=args.seed))
-    answer |= record_case(evaluator, case_set, 0, out, format=format, pace=PACE)
+    answer |= record_case(evaluator, case_set, 0, out, format=format, pace=DEMO_PACE)
     output.answer(args, answer, [picture_line(answer)])
     return 0
 

@@ -13,7 +13,6 @@ from rookery.errors import CheckpointError, ConfigError
 from rookery.networks.named_arrays import fingerprint
 from rookery.pathfinding.evaluation import case_sets, team_policy
 from rookery.pathfinding.verb import (
-    COLLISIONS,
     FORMATS,
     METHOD_NAMES,
     VERBS,
@@ -189,7 +188,11 @@ def test_the_answer_says_where_the_picture_is():
 
 
 def test_what_the_command_line_offers_is_what_there_is():
-    assert tuple(Collision) == COLLISIONS
+    parser = Parser(prog="rookery pathfinding", description=None)
+    add_arguments(parser)
+
+    for rule in Collision:
+        assert parser.parse_args(["show", "demo", "--collision", rule]).collision == rule
     assert tuple(case_sets.WRITERS) == FORMATS
     assert set(case_sets.METHODS) == set(METHOD_NAMES)
 
