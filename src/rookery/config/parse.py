@@ -5,7 +5,7 @@
 Single values are read when a section is made (`section.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -77,7 +77,7 @@ def _unknown(cls: type[Section], key: Any) -> ConfigError:
     place = f"in {cls.where}" if cls.where else "at the top"
     return ConfigError(
         f"unknown setting {dotted(cls.where, key)!r}; {_hint(str(key), allowed, cls.where)}"
-        f"Allowed {place}: {', '.join(allowed)}. `rookery list --settings` explains them"
+        f"allowed {place}: {', '.join(allowed)}. `rookery list --settings` explains them"
     )
 
 
@@ -90,6 +90,12 @@ def _hint(key: str, allowed: list[str], where: str) -> str:
             by_name.setdefault(name, []).append(path)
     if key in NAMES_ELSEWHERE and key not in by_name and where != "sb3":  # it has sb3.kwargs
         return f"Rookery calls it {NAMES_ELSEWHERE[key]}. "
-    near = None if key in by_name else nearest(key, allowed)
-    found = [dotted(where, near)] if near else by_name.get(nearest(key, by_name) or "")
+    near = None if key in by_name else _similar(key, allowed, least=0.6)
+    found = [dotted(where, near)] if near else by_name.get(_similar(key, by_name, least=0.7) or "")
     return f"did you mean {' or '.join(found)}? " if found else ""
+
+
+def _similar(key: str, names: Collection[str], least: float) -> str | None:
+    """Returns the most similar name, or the first that begins with all of `key`."""
+    longer = (name for name in names if key and name.startswith(f"{key}_"))
+    return nearest(key, names, least=least) or next(longer, None)

@@ -235,8 +235,8 @@ def _unknown(env_id: str, plain: str) -> ConfigError:
     near = _nearest(plain)
     hint = f"did you mean {near!r}? " if near else ""
     return ConfigError(
-        f"env.id is {env_id!r}, which is not registered; {hint}An id of another package needs that "
-        "package in env.imports, or before it: package:Id-v0. A class of yours is module:Class"
+        f"env.id is {env_id!r}, which is not registered; {hint}an id of another package needs that "
+        "package in env.imports, or before it: package:Id-v0; a class of yours is module:Class"
     )
 
 

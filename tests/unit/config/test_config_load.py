@@ -188,10 +188,10 @@ def test_numpy_numbers_are_numbers():
         ("buffer_size=1000", ["Rookery calls it replay.capacity."]),
         ("algo.clip_param=0.2", ["Rookery calls it algo.clip_range."]),
         ("algo.clip_coef=0.2", ["Rookery calls it algo.clip_range."]),
-        ("replay.buffer_size=10", ["Rookery calls it replay.capacity.", "Allowed in replay:"]),
+        ("replay.buffer_size=10", ["Rookery calls it replay.capacity.", "allowed in replay:"]),
         ("algo.ent_coef=0.1", ["calls it algo.temperature (sac, tqc) or algo.ent_coef"]),
         ("policy_kwargs.net_arch=[64]", ["'policy_kwargs'", "Rookery calls it net.hidden"]),
-        ("sb3.learning_rate=0.1", ["Allowed in sb3: algorithm, policy, kwargs, envs"]),
+        ("sb3.learning_rate=0.1", ["allowed in sb3: algorithm, policy, kwargs, envs"]),
         ("=3", ["unknown setting ''"]),
         ("replay.=3", ["unknown setting 'replay.'"]),
         ("replay.batch_size", ["section.key=value", "'replay.batch_size'"]),
@@ -499,3 +499,12 @@ def test_objects_in_arguments_of_an_environment_stay_what_they_are():
     config = load(changes={"env.kwargs": {"colour": Colour.RED, "board": Board()}})
 
     assert config.env.kwargs == {"colour": Colour.RED, "board": Board()}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "hint"), [("ppo", "did you mean algo.clip_range? "), ("dqn", "")]
+)
+def test_only_names_that_are_near_are_suggested(algorithm, hint):
+    message = refusal(None, overrides=[f"algo={algorithm}", "algo.clip=0.1"])
+
+    assert f"unknown setting 'algo.clip'; {hint}allowed in algo: " in message
