@@ -45,8 +45,8 @@ def pick_checkpoint(run_dir: Path, which: str) -> VerifiedCheckpoint:
     `best` means `last` if no evaluation has finished yet. Raises ConfigError if there is no such
     run or number, and CheckpointError if the checkpoint is missing or damaged.
     """
-    if not run_dir.is_dir():
-        raise ConfigError(f"there is no run folder {run_dir}; `ls runs` shows what is there")
+    if not (run_dir / CHECKPOINTS).is_dir():
+        load_run(run_dir)  # refuses a folder of no run
     if which == "best":
         best = checkpoint.newest(run_dir / BEST, resumable=False)
         if best.found is None and best.broken:  # a live run may have replaced it

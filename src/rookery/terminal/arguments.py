@@ -187,7 +187,7 @@ def add_json(parser: argparse._ActionsContainer) -> None:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the positional argument RUN, the folder of a training run, to a parser."""
     about = "run folder, as printed by `rookery train` (required)"
-    parser.add_argument("run", metavar="RUN", help=about)
+    parser.add_argument("run", type=folder, metavar="RUN", help=about)
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:

@@ -138,6 +138,25 @@ def test_an_error_becomes_its_exit_code_without_a_traceback(verb, capsys, error,
     assert capsys.readouterr().err == message
 
 
+OF_RUNS = (
+    "evaluate",
+    "record",
+    "export",
+    "timeline",
+    "ladder",
+    "play",
+    "show",
+    "report",
+    "compare",
+)
+
+
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_an_empty_name_of_a_run_is_not_the_current_folder(name, capsys):
+    assert main([name, ""]) == 2
+    assert "argument RUN: needs the name of a folder" in capsys.readouterr().err
+
+
 def test_an_unexpected_error_is_not_hidden(verb):
     verb(lambda args: 1 // 0)
 
