@@ -180,9 +180,9 @@ class FederatedParameterServer(ParameterServer):
             "differential_privacy": self.private,
             "noise_multiplier": self.noise_scale if self.private else 0.0,
             "clip_norm": self.clip_norm if self.private else None,
-            "epsilon": None if ledger is None else ledger.epsilon,
-            "target_epsilon": None if ledger is None else ledger.target_epsilon,
-            "delta": None if ledger is None else ledger.delta,
+            **{
+                name: getattr(ledger, name, None) for name in ("epsilon", "target_epsilon", "delta")
+            },
         }
 
     def get_client_stats(self) -> dict[str, Any]:
