@@ -8,7 +8,7 @@ from signal import SIGKILL
 import pytest
 
 from eventually import eventually
-from rookery.server.privacy.privacy_budget import Ledger
+from rookery.server.privacy.privacy_budget import Spent, epsilon_of
 from rookery.server.run_server import LEDGER
 from run_processes import CommandForker, Started
 from server_processes import House
@@ -95,18 +95,8 @@ def test_what_privacy_has_cost_is_not_forgotten(house: House):
     assert cost(1) < server.answer["epsilon"] <= PROMISE["target"]
 
 
-def ledger() -> Ledger:
-    return Ledger(
-        PROMISE["target"],
-        PROMISE["delta"],
-        noise_multiplier=PROMISE["noise"],
-        sample_rate=1.0,
-        clients=2,
-    )
-
-
 def cost(rounds: int) -> float:
-    return ledger().would_be(rounds)
+    return epsilon_of((Spent(PROMISE["noise"], 1.0, rounds),), PROMISE["delta"])
 
 
 def affordable() -> int:

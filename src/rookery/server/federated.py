@@ -180,9 +180,9 @@ class FederatedParameterServer(ParameterServer):
             "differential_privacy": self.private,
             "noise_multiplier": self.noise_scale if self.private else 0.0,
             "clip_norm": self.clip_norm if self.private else None,
-            "epsilon": None if ledger is None else ledger.epsilon,
-            "target_epsilon": None if ledger is None else ledger.target_epsilon,
-            "delta": None if ledger is None else ledger.delta,
+            **{
+                name: getattr(ledger, name, None) for name in ("epsilon", "target_epsilon", "delta")
+            },
         }
 
     def get_client_stats(self) -> dict[str, Any]:
@@ -338,23 +338,21 @@ class FederatedParameterServer(ParameterServer):
 
 
 def _refuse(server: FederatedParameterServer, aggregation: str, options: ServerOptions) -> None:
-    quorum = options.get("quorum")
-    if not server.private:
-        if server.ledger is not None:
-            raise ConfigError(
-                "a ledger was given without differential_privacy; say differential_privacy=True, "
-                "or leave the ledger out"
-            )
-        return
-    privacy_checks.refuse_numbers(noise_multiplier=server.noise_scale, clip_norm=server.clip_norm)
-    privacy_checks.refuse_aggregation(aggregation)
-    if server.ledger is not None and quorum is not None and quorum > server.ledger.clients:
-        raise ConfigError(
-            f"rounds begin when {quorum} clients have joined (--quorum), and privacy is promised "
-            f"to {server.ledger.clients} (--clients): none would ever begin; lower the quorum"
-        )
-    if not options["synchronous"]:
-        raise ConfigError(
-            "differential_privacy was asked for without rounds, where one client could count many "
-            "times; say synchronous=True"
+    ledger, quorum = server.ledger, options.get("quorum") or 0
+    clients = quorum if ledger is None else ledger.clients
+    clashes = {
+        "a ledger was given without differential_privacy; say differential_privacy=True, or leave "
+        "the ledger out": ledger is not None and not server.private,
+        f"rounds begin when {quorum} clients have joined (--quorum), and privacy is promised to "
+        f"{clients} (--clients): none would ever begin; lower the quorum": quorum > clients,
+        "differential_privacy was asked for without rounds, where one client could count many "
+        "times; say synchronous=True": server.private and not options["synchronous"],
+    }
+    for message, clash in clashes.items():
+        if clash:
+            raise ConfigError(message)
+    if server.private:
+        privacy_checks.refuse_aggregation(aggregation)
+        privacy_checks.refuse_numbers(
+            noise_multiplier=server.noise_scale, clip_norm=server.clip_norm
         )

@@ -170,27 +170,17 @@ class RunGradients(RunUpdates):
     """Computes gradients as a run does that plays, samples and learns, with one actor."""
 
     def __init__(self, given: RunSetup):
-        config = given.config
+        config, device = given.config, pick_device(given.config.learner.device)
         with contextlib.ExitStack() as stack:
             envs = make(config.env, config.actor.envs, factory=given.factory)
             stack.callback(envs.close)
-            algorithm, device = (
-                build_algorithm(config, envs.spec),
-                pick_device(config.learner.device),
-            )
+            algorithm = build_algorithm(config, envs.spec)
             self.learner = Sender(
                 algorithm, config.learner, config.env, device, seed=config.run.seed
             )
-            builder = PartsBuilder(
-                config,
-                row_spec(envs.spec, algorithm),
-                self.learner,
-                run_dir=None,
-                factory=given.factory,
-                envs=envs,
-                saved=NEW_ACTORS,
-                saver=None,
-                stack=stack,
+            spec, factory = row_spec(envs.spec, algorithm), given.factory
+            builder = PartsBuilder(  # without a run folder, and with nothing saved before
+                config, spec, self.learner, None, factory, envs, NEW_ACTORS, None, stack
             )
             super().__init__(builder.build())
             stack.pop_all()

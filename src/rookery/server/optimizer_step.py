@@ -22,11 +22,10 @@ UNFIT = ("Optimizer", "LBFGS", "SparseAdam")  # no method; needs a closure; need
 
 def optimizers() -> dict[str, Maker]:
     """Returns torch's optimizers that need only a gradient, by their lower-case names."""
-    classes = {name: made for name, made in vars(torch.optim).items() if isinstance(made, type)}
     return {
         name.lower(): made
-        for name, made in classes.items()
-        if issubclass(made, torch.optim.Optimizer) and name not in UNFIT
+        for name, made in vars(torch.optim).items()
+        if isinstance(made, type) and issubclass(made, torch.optim.Optimizer) and name not in UNFIT
     }
 
 

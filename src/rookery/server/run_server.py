@@ -118,19 +118,12 @@ class ServedPolicy:
     def content(self, served: Parameters) -> Content:
         """Returns a checkpoint of the policy with these parameters."""
         self.learner.load(served.arrays, 0)
-        acting = arrays_of(self.learner.algorithm.acting)
-        return Content(
-            env_steps=served.version,  # what its folder is named by
-            version=served.version,
-            exact=True,
-            final=True,
-            about={
-                "counters": asdict(Counters(0, served.version, 0)),
-                "spec": asdict(self.spec),
-                "score": None,
-            },
-            weights={name: array.copy() for name, array in acting.items()},
-        )
+        acting, version = arrays_of(self.learner.algorithm.acting), served.version
+        counters, spec = asdict(Counters(0, version, 0)), asdict(self.spec)
+        about = {"counters": counters, "spec": spec, "score": None}
+        weights = {name: array.copy() for name, array in acting.items()}
+        # its folder is named by the version, in the place of env steps
+        return Content(version, version, exact=True, final=True, about=about, weights=weights)
 
 
 def serve(plan: Plan) -> CommandOutcome:

@@ -358,6 +358,9 @@ class TestNotice:
             ("env", {"kwargs": {"os:system": 1}}),
             ("env", {"wrappers": [{"RecordVideo": {"video_folder": "/home/alice"}}]}),
             ("env", {"wrappers": ["TimeAwareObservation"]}),
+            ("env", {"wrappers": [{"TimeLimit": {"max_episode_steps": 5}}]}),
+            ("env", {"imports": ["ale_py"]}),  # as another scenario has them, and not this one
+            ("net", {"custom": "rookery.games.board_network:BoardNetwork"}),
             ("env", {"id": "../CartPole-v1"}),
             ("net", {"kwargs": {"file": "weights.pt"}}),
             ("learner", {"optimizer_kwargs": {"hook": "os:system"}}),
@@ -392,6 +395,7 @@ class TestNotice:
             ("algo", {"gamma": {"a": 1}}),
             ("net", {"hidden": [10**6, 10**6]}),
             ("net", {"hidden": [8] * 1000}),
+            ("net", {"hidden": {"a": 1}}),
         ],
     )
     def test_a_server_sets_only_listed_keys_and_no_size_above_the_clients_limit(

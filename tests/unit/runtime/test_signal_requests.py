@@ -42,6 +42,22 @@ def test_in_the_main_thread_they_take_the_signals_and_give_them_back():
     assert _handlers() == before
 
 
+def test_the_first_signal_calls_a_function_in_another_thread():
+    called, threads = threading.Event(), set[str]()
+
+    def call() -> None:
+        threads.add(threading.current_thread().name)
+        called.set()
+
+    with Interrupts() as interrupts:
+        interrupts.on_signal = call
+        interrupts.begin()
+        signal.raise_signal(signal.SIGTERM)
+        assert called.wait(10.0)
+
+    assert threads == {"signals"}
+
+
 RAISED = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 
 

@@ -49,8 +49,8 @@ class Budget:
         self.noise_multiplier, self.target_epsilon, self.delta = 1e-6, float(rounds), 1e-5
         self.epsilon = 0.0
 
-    def would_be(self, rounds: int = 1) -> float:
-        return self.epsilon + rounds
+    def would_be(self) -> float:
+        return self.epsilon + 1
 
     def charge(self) -> float:
         assert self.would_be() <= self.target_epsilon, "asked for more than there is"

@@ -87,9 +87,8 @@ class Ledger:
                 self,
                 self._file.with_name(self._file.name + LOCK),
                 unusable=f"a privacy ledger cannot be kept at {self.path}",
-                taken=f"the privacy ledger {self.path} is in use by another server, and two would "
-                "each spend the whole budget; stop that one, or name another file for other "
-                "clients",
+                taken=f"the privacy ledger {self.path} is in use by another server; stop that one, "
+                "or name another file for other clients",
             )
             self._open(self._file)
 

@@ -19,25 +19,18 @@ UNBOUNDED = {
 }  # aggregation → why the noise does not hide a client in it
 
 
-def _above_0(remedy: str) -> Limit:
-    return Limit("must be a number above 0", FINITE, remedy)
-
-
+REMEDIES = {  # of numbers that must be above 0
+    "clip_norm": "without a bound no noise hides a client; begin with an update's usual norm",
+    "noise_multiplier": "without noise nothing is hidden; begin with 1, or turn privacy off",
+    "noise_scale": "it is noise_multiplier times clip_norm, both of which are above 0",
+    "target_epsilon": "give what a client may lose over all rounds; 1 is strong, 10 is weak",
+}
 LIMITS: Mapping[str, Limit] = {  # of the numbers of a promise
-    "clip_norm": _above_0(
-        "without a bound no noise hides a client; begin with the usual norm of an update"
-    ),
-    "noise_multiplier": _above_0(
-        "without noise nothing is hidden; begin with 1, or turn privacy off"
-    ),
-    "noise_scale": _above_0("it is noise_multiplier times clip_norm, both of which are above 0"),
+    **{name: Limit("must be a number above 0", FINITE, do) for name, do in REMEDIES.items()},
     "sample_rate": Limit(
         "must be one number above 0 and up to 1, the same for every client",
         {"exclusiveMinimum": 0, "maximum": 1},
         "give the share of clients that a round invites",
-    ),
-    "target_epsilon": _above_0(
-        "give what a client may lose over all rounds together; 1 is strong, 10 is weak"
     ),
 }
 
