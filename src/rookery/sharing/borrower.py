@@ -13,14 +13,14 @@ borrower counts how many.
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, EmptyReplayError, ProtocolError, RegistryError
-from rookery.replay.ring import Column, Ring
+from rookery.replay.ring import Column
 from rookery.sharing.argument_types import is_number
 from rookery.sharing.borrowed_rows import (
     ONE_STEP,
@@ -33,6 +33,7 @@ from rookery.sharing.borrowed_rows import (
     check_columns,
 )
 from rookery.sharing.registry import Registry
+from rookery.sharing.ring_reader import RingReader
 from rookery.sharing.strategies import AssignedWeights, rounded, strategy_plan, uses_pool
 from rookery.types import ArrayBatch, Rows
 
@@ -88,37 +89,27 @@ class Borrower:
         Returns None if the shared buffers have no steps, or the settings allow no other runs'
         steps.
         """
-        self.counts.local += batch
-        if not uses_pool(self.strategy, self.ratio):
+        if not self._may_borrow(batch):
             return None
-        self.refresh_if_due()
         if self._shares is None:
             self.counts.short += round(self.ratio * batch)
             return None
         borrowed = self._copier.take(self._pool_share * batch, self._shares, batch, returns)
         self.counts.short += borrowed.asked - borrowed.filled
-        self.counts.foreign += borrowed.foreign
-        self.counts.local -= borrowed.foreign
+        self.counts.add_foreign(borrowed.foreign)
         if borrowed.invalid:
             self._refuse_invalid()
         return borrowed
 
     def borrow_by(
-        self,
-        read: Callable[[Ring, float, int], ArrayBatch],
-        batch: int,
-        rng: np.random.Generator,
+        self, reader: RingReader, batch: int, rng: np.random.Generator
     ) -> Iterator[tuple[ArrayBatch, bool]]:
-        """Samples the part of a batch that comes from shared replay buffers, with `read`.
+        """Samples the part of a batch that comes from shared replay buffers, with `reader`.
 
-        `read` samples env steps of one ring buffer: of the given share of its rows, the most recent
-        ones, the given number. Yields the steps of each ring buffer, and whether they are another
-        run's.
+        Yields the env steps of each ring buffer, and whether they are another run's.
         """
-        self.counts.local += batch
-        if not uses_pool(self.strategy, self.ratio):
+        if not self._may_borrow(batch):
             return
-        self.refresh_if_due()
         rows = rounded(self._pool_share * batch, rng)
         if self._shares is None:
             self.counts.short += rows
@@ -129,16 +120,23 @@ class Borrower:
             if not count:
                 continue
             try:
-                part = read(ring, newest, count)
+                part = reader.sample(ring, count, rng, newest)
             except EmptyReplayError:
                 self.counts.short += count
                 continue
             foreign = name in self._peers
             if foreign:
                 self.counts.add_borrowed(name, count)
-                self.counts.foreign += count
-                self.counts.local -= count
+                self.counts.add_foreign(count)
             yield part, foreign
+
+    def _may_borrow(self, batch: int) -> bool:
+        """Counts a batch of own env steps; returns whether some may come from the pool instead."""
+        self.counts.local += batch
+        if not uses_pool(self.strategy, self.ratio):
+            return False
+        self.refresh_if_due()
+        return True
 
     # --- the buffers of the pool
 

@@ -207,8 +207,7 @@ class ClusterPoolMember(MixedBatches):
         borrowed = self._take(rows, shares) if weights.any() else []
         foreign = sum(int(part.foreign.sum()) for part in borrowed)
         self._counts.short += rows - sum(part.foreign.size for part in borrowed)
-        self._counts.foreign += foreign
-        self._counts.local -= foreign
+        self._counts.add_foreign(foreign)
         return joined([part.batch for part in borrowed]) if borrowed else None
 
     def _receive(self) -> None:

@@ -235,11 +235,18 @@ def test_buffers_of_one_family_do_not_borrow_from_each_other(tmp_path):
     assert borrower(registry, ids[0], rings[0]).borrow(BATCH) is None
 
 
-def test_a_ring_with_other_columns_is_refused_by_name(three):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": (5,)}, r"obs \(3,\) float32, this run has obs \(5,\)"),
+        ({"dtype": "float64"}, r"float32, this run has .*float64"),
+        ({"name": "obs.place"}, r"no such column, this run has obs\.place"),
+    ],
+)
+def test_a_ring_with_other_columns_is_refused_by_name(three, changes, message):
     registry, buffer_id, ring = three
-    other = (OBS._replace(shape=(5,)),)
-    with pytest.raises(ConfigError, match=r"obs \(3,\) float32"):
-        borrower(registry, buffer_id, ring, leaves=other)
+    with pytest.raises(ConfigError, match=message):
+        borrower(registry, buffer_id, ring, leaves=(OBS._replace(**changes),))
 
 
 def test_a_ratio_beyond_one_is_refused(three):
