@@ -7,7 +7,7 @@ SB3's model.zip instead of checkpoints, and cannot be resumed.
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -31,7 +31,7 @@ from rookery.sb3.backend import MODEL
 from rookery.sb3.learn_iterator import LearnIterator
 from rookery.sharing.registry import run_id_of
 from rookery.training.run import BaseRun, RunContext
-from rookery.types import Array
+from rookery.types import Weights
 
 
 def prepare(
@@ -63,29 +63,19 @@ class Sb3Run(BaseRun):
     def __init__(self, learning: LearnIterator, context: RunContext):
         super().__init__(learning.config, context)
         self.learning, self.model = learning, learning.model
-        self._began = 0.0
         self._last_snapshots: list[EvaluationSnapshot] = []  # taken when `run.env_steps` were over
 
     @property
     def counters(self) -> Counters:
         return self.learning.counters
 
-    @property
-    def version(self) -> int:
-        return self.learning.counters.learner_steps
-
-    @property
-    def train_s(self) -> float:
-        """Seconds since the first env step, without those spent waiting for evaluations."""
-        return time.monotonic() - self._began - self.paused_s
-
-    def weights(self) -> Mapping[str, Array]:
-        return arrays_of(self.model.policy)
+    def weights(self) -> Weights:
+        return Weights(self.learning.counters.learner_steps, arrays_of(self.model.policy))
 
     def _events(self) -> Iterator[Event]:
         yield Started(str(self.run_dir), Counters(), False, self.about)
         yield from self._notices()
-        self._began = time.monotonic()
+        self._first_step = time.monotonic()
         for counters in self.learning.pauses():
             yield from self._news() if counters is None else self._turn(counters)
             self._look_for_the_end()

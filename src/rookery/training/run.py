@@ -9,10 +9,12 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from rookery.checkpoints.checkpoint import Content
 from rookery.checkpoints.saver import Saver
@@ -45,7 +47,7 @@ from rookery.training import LOOPS
 from rookery.training.build import Parts
 from rookery.training.run_state import capture, flush_period, flush_rows
 from rookery.training.steps import progress
-from rookery.types import Array, Json, SavedState
+from rookery.types import Json, SavedState, Weights
 
 WRITTEN = (Started, Evaluated, Saved, Warned, Traced, Stopped)  # `Logged` where it is made
 
@@ -88,6 +90,8 @@ class BaseRun(ABC):
         self.reason: Reason | None = None
         self.winner: EvaluationSnapshot | None = None  # the first snapshot that reached the target
         self.paused_s = 0.0  # spent waiting for evaluations
+        self.train_s_before = 0.0  # in earlier sessions
+        self._first_step: float | None = None  # when training began
         self.faults: Counter[str] = Counter()  # warnings by kind
         self._asked: set[Ask] = set()
         self._submitted = self._written = Counters()  # of the last snapshot and log line
@@ -99,23 +103,20 @@ class BaseRun(ABC):
     def counters(self) -> Counters:
         """Env steps, learner steps and episodes so far."""
 
-    @property
     @abstractmethod
-    def version(self) -> int:
-        """Version number of the run's current weights."""
-
-    @property
-    @abstractmethod
-    def train_s(self) -> float:
-        """Training time in seconds, without start-up and waiting for evaluations."""
-
-    @abstractmethod
-    def weights(self) -> Mapping[str, Array]:
-        """Returns the learner's weights; not a copy."""
+    def weights(self) -> Weights:
+        """Returns the learner's weights, which are not a copy, and their version number."""
 
     @abstractmethod
     def _events(self) -> Iterator[Event]:
         """Trains; yields the events of the run, `Stopped` last."""
+
+    @property
+    def train_s(self) -> float:
+        """Training time in seconds, without the start-up of actors and waiting for evaluations."""
+        if self._first_step is None:
+            return self.train_s_before
+        return self.train_s_before + time.monotonic() - self._first_step - self.paused_s
 
     def events(self) -> Iterator[Event]:
         """Runs the training; yields all events of the run, `Stopped` last.
@@ -137,10 +138,9 @@ class BaseRun(ABC):
     # Evaluations.
 
     def _snapshot(self) -> EvaluationSnapshot:
-        weights = {name: array.copy() for name, array in self.weights().items()}
-        return EvaluationSnapshot(
-            self.counters, self.version, self.meter.wall_s, self.train_s, weights
-        )
+        version, weights = self.weights()
+        copied = {name: array.copy() for name, array in weights.items()}
+        return EvaluationSnapshot(self.counters, version, self.meter.wall_s, self.train_s, copied)
 
     def _submit(self, snapshot: EvaluationSnapshot | None = None) -> Iterator[Event]:
         """Submits weights for evaluation, by default the current ones.
@@ -251,7 +251,7 @@ class BaseRun(ABC):
             train_s=end.train_s if end else self.train_s,
             best_score=self.best_score,
             solved=end is not None,
-            weights_sha256=fingerprint(end.arrays if end else self.weights()),
+            weights_sha256=fingerprint((end or self.weights()).arrays),
             faults=self.survived(),
         )
 
@@ -266,8 +266,6 @@ class TrainingRun(BaseRun):
     def __init__(self, parts: Parts, context: RunContext, *, saver: Saver, resumed: bool):
         super().__init__(parts.config, context)
         self.parts, self.resumed, self.saver = parts, resumed, saver
-        self.train_s_before = 0.0  # in earlier sessions
-        self._first_step: float | None = None
         self._began_at = parts.counters.env_steps
         self._set_intervals(0)
         self._saved: list[Saved] = []  # by the saver's thread
@@ -296,19 +294,8 @@ class TrainingRun(BaseRun):
     def counters(self) -> Counters:
         return self.parts.counters
 
-    @property
-    def version(self) -> int:
-        return self.parts.weight_store.version
-
-    def weights(self) -> Mapping[str, Array]:
-        return self.parts.learner.weights()
-
-    @property
-    def train_s(self) -> float:
-        """Training time in seconds, without the start-up of actors and waiting for evaluations."""
-        if self._first_step is None:
-            return self.train_s_before
-        return self.train_s_before + time.monotonic() - self._first_step - self.paused_s
+    def weights(self) -> Weights:
+        return Weights(self.parts.weight_store.version, self.parts.learner.weights())
 
     def _events(self) -> Iterator[Event]:
         yield Started(str(self.run_dir), self.parts.counters, self.resumed, self.about)
@@ -384,8 +371,6 @@ class TrainingRun(BaseRun):
         names = {"learner": os.getpid(), "eval": self.evaluation_client.pid, **others}
         taken = self.meter.processes(names)
         if self.parts.learner.device.type == "cuda":
-            import torch
-
             taken["system/gpu_memory_mb"] = torch.cuda.memory_allocated() / 2**20
         return taken
 
@@ -425,9 +410,7 @@ class TrainingRun(BaseRun):
         Those of earlier sessions are counted too.
         """
         now = self.parts.actors.metrics()
-        lost = {
-            kind: int(now.get(f"faults/{kind}", 0)) + self._lost_before[kind] for kind in LossKind
-        }
+        lost = {k: int(now.get(f"faults/{k}", 0)) + self._lost_before[k] for k in LossKind}
         return lost | {kind: count for kind, count in self.faults.items() if kind != "actor"}
 
     def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
@@ -449,11 +432,7 @@ class TrainingRun(BaseRun):
         elif self.winner is None:
             self._checkpoint()
         else:
-            self.saver.save(
-                self._weights_only(self.winner, self.best_score),
-                oldest=[extent.oldest for extent in self.parts.replay.extents],
-                done=self._note(end),
-            )
+            self._save_content(self._weights_only(self.winner, self.best_score), end)
         self.saver.flush(timeout_s=600.0)
         news = list(self._saver_news())
         yield from news
@@ -477,32 +456,25 @@ class TrainingRun(BaseRun):
             unwritten=self.evaluation_client.unwritten,
             interrupted=self.reason in (Reason.INTERRUPTED, Reason.TERMINATED),
         )
-        self.saver.save(
-            content,
-            oldest=[extent.oldest for extent in self.parts.replay.extents],
-            done=self._note(self.parts.counters, time.monotonic() - began),
-        )
+        self._save_content(content, self.parts.counters, time.monotonic() - began)
         self.parts.trace.note(Activity.SAVE, began, time.monotonic())
 
-    def _note(self, counters: Counters, stall_s: float = 0.0) -> Callable[[Path], None]:
-        def saved(folder: Path) -> None:  # called by the saver's thread
+    def _save_content(self, content: Content, counters: Counters, stall_s: float = 0.0) -> None:
+        def done(folder: Path) -> None:  # called by the saver's thread
             self._saved.append(Saved(counters, str(folder), stall_s))
             self.interrupts.kept = f"{folder.name} is intact"
 
-        return saved
+        oldest = [extent.oldest for extent in self.parts.replay.extents]
+        self.saver.save(content, oldest=oldest, done=done)
 
     def _weights_only(self, snapshot: EvaluationSnapshot, score: float | None) -> Content:
-        about = {
-            "counters": asdict(snapshot.counters),
-            "spec": asdict(self.parts.spec),
-            "score": score,
-        }
+        counters, spec = asdict(snapshot.counters), asdict(self.parts.spec)
         return Content(
             env_steps=snapshot.counters.env_steps,
             version=snapshot.version,
             exact=True,
             final=True,
-            about=about,
+            about={"counters": counters, "spec": spec, "score": score},
             weights=snapshot.arrays,
         )
 
