@@ -3,15 +3,12 @@
 import contextlib
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rookery.config.schema import Config
-from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs
 from rookery.errors import ConfigError
-from rookery.terminal.output import notice
 
 if TYPE_CHECKING:
     from rookery.evaluation.backend import RunRequest
@@ -36,20 +33,19 @@ class Sb3Backend:
     """
 
     def how_to_open(self, config: Config, run_dir: Path) -> str:
-        """Returns instructions to load a saved model with SB3, since Rookery reads no pickles.
+        """Returns instructions to load a saved model with SB3, whose networks Rookery cannot train.
 
-        If the run has stopped before it saved a model, returns how to start it again.
+        If the run has stopped before it saved a model, returns how to resume it.
         """
         name = config.sb3.algorithm
         if not (run_dir / MODEL).exists():
             return (
                 f"{run_dir} is a run of Stable-Baselines3 that stopped before it was saved (it has "
-                f"no {MODEL}), and runs of SB3 are not resumed; start it again: "
-                f"rookery train {config.name} --run-dir ANOTHER_FOLDER"
+                f"no {MODEL}); resume it: rookery train --resume {run_dir}"
             )
         return (
-            f"{run_dir} was trained by Stable-Baselines3; its {MODEL} holds pickles, which Rookery "
-            f"does not load; load it with SB3:\n"
+            f"{run_dir} was trained by Stable-Baselines3, whose networks are not Rookery's; load "
+            f"its {MODEL} with SB3:\n"
             f"  from stable_baselines3 import {name}\n"
             f'  model = {name}.load("{run_dir / MODEL}")'
         )
@@ -67,37 +63,45 @@ class Sb3Backend:
     def session(self, config: Config, request: "RunRequest") -> "Iterator[Sb3Run]":
         """Context that starts an SB3 training run, and closes its processes and files afterwards.
 
-        Raises ConfigError if SB3 is missing, or if an earlier run is to be resumed.
+        Raises ConfigError if SB3 is missing.
         """
         require_sb3()
         from rookery.networks.device import pick_device
         from rookery.report.trackers.sinks import check as check_sinks
         from rookery.runtime.signals import Interrupts
-        from rookery.sb3 import sb3_run
+        from rookery.sb3.models import load_weights
+        from rookery.sb3.sb3_run import Sb3Parts, Sb3Run
         from rookery.training.launch import (
             about_of,
-            check_environment,
-            claim,
             context_of,
+            cut_back,
             open_evaluation_client,
+            open_folder,
+            take_up,
         )
 
-        if request.resume is not None:
-            raise ConfigError(self.how_to_open(config, request.resume))
         device = pick_device(config.learner.device)
         check_sinks(config)
-        if request.factory is not None:
-            config = replace(config, env=replace(config.env, id=name_of(request.factory)))
-        notice(f"starting {config.name}, seed {config.run.seed}")
         with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-            check_environment(config, request.factory)
-            run_dir = claim(config, interrupts, stack)
-            client = open_evaluation_client(config, request, run_dir, stack)
-            learning = sb3_run.prepare(config, request.factory, device, run_dir, stack)
-            interrupts.begin()
+            config, run_dir, found, saver = open_folder(config, request, interrupts, stack)
+            reports = stack.enter_context(contextlib.ExitStack())  # closed after the model
+            client = None
+            if request.resume is None:  # starts while the model is built
+                client = open_evaluation_client(config, request, run_dir, reports)
+            parts = Sb3Parts(config, request.factory, device, run_dir, stack)
+            if request.init_from is not None:
+                load_weights(parts.model, config, Path(request.init_from))
+            rest = None if found is None else parts.restore(found)
+            if client is None:  # the checkpoint fits: from here on the folder may change
+                resumed_at = cut_back(run_dir, found)
+                client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
             about = {**about_of(config), "backend": config.algorithm}
             context = context_of(config, request, run_dir, client, interrupts, about)
-            yield sb3_run.Sb3Run(learning, context)
+            run = Sb3Run(parts, context, saver, resumed=found is not None)
+            if request.resume is not None:
+                take_up(run, rest)
+            interrupts.begin()
+            yield run
 
 
 BACKEND = Sb3Backend()

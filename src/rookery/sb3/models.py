@@ -26,12 +26,15 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import nn
 
 from rookery.algorithms import Acted, Algorithm
+from rookery.checkpoints.load_weights import read_weights
+from rookery.config.load import load_run
 from rookery.config.schema import SB3_OFF_POLICY, Config
 from rookery.envs.lookup import Env, find
 from rookery.envs.make import Factory
 from rookery.envs.spaces import SpaceCodec, spec_of
 from rookery.errors import CheckpointError, ConfigError, RookeryError
 from rookery.files import advice_on, replacing
+from rookery.networks.named_arrays import load_arrays
 from rookery.runtime import machine
 from rookery.sharing import sample_counts
 from rookery.types import MASK, Obs
@@ -143,6 +146,17 @@ def save(model: BaseAlgorithm, path: Path) -> None:
         ) from error
 
 
+def load_weights(model: BaseAlgorithm, config: Config, run_dir: Path) -> None:
+    """Loads the best weights of another run of the same SB3 algorithm into a model's policy."""
+    before = load_run(run_dir)
+    if before.algorithm != config.algorithm:
+        raise ConfigError(
+            f"{run_dir} was trained with {before.algorithm}, and --init-from needs the weights of "
+            f"{config.algorithm}; name a run of it"
+        )
+    load_arrays(model.policy, read_weights(run_dir, "best").arrays)
+
+
 @contextlib.contextmanager
 def pooled_replay(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
     """Context in which a run is a member of the pool `sharing.pool`.
@@ -209,12 +223,21 @@ class Sb3Policy(Algorithm):
             warnings.simplefilter("ignore")  # the training process has warned already
             model = build(config, envs, capacity=UNUSED, device=torch.device("cpu"), seed=None)
         self._policy = model.policy
+        self._slips: float = getattr(model, "exploration_final_eps", 0.0)  # of DQN
         self.acting: nn.Module = model.policy
         envs.close()
 
     def act(self, obs: Obs, rng: np.random.Generator, **how: Any) -> Acted:
-        """Returns the greedy actions for a batch of observations, one per environment."""
-        action, _ = self._policy.predict(self._codec.decode(obs), deterministic=True)
+        """Returns the actions for a batch of observations, one per environment.
+
+        They are greedy, or with `noise` those of SB3's exploration at the end of training, without
+        the action noise of TD3 and DDPG.
+        """
+        noise = how.get("noise", False)
+        action, _ = self._policy.predict(self._codec.decode(obs), deterministic=not noise)
+        if noise and isinstance(self._space, spaces.Discrete):
+            slips = rng.random(len(action)) < self._slips
+            action[slips] = rng.integers(self._space.n, size=int(slips.sum()))
         if isinstance(self._space, spaces.Box):
             action = self._policy.scale_action(action)
         return Acted(action)

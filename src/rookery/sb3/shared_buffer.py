@@ -170,20 +170,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._ring: Ring | None = None
         self._borrower: Borrower | None = None
         self._release: weakref.finalize[..., DistributedReplayBuffer] | None = None
-        self._columns = _flat(self._stored())
+        self._columns = _flat(stored_arrays(self))
         self._sampled = _obs_and_action(self._schema())
         self._stock = _sb3_gather(self.observation_space, self.n_steps)
         self._is_discrete = isinstance(self.observation_space, spaces.Discrete)
-
-    def _stored(self) -> dict[str, Array]:
-        """Returns the buffer's arrays by column name, each [buffer_size, n_envs, ...]."""
-        now = self.observations
-        then = getattr(self, "next_observations", {})  # missing with optimize_memory_usage
-        return {
-            **{obs_column(key): array for key, array in _leaves(now).items()},
-            **{f"next_{obs_column(key)}": array for key, array in _leaves(then).items()},
-            **{name: getattr(self, attribute) for name, attribute in ARRAYS.items()},
-        }
 
     def _schema(self) -> Schema:
         leaves = _leaves(self.observations)
@@ -253,9 +243,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._written = first + (self.pos + self.full * self.buffer_size) * self.n_envs
         post(ring.words, RESERVED, self._written)
         views = {
-            name: ring.columns[name].reshape(array.shape) for name, array in self._stored().items()
+            name: ring.columns[name].reshape(array.shape)
+            for name, array in stored_arrays(self).items()
         }
-        for name, array in self._stored().items():
+        for name, array in stored_arrays(self).items():
             views[name][:size] = array[:size]
         post(ring.words, COMMITTED, self._written)
         self._use(views)
@@ -274,7 +265,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """Leaves the pool of shared buffers; this buffer keeps a copy of its transitions."""
         if self._lending:
             self._lending = False
-            self._use({name: array.copy() for name, array in self._stored().items()})
+            self._use({name: array.copy() for name, array in stored_arrays(self).items()})
         if self._release is not None:
             self._release()
         self._ring = self._borrower = self._release = None
@@ -468,6 +459,17 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._join()
         except RookeryError as error:
             self._stay_local(error)
+
+
+def stored_arrays(buffer: ReplayBuffer) -> dict[str, Array]:
+    """Returns the arrays of SB3's buffer by column name, each [buffer_size, n_envs, ...]."""
+    now: Any = buffer.observations
+    then: Any = getattr(buffer, "next_observations", {})  # missing with optimize_memory_usage
+    return {
+        **{obs_column(key): array for key, array in _leaves(now).items()},
+        **{f"next_{obs_column(key)}": array for key, array in _leaves(then).items()},
+        **{name: getattr(buffer, attribute) for name, attribute in ARRAYS.items()},
+    }
 
 
 def _refuse_unknown(unknown: Mapping[str, object]) -> None:

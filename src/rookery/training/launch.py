@@ -15,7 +15,7 @@ from rookery.actors.device_group import batched_env_of
 from rookery.algorithms import Algorithm
 from rookery.checkpoints import checkpoint, run_folder
 from rookery.checkpoints.checkpoint import CheckpointSearch, VerifiedCheckpoint
-from rookery.checkpoints.load_weights import read_weights, refuse_foreign
+from rookery.checkpoints.load_weights import read_own_weights
 from rookery.checkpoints.saver import CHECKPOINTS, Saver
 from rookery.config.fixed_settings import SavedPart, fixed_changes
 from rookery.config.load import differences, load_run
@@ -53,7 +53,7 @@ from rookery.training.resources import (
     refuse_devices,
     refuse_what_cannot_fit,
 )
-from rookery.training.run import RunContext, TrainingRun
+from rookery.training.run import BaseRun, RunContext, TrainingRun
 from rookery.training.run_state import Rest, put_back
 from rookery.types import EnvSpec, Json
 
@@ -135,12 +135,10 @@ def finished(config: Config, request: RunRequest) -> RunOutcome | None:
     """Returns the stored result of the run to resume if it is finished, otherwise None.
 
     Finished means that it has reached the target score, `run.env_steps` or `run.episodes`, as the
-    settings are now. Raises ConfigError if another library, such as Stable-Baselines3, trained the
-    run.
+    settings are now.
     """
     if request.resume is None:
         return None
-    refuse_foreign(config, request.resume)
     if (answer := run_folder.result_of(request.resume)) is None:
         return None
     target = config.eval.target
@@ -165,20 +163,9 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
         return
     _refuse_what_cannot_start(config)
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        notice(f"starting {config.name}, seed {config.run.seed}")
-        found = None if request.resume is None else reopen(config, request.resume, request, stack)
-        if request.factory is not None:
-            name = name_of(request.factory)
-            pickled(request.factory, f"env={name}")  # each process makes its own
-            config = replace(config, env=replace(config.env, id=name))
-        check_environment(config, request.factory)
-        run_dir = request.resume or claim(config, interrupts, stack)
+        config, run_dir, found, saver = open_folder(config, request, interrupts, stack)
         source = request.init_from
-        weights = None if source is None else read_weights(Path(source), "best").arrays
-        saver = stack.enter_context(closing(Saver(run_dir, keep=config.checkpoint.keep)))
-        interrupts.kept = "no checkpoint was written yet"
-        if found is not None:
-            saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
+        weights = None if source is None else read_own_weights(Path(source), "best").arrays
         reports = stack.enter_context(contextlib.ExitStack())  # closed after the parts
         client = None
         if request.resume is None:  # starts while the parts are built
@@ -196,14 +183,42 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
         stack.callback(_close, parts)
         rest = None if found is None else put_back(parts, found)
         if client is None:  # the checkpoint fits: from here on the folder may change
-            resumed_at = _cut_back(run_dir, found)
+            resumed_at = cut_back(run_dir, found)
             client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
         context = context_of(config, request, run_dir, client, interrupts, about)
         run = TrainingRun(parts, context, saver=saver, resumed=found is not None)
         if request.resume is not None:
-            _take_up(run, rest)
+            take_up(run, rest)
         interrupts.begin()
         yield run
+
+
+class OpenFolder(NamedTuple):
+    """The locked folder of a run that starts: its checkpoint, if it is resumed, and its saver."""
+
+    config: Config  # with the name of an environment that was given from Python
+    run_dir: Path
+    found: VerifiedCheckpoint | None
+    saver: Saver
+
+
+def open_folder(
+    config: Config, request: RunRequest, interrupts: Interrupts, stack: contextlib.ExitStack
+) -> OpenFolder:
+    """Opens the folder of a new run, or of the run to resume, after a check of the environment."""
+    notice(f"starting {config.name}, seed {config.run.seed}")
+    found = None if request.resume is None else reopen(config, request.resume, request, stack)
+    if request.factory is not None:
+        name = name_of(request.factory)
+        pickled(request.factory, f"env={name}")  # each process makes its own
+        config = replace(config, env=replace(config.env, id=name))
+    check_environment(config, request.factory)
+    run_dir = request.resume or claim(config, interrupts, stack)
+    saver = stack.enter_context(closing(Saver(run_dir, keep=config.checkpoint.keep)))
+    interrupts.kept = "no checkpoint was written yet"
+    if found is not None:
+        saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
+    return OpenFolder(config, run_dir, found, saver)
 
 
 def _actors_of(found: VerifiedCheckpoint | None) -> ActorGroupState:
@@ -250,7 +265,7 @@ def _approve(
         notice(f"run.mode device without a GPU is slow; {batched_env_of(config).without_gpu}")
 
 
-def _take_up(run: TrainingRun, rest: Rest | None) -> None:
+def take_up(run: BaseRun, rest: Rest | None) -> None:
     """Restores a resumed run's own state from its checkpoint; writes the settings to its folder.
 
     If `rest` is None, there is no checkpoint, and the run starts again from its seed.
@@ -391,7 +406,7 @@ def _chosen(run_dir: Path, search: CheckpointSearch) -> VerifiedCheckpoint | Non
     elif not found.manifest["exact"]:
         notice(
             f"resuming from {found.folder.name}, which is not exact: saved at an interrupt that "
-            "truncated episodes, or without replay; --exact resumes from an exact one"
+            "truncated episodes, without replay, or by a backend; --exact resumes from an exact one"
         )
     else:
         notice(f"resuming from {found.folder.name}")
@@ -415,7 +430,7 @@ def _refuse_to_begin_again(run_dir: Path, unfit: Sequence[str]) -> None:
     )
 
 
-def _cut_back(run_dir: Path, found: VerifiedCheckpoint | None) -> int:
+def cut_back(run_dir: Path, found: VerifiedCheckpoint | None) -> int:
     """Truncates the metrics files to the checkpoint's env step, so that no step is logged twice.
 
     Also deletes the stored result and half-written files. Returns the env step, 0 if there is no

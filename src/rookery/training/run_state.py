@@ -1,6 +1,6 @@
 """The state of a whole run: copied for a checkpoint, and restored from a checkpoint."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -60,13 +60,9 @@ def capture(
     assert weights is not None, "`build_parts` publishes before any actor plays"
     numbers["weight_store"] = {"version": weights.version}
     arrays |= prefixed("weight_store:", weights.arrays)
-    numbers["pending"], snapshots = _waiting(pending)
+    waiting, snapshots = reports_state(pending, unwritten)
+    numbers |= waiting
     arrays |= snapshots
-    numbers["unwritten"] = [
-        [type(event).__name__, asdict(event)]
-        for event in unwritten
-        if type(event).__name__ in RECORDED  # each session starts, and is traced, for itself
-    ]
     return Content(
         env_steps=parts.counters.env_steps,
         version=parts.weight_store.version,
@@ -83,15 +79,25 @@ def capture(
     )
 
 
-def _waiting(pending: Iterable[EvaluationSnapshot]) -> tuple[list[JsonObject], Arrays]:
-    """Returns the snapshots that wait for evaluation: JSON data, and their weights."""
-    entries: list[JsonObject] = []
+def reports_state(
+    pending: Iterable[EvaluationSnapshot], unwritten: Iterable[Event]
+) -> tuple[JsonObject, Arrays]:
+    """Returns what a run owes its reports, for a checkpoint: JSON data, and arrays of weights.
+
+    These are the snapshots that wait for evaluation, and the events that may not be logged yet.
+    """
+    entries: list[Json] = []
     arrays: dict[str, Array] = {}
     for i, snapshot in enumerate(pending):
         entry = {**snapshot._asdict(), "counters": asdict(snapshot.counters)}
         arrays |= prefixed(f"pending{i}:", entry.pop("arrays"))
         entries.append(entry)
-    return entries, arrays
+    events: list[Json] = [
+        [type(event).__name__, asdict(event)]
+        for event in unwritten
+        if type(event).__name__ in RECORDED  # each session starts, and is traced, for itself
+    ]
+    return {"pending": entries, "unwritten": events}, arrays
 
 
 class Rest(NamedTuple):
@@ -125,6 +131,11 @@ def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
         below("weight_store:", arrays), version=numbers["weight_store"]["version"]
     )
     parts.learner.advance(progress(parts))
+    return rest_of(numbers, arrays, segments)
+
+
+def rest_of(numbers: SavedState, arrays: Mapping[str, Array], segments: list[Segment]) -> Rest:
+    """Returns the state of the run itself from a checkpoint, and what `reports_state` saved."""
     pending = [
         EvaluationSnapshot(
             **{**entry, "counters": Counters(**entry["counters"])},
@@ -132,9 +143,8 @@ def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
         )
         for i, entry in enumerate(numbers["pending"])
     ]
-    return Rest(
-        numbers["run"], segments, pending, [_event(*saved) for saved in numbers["unwritten"]]
-    )
+    unwritten = [_event(*saved) for saved in numbers["unwritten"]]
+    return Rest(numbers["run"], segments, pending, unwritten)
 
 
 def _put_back_replay(
