@@ -9,6 +9,7 @@ Files that SB3 has saved are never loaded here, since they hold pickles.
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,7 @@ class Sb3Policy(Algorithm):
 
 def _converted(kwargs: Mapping[str, Any], envs: VecEnv) -> dict[str, Any]:
     """Converts `train_freq` and `action_noise` in `sb3.kwargs` from YAML to SB3's types."""
-    given = dict(kwargs)
+    given = deepcopy(dict(kwargs))  # SB3 changes policy_kwargs
     if isinstance(given.get("train_freq"), list):
         given["train_freq"] = tuple(given["train_freq"])
     if given.get("action_noise") is not None:
