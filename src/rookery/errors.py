@@ -8,7 +8,6 @@ RookeryError
 │   ├── ClosedError         an object was used after it was closed
 │   └── RegistryError       replay buffers that runs share were used against the rules
 ├── LostError               a process, host or device that a run needs is gone
-│   └── EvaluatorLostError  the evaluation process crashed too often
 ├── StalledError            expected data missed its deadline
 ├── CheckpointError         a checkpoint cannot be saved or restored
 └── RefusedError            a parameter server or its client refused a message
@@ -61,10 +60,6 @@ class RegistryError(ProtocolError):
 
 class LostError(RookeryError):
     """A process, host or device that a run needs has died or cannot be reached."""
-
-
-class EvaluatorLostError(LostError):
-    """The evaluation process crashed more times in a row than it may be restarted."""
 
 
 class StalledError(RookeryError, TimeoutError):

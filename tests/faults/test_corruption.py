@@ -327,12 +327,12 @@ def test_a_run_whose_rows_are_all_damaged_goes_on_with_its_weights(settings, tmp
     run_dir = tmp_path / "run"
     with begin(run_dir, settings) as training_run:
         finish(training_run, stop_at(180))
-        weights = {name: array.copy() for name, array in training_run.weights().items()}
+        weights = {name: array.copy() for name, array in training_run.weights().arrays.items()}
     for name in {path.name for path in run_dir.rglob("rows-*")}:
         damage(run_dir, name)
 
     with resume(run_dir) as training_run:
-        restored = training_run.weights()
+        restored = training_run.weights().arrays
         assert all((restored[name] == array).all() for name, array in weights.items())
         answer = finish(training_run)
 

@@ -25,7 +25,7 @@ from rookery.envs.spaces import spec_of
 from rookery.envs.toy import basic
 from rookery.errors import CheckpointError, ConfigError
 from rookery.export import bundle, onnx
-from rookery.export.export_policy import CHECKED, CLOSE, compare, export, wander
+from rookery.export.export_policy import CHECKED, CLOSE, FORMATS, compare, export, wander
 from rookery.training import launch
 from rookery.types import Array, EnvSpec
 from run_processes import SUPPORT
@@ -264,7 +264,7 @@ def test_a_file_that_acts_otherwise_is_removed_with_exit_code_3(
         draw(path, content, algorithm)
 
     monkeypatch.setattr(bundle, "write", wrong)
-    monkeypatch.setattr(onnx, "write", askew)
+    monkeypatch.setitem(FORMATS, "onnx", FORMATS["onnx"]._replace(write=askew))
 
     assert main(["export", str(run_dir), "--out", str(out)]) == 3
     said = capsys.readouterr().err

@@ -16,8 +16,7 @@ from rookery.algorithms import Algorithm
 from rookery.config.schema import Config
 from rookery.errors import ConfigError
 from rookery.replay.device_replay import DeviceRing, SampledWindows
-from rookery.replay.replay import Inserted
-from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay
+from rookery.replay.replay import Inserted, Replay
 from rookery.types import DeviceBatch, Rows
 
 if TYPE_CHECKING:
@@ -80,14 +79,12 @@ class EnvironmentGroup(Protocol):
         """Returns how many steps the environments wrote into replay since the last call."""
 
 
-class DeviceReplay:
+class DeviceReplay(Replay):
     """Replay in device memory: a ring buffer per batch of environments, which write into it.
 
-    Samples come from the ring buffers in turn. Checkpoints do not contain this replay.
+    Samples come from the ring buffers in turn. Checkpoints do not contain this replay: a resumed
+    run starts with an empty one. The environments own the rings.
     """
-
-    stale = 0  # actors play with the learner's own weights
-    extents: Sequence[RowRange] = ()  # checkpoints hold no rows of it
 
     def __init__(self, group: EnvironmentGroup):
         self._group, self._turn = group, 0
@@ -137,25 +134,8 @@ class DeviceReplay:
         shares = [min(1.0, some.ring.written / some.ring.capacity) for some in self._group.live]
         return sum(shares) / len(shares) if shares else 0.0
 
-    def observed(self, inserted: Inserted) -> None:
-        """Returns None instead of the inserted observations: they stay on the device."""
-
     def newest_version(self, inserted: Inserted) -> int:
         return self._group.version
-
-    def unsaved(self, saved: Sequence[int]) -> list[RowBlock]:
-        """Returns an empty list: checkpoints do not contain the steps of this replay."""
-        return []
-
-    def save(self, saved: Sequence[int]) -> ReplayState:
-        """Returns an empty state: a resumed run starts with an empty replay."""
-        return ReplayState({}, {}, (), ())
-
-    def resume(self, saved: SavedReplay) -> None:
-        """Does nothing: a resumed run starts with an empty replay."""
-
-    def close(self) -> None:
-        """Does nothing: the environments own the rings."""
 
 
 class OnDevice(NamedTuple):

@@ -35,12 +35,8 @@ from rookery.types import Array
 from rookery.version import __version__
 
 FORMAT = 2
-MANIFEST, STATE, ARRAYS, WEIGHTS = (
-    "MANIFEST.json",
-    "state.json",
-    "arrays.safetensors",
-    "weights.safetensors",
-)
+MANIFEST, STATE = "MANIFEST.json", "state.json"
+ARRAYS, WEIGHTS = "arrays.safetensors", "weights.safetensors"
 MOST_MANIFEST_BYTES = 16 << 20
 COPIED = ("env_steps", "version", "exact", "final", "about")  # from `Content` into the manifest
 
@@ -116,16 +112,10 @@ class VerifiedCheckpoint:
 
     def segments(self) -> list[Segment]:
         """Returns the files of replay rows, also the damaged ones, oldest rows first."""
+        digests = {name: Digest(**file) for name, file in self.manifest["files"].items()}
         return [
-            Segment(
-                self.folder / name,
-                first,
-                last,
-                Digest(**self.manifest["files"][name]),
-                shard=shard[0] if shard else 0,
-                intact=name not in self.damaged,
-            )
-            for name, first, last, *shard in self.manifest["segments"]
+            Segment(self.folder / name, a, b, digests[name], shard, name not in self.damaged)
+            for name, a, b, shard in self.manifest["segments"]
         ]
 
     @property
@@ -156,7 +146,9 @@ def write(parent: Path, name: str, content: Content) -> Path:
     On return all its files are on disk. If `name` is taken, a number is appended to it.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    folder = _free_name(parent, name)
+    # a resumed run can save again at the same env step
+    taken = [number for at, number, _ in _numbered(parent) if name_of(at) == name]
+    folder = parent / (f"{name}-{max(taken) + 1}" if taken else name)
     scratch = scratch_name(folder)
     try:
         scratch.mkdir()
@@ -192,9 +184,10 @@ def _fill(scratch: Path, content: Content) -> None:
     sync_folder(scratch)
 
 
-def save_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """Serializes named arrays as safetensors."""
-    return bytes(save({name: np.require(a, requirements="C") for name, a in arrays.items()}))
+def save_bytes(arrays: Mapping[str, Array], header: dict[str, str] | None = None) -> bytes:
+    """Serializes named arrays as safetensors, with texts in the header of the file."""
+    whole = {name: np.require(a, requirements="C") for name, a in arrays.items()}
+    return bytes(save(whole, metadata=header))
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -217,9 +210,7 @@ def verify(folder: Path) -> VerifiedCheckpoint:
     """
     try:
         manifest = _manifest(folder)
-        listed = {
-            name: Digest(int(d["size"]), d["sha256"]) for name, d in manifest["files"].items()
-        }
+        listed = {n: Digest(int(d["size"]), d["sha256"]) for n, d in manifest["files"].items()}
         rows = {name for name, *_ in manifest["segments"]}
         present = {path.name for path in folder.iterdir()} - {MANIFEST}
         differing = present ^ set(listed)
@@ -381,15 +372,6 @@ def _load_arrays(path: Path) -> dict[str, Array]:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
-def _free_name(parent: Path, name: str) -> Path:
-    """Returns `parent / name`, or if that checkpoint exists, the path with a number appended.
-
-    It may exist, since a resumed run can save again at the same env step.
-    """
-    taken = [number for at, number, _ in _numbered(parent) if name_of(at) == name]
-    return parent / (f"{name}-{max(taken) + 1}" if taken else name)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

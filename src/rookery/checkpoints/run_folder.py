@@ -12,8 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TextIO
@@ -24,6 +23,7 @@ from rookery.config.load import RUN_FILE, dump
 from rookery.config.schema import Config
 from rookery.errors import CheckpointError, ConfigError
 from rookery.files import TEMPORARY, advice_on, delete, replacing
+from rookery.runtime.signals import Interrupts
 
 LOCK, ABOUT, RESULT = "lock", "run.json", "result.json"
 RUNS = Path("runs")
@@ -60,14 +60,17 @@ def _acquired(file: TextIO) -> bool:
     One try is not enough: `rookery clean` also acquires locks, for a moment.
     """
     deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
+    while not (acquired := _flock(file, fcntl.LOCK_EX)) and time.monotonic() <= deadline:
         time.sleep(0.01)
+    return acquired
+
+
+def _flock(file: TextIO, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -81,44 +84,60 @@ def _writing(run_dir: Path) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True)
-class NewFolder:
-    """The folder of a new run, which `undo` makes as it was before `make`."""
+@contextlib.contextmanager
+def claimed(config: Config, interrupts: Interrupts) -> Iterator[Path]:
+    """Context manager that creates the folder of a new run, locks it and describes the run in it.
 
-    run_dir: Path
-    made: Sequence[Path]  # folders that did not exist, deepest first
-    before: frozenset[str]  # names in the run folder, if it existed
-
-    def undo(self) -> None:
-        """Deletes what the run has written, and the folders that it made; keeps other files.
-
-        Called while the folder's lock is held, after a run that could not start.
-        """
-        with contextlib.suppress(OSError):
-            for path in self.run_dir.iterdir():
-                if path.name not in self.before:
-                    delete(path)
-        for folder in self.made:
-            with contextlib.suppress(OSError):  # another process has put a file there
-                folder.rmdir()
-
-
-def make(config: Config) -> NewFolder:
-    """Creates the folder of a new run: `run.run_dir`, or a new one in runs/."""
-    if config.run.run_dir is None:
-        with _writing(RUNS):
-            return _fresh(config)
-    run_dir = Path(config.run.run_dir)
+    The folder is `run.run_dir`, or a new one in runs/. Raises ConfigError if another process uses
+    it, or it already has a run. A refused run leaves the disk as it was: a run is refused if it
+    ends before it began, or with ConfigError before its first checkpoint.
+    """
+    run_dir, missing = _made(config)
     with _writing(run_dir):
-        missing = _missing(run_dir)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        before = frozenset() if missing else frozenset(path.name for path in run_dir.iterdir())
-        return NewFolder(run_dir, missing, before)
+        before = {path.name for path in run_dir.iterdir()}
+    with locked(run_dir):
+        refuse_taken(run_dir)
+        try:
+            describe(run_dir, config)
+            yield run_dir
+        except BaseException as error:
+            saved = (run_dir / CHECKPOINTS).exists()
+            if interrupts.starting or (isinstance(error, ConfigError) and not saved):
+                _undo(run_dir, before, missing)
+            raise
 
 
-def _missing(folder: Path) -> list[Path]:
-    """Returns the folder and its parents, as far as they do not exist; the deepest is first."""
-    return [path for path in (folder, *folder.parents) if not path.exists()]
+def _undo(run_dir: Path, before: Set[str], missing: Sequence[Path]) -> None:
+    """Deletes what the run has written, and the folders that it made; keeps other files."""
+    with contextlib.suppress(OSError):
+        for path in run_dir.iterdir():
+            if path.name not in before:
+                delete(path)
+    for folder in missing:
+        with contextlib.suppress(OSError):  # another process has put a file there
+            folder.rmdir()
+
+
+def _made(config: Config) -> tuple[Path, list[Path]]:
+    """Creates the folder of a new run: `run.run_dir`, or a new one in runs/.
+
+    Returns it, and which of it and its parents did not exist, the deepest first.
+    """
+    began, given = time.strftime("%Y%m%d-%H%M%S"), config.run.run_dir
+    words = (config.name, config.report.tag, f"seed{config.run.seed}", began)
+    run_dir = RUNS / "-".join(word for word in words if word) if given is None else Path(given)
+    name, number = run_dir.name, 1
+    with _writing(RUNS if given is None else run_dir):
+        while True:
+            missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+            try:
+                run_dir.mkdir(parents=True, exist_ok=given is not None)
+                return run_dir, missing
+            except FileExistsError:
+                if given is not None:
+                    raise
+            number += 1
+            run_dir = RUNS / f"{name}_{number}"
 
 
 def refuse_taken(run_dir: Path) -> None:
@@ -172,20 +191,6 @@ def write_result(run_dir: Path, answer: dict[str, Any]) -> None:
             f"the run is finished and saved, but {run_dir / RESULT} could not be written: {error}; "
             f"{advice_on(error, run_dir)}" + (resume if (run_dir / CHECKPOINTS).exists() else "")
         ) from error
-
-
-def _fresh(config: Config) -> NewFolder:
-    began = time.strftime("%Y%m%d-%H%M%S")
-    words = (config.name, config.report.tag, f"seed{config.run.seed}", began)
-    name, number = "-".join(word for word in words if word), 1
-    while True:
-        path = RUNS / (name if number == 1 else f"{name}_{number}")
-        missing = _missing(path)
-        try:
-            path.mkdir(parents=True)
-            return NewFolder(path, missing, frozenset())
-        except FileExistsError:
-            number += 1
 
 
 def _about(config: Config) -> dict[str, Any]:
@@ -269,17 +274,12 @@ def remove_unfinished(run_dir: Path) -> None:
 def _scratch(runs: Path) -> Iterator[StaleFile]:
     for path in sorted(runs.rglob(f"*{TEMPORARY}*")) if runs.is_dir() else ():
         run_dir = next((p for p in path.parents if (p / LOCK).exists()), None)
-        if run_dir is not None and not _in_use(run_dir):
+        if run_dir is None:
+            continue
+        with open(run_dir / LOCK) as file:
+            ended = _flock(file, fcntl.LOCK_SH)
+        if ended:
             yield StaleFile(str(path), _size(path), "half-written by a run that has ended")
-
-
-def _in_use(run_dir: Path) -> bool:
-    with open(run_dir / LOCK) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def _size(path: Path) -> int:

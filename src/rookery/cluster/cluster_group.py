@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -86,17 +86,18 @@ class ClusterActors(SupervisedActors):
         setup: messages.HostSetup,
         *,
         cluster: Cluster,
-        incarnations: Sequence[int] = (),
-        progress: Iterable[Sequence[object]] = (),
+        saved: ActorGroupState | None = None,
         recall: Callable[[int], messages.RestoreShard | None] | None = None,
     ):
         """Starts the host workers: processes on the cluster's hosts, one per replay shard.
 
-        `setup` holds what is the same for all of them; its weights are copied.
+        `setup` holds what is the same for all of them; its weights are copied. `saved` is the
+        actors' state in the checkpoint from which the run resumes.
         `recall(i)` returns replay shard i (part i of the replay buffer) as the newest checkpoint
         holds it, None if there is none. It is called to restore the shard of a lost host worker.
         """
-        super().__init__(progress)
+        saved = saved or ActorGroupState(incarnations=())
+        super().__init__(saved.progress)
         self.config, self.spec, self.cluster = setup.config, setup.spec, cluster
         self._shared: SharedObject | None = None  # the newest weights, in Ray's store
         self.lost_rows = self.acknowledged_rows = 0
@@ -119,24 +120,17 @@ class ClusterActors(SupervisedActors):
         shards = self.config.replay.shards or min(len(nodes), num)
         self._setup = setup._replace(shards=shards, weights=_copied(setup.weights))
         for place in range(shards):
-            self._add(tuple(range(place, num, shards)), incarnations)
+            self._add(tuple(range(place, num, shards)), saved.incarnations)
         for handle in self.handles:
             self._place(handle, nodes)
 
     # Placing.
 
     def _add(self, actors: tuple[int, ...], incarnations: Sequence[int] = ()) -> None:
-        known = len(incarnations)
-        self.handles.append(
-            HostHandle(
-                place=len(self.handles),
-                actors=actors,
-                incarnations=tuple(incarnations[i] if i < known else 0 for i in actors),
-                tag=next(self._tags),
-                config=self.config,
-                wait=self.wait_a_little,
-            )
-        )
+        known, place, tag = len(incarnations), len(self.handles), next(self._tags)
+        before = tuple(incarnations[i] if i < known else 0 for i in actors)
+        handle = HostHandle(place, actors, before, tag, self.config, self.wait_a_little)
+        self.handles.append(handle)
 
     def _place(self, handle: HostHandle, nodes: Sequence[RayNode]) -> None:
         """Starts a host worker on the host among `nodes` that has the fewest host workers.
@@ -157,21 +151,16 @@ class ClusterActors(SupervisedActors):
         If it replaces a lost worker, it gets that worker's replay shard from the newest checkpoint,
         and the control message that the learner still waits for.
         """
+        place, actors, placed = handle.place, handle.actors, handle.placement
+        progress = tuple(self.progress.share(actors))
         setup = self._setup._replace(
-            place=handle.place,
-            actors=handle.actors,
-            incarnations=handle.incarnations,
-            progress=tuple(self.progress.share(handle.actors)),
+            place=place, actors=actors, incarnations=handle.incarnations, progress=progress
         )
-        handle.version, handle.placement.placed_at = setup.version, time.monotonic()
+        handle.version, placed.placed_at = setup.version, time.monotonic()
         handle.watch.started()
+        target, gpus = "rookery.cluster.host_worker:HostWorker", len(self.config.actor.devices)
         handle.host = self.cluster.start(
-            "rookery.cluster.host_worker:HostWorker",
-            setup,
-            name=f"host-{handle.place}",
-            cpus=handle.placement.cpus,
-            gpus=float(len(self.config.actor.devices)),
-            node=handle.placement.node,
+            target, setup, name=f"host-{place}", cpus=placed.cpus, gpus=gpus, node=placed.node
         )
         if handle.recalled is not None:
             handle.send(handle.recalled)
@@ -414,10 +403,13 @@ class ClusterActors(SupervisedActors):
             for report in handle.unread:
                 self._read(handle, report)
             handle.unread.clear()
-            if handle.host is not None and (trouble := self._trouble(handle, handle.host)):
-                self._lose(handle, handle.host, trouble)
-            elif handle.host is not None and self._waits_for_room(handle, handle.host):
-                self._share_cpus(handle, handle.host)
+            if (host := handle.host) is None:
+                continue
+            cpus, waited_s = handle.placement.cpus, time.monotonic() - handle.placement.placed_at
+            if trouble := self._trouble(handle, host):
+                self._lose(handle, host, trouble)
+            elif cpus > 0 and host.node is None and waited_s > ROOM_S:
+                self._share_cpus(handle, host)
         if self._self_driven:
             self._catch_up()
         self._fill()
@@ -433,11 +425,6 @@ class ClusterActors(SupervisedActors):
         self._warnings += [f"{handle.where}: {warning}" for warning in report.complaints]
         for loss in report.losses:
             self.tally.add(loss)
-
-    def _waits_for_room(self, handle: HostHandle, host: HostProcess) -> bool:
-        """Returns whether Ray has waited over 15 s for free CPUs to start a host worker."""
-        waited_s = time.monotonic() - handle.placement.placed_at
-        return handle.placement.cpus > 0 and host.node is None and waited_s > ROOM_S
 
     def _share_cpus(self, handle: HostHandle, host: HostProcess) -> None:
         """Restarts a host worker without reserved CPUs, so that Ray can start it on a busy host."""

@@ -20,15 +20,15 @@ from rookery.cluster import messages
 from rookery.config.schema import Config, Mode
 from rookery.engines.rpc import RemoteHandle, SharedObject
 from rookery.errors import RoleFailed
-from rookery.event import Traced
-from rookery.replay.buffer import FoundRows
+from rookery.event import Span
+from rookery.replay.buffer import FoundRows, ShardRequest, ShardStatus
 from rookery.replay.replay import Inserted, Observed
 from rookery.replay.saved_rows import RowBlock, RowRange
-from rookery.replay.shards import ShardRequest
+from rookery.replay.shards import seen
 from rookery.runtime.supervision import Supervision
 from rookery.types import Array, Rows
 
-EMPTY = messages.ShardStatus(0.0, RowRange(0, 0), 0.0, 0)
+EMPTY = ShardStatus(0.0, RowRange(0, 0), 0.0, 0)
 SLOW = (  # orders that may take any time
     messages.PlayOnHost,
     CutEpisodes,
@@ -113,7 +113,7 @@ class HostHandle:
     up: bool = False  # whether the present worker has answered
     placement: Placement = field(default_factory=Placement)
     pacing: Pacing = field(default_factory=Pacing)
-    status: messages.ShardStatus = EMPTY
+    status: ShardStatus = EMPTY
     acknowledged: RowRange = EMPTY.extent  # rows that the learner knows of
     asked: SentOrder | None = None  # the last one whose answer the learner waited for
     copy: SentOrder | None = None  # of rows, in async mode; None: nothing is requested
@@ -151,8 +151,8 @@ class HostHandle:
         or a new one that has not answered yet; otherwise the learner waits until the worker
         answers.
         """
-        is_async = self.config.run.mode is Mode.ASYNC
-        return self.absent if is_async else self.host is None or not self.up
+        missing = self.host is None or not self.up
+        return self.absent if self.config.run.mode is Mode.ASYNC else missing
 
     def insert(self) -> Inserted:
         """Returns how many rows the host worker has inserted into replay since the last call.
@@ -164,13 +164,15 @@ class HostHandle:
         parts = [report.inserted for report in self.inserted]
         return Inserted(-1, sum(part.count for part in parts), sum(part.steps for part in parts))
 
-    @property
-    def observed(self) -> list[Observed]:
-        """Observations and returns of the rows that the last `insert` counted.
+    def observed(self, inserted: Inserted) -> Observed | None:
+        """Returns observations and returns of the rows that the last `insert` counted.
 
         They update the statistics that normalize observations and rewards.
         """
-        return [report.observed for report in self.inserted if report.observed is not None]
+        return seen([report.observed for report in self.inserted])
+
+    def newest_version(self, inserted: Inserted) -> int:
+        return max(report.version for report in self.inserted)
 
     def ask(self, request: ShardRequest) -> None:
         self._requests.append(request)
@@ -260,9 +262,7 @@ class HostHandle:
 
         A copy of rows between two checkpoints is not: its size is limited.
         """
-        return any(
-            isinstance(sent.order, SLOW) and sent is not self.copy for sent in self._expected
-        )
+        return any(isinstance(own.order, SLOW) and own is not self.copy for own in self._expected)
 
     @property
     def silence_s(self) -> float:
@@ -332,10 +332,6 @@ def shifted(report: ActorReport, by_s: float) -> ActorReport:
     traced = report.traced
     if traced is None:
         return report
-    spans = tuple(
-        span._replace(began=span.began + by_s, ended=span.ended + by_s) for span in traced.spans
-    )
-    moved: Traced = replace(
-        traced, began=traced.began + by_s, ended=traced.ended + by_s, spans=spans
-    )
-    return report._replace(traced=moved)
+    spans = tuple(Span(a, began + by_s, ended + by_s) for a, began, ended in traced.spans)
+    began, ended = traced.began + by_s, traced.ended + by_s
+    return report._replace(traced=replace(traced, began=began, ended=ended, spans=spans))

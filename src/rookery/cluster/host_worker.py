@@ -63,17 +63,9 @@ class HostWorker:
             self.weight_store = WeightStore(setup.weights)
             stack.callback(self.weight_store.close)
             self.weight_store.publish(setup.weights, version=setup.version)
-            self.actors = LocalActors(
-                ActorGroupSetup(
-                    self.config,
-                    setup.spec,
-                    self.weight_store.fd,
-                    setup.factory,
-                    incarnations=setup.incarnations,
-                    numbers=setup.actors,
-                    progress=setup.progress,
-                )
-            )
+            group = ActorGroupSetup(self.config, setup.spec, self.weight_store.fd, setup.factory)
+            group = group._replace(numbers=setup.actors, incarnations=setup.incarnations)
+            self.actors = LocalActors(group._replace(progress=setup.progress))
             stack.callback(self.actors.close)
             self.peers: HostPeers | None = None
             if setup.identity is not None:
@@ -111,10 +103,12 @@ class HostWorker:
                 return self._report()
             case messages.LookUpRows():
                 found = tuple(self.replay.look_up(*question) for question in order.questions)
-                return messages.HostDone(self.status, found)
+                return messages.HostDone(self.replay.status, found)
             case messages.AskPeers():
-                answer = self._ask_peers(order)
-                return messages.HostDone(self.status, of_peers=answer)
+                assert self.peers is not None, "only a run that shares asks"
+                with self._listening():
+                    answer = self.peers.answer(order.question)
+                return messages.HostDone(self.replay.status, of_peers=answer)
             case SaveActor():
                 return self.actors.save()
             case messages.SaveShard():
@@ -134,12 +128,7 @@ class HostWorker:
                 self.replay.adopt(order.columns)
             case messages.RestoreActors():
                 self.actors.restore(ActorGroupState(self.actors.incarnations, order.actors))
-        return messages.HostDone(self.status)
-
-    @property
-    def status(self) -> messages.ShardStatus:
-        own = self.replay
-        return messages.ShardStatus(own.sampler.spread, own.extents[0], own.fill, own.stale)
+        return messages.HostDone(self.replay.status)
 
     def _play(self, order: messages.PlayOnHost) -> messages.HostReport:
         for reports in self.actors.collect(order.env_steps, order.epsilons, order.episodes):
@@ -196,10 +185,10 @@ class HostWorker:
             reports=tuple(arrivals.reports),
             inserted=Inserted(-1, arrivals.count, arrivals.steps),
             version=arrivals.version,
-            observed=seen(arrivals.observed) if arrivals.observed else None,
+            observed=seen(arrivals.observed),
             complaints=(*self.actors.warnings(), *warned),
             incarnations=tuple(self.actors.incarnations),
-            status=self.status,
+            status=self.replay.status,
             clock=time.monotonic(),
             losses=self.actors.take_losses(),
         )
@@ -209,11 +198,6 @@ class HostWorker:
         if order.version > self.weight_store.version:
             self.weight_store.publish(order.payload, version=order.version)
             self.replay.version = order.version
-
-    def _ask_peers(self, order: messages.AskPeers) -> object:
-        assert self.peers is not None, "only a run that shares asks"
-        with self._listening():
-            return self.peers.answer(order.question)
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:

@@ -12,9 +12,9 @@ from rookery.actors.env_progress import EnvProgress
 from rookery.actors.messages import ActorReport, ActorState, CutEpisodes, PlayFreely, SaveActor
 from rookery.config.schema import Config
 from rookery.envs.make import Factory
-from rookery.replay.buffer import FoundRows
+from rookery.replay.buffer import FoundRows, ShardStatus
 from rookery.replay.replay import Inserted, Observed
-from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange
+from rookery.replay.saved_rows import ReplayState, RowBlock
 from rookery.runtime.supervision import ActorLoss
 from rookery.types import Array, Arrays, EnvSpec, Floats, JsonObject, Rows
 
@@ -43,19 +43,6 @@ class HostSetup(NamedTuple):
     actors: tuple[int, ...] = ()  # their numbers in the run
     incarnations: tuple[int, ...] = ()
     progress: tuple[EnvProgress, ...] = ()  # of its actors' environments
-
-
-class ShardStatus(NamedTuple):
-    """State of a host's replay shard (its part of replay) that the learner needs for sampling.
-
-    `spread` is the shard's sampling mass: its number of rows (stored env steps), or the sum of
-    their priorities.
-    """
-
-    spread: float
-    extent: RowRange
-    fill: float
-    stale: int  # rows that were too old to be sampled when they arrived
 
 
 # Control messages.

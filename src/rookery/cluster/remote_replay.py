@@ -24,13 +24,13 @@ from rookery.cluster.messages import AdoptRows, CopyRows, RestoreShard, SaveShar
 from rookery.config.schema import Config, Mode
 from rookery.errors import CheckpointError, EmptyReplayError
 from rookery.learner.weight_store import WeightStore
-from rookery.replay import saved_rows, shards
+from rookery.replay import saved_rows
 from rookery.replay.batches import picked
-from rookery.replay.replay import Inserted, Observed
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS
-from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay
-from rookery.types import Array, ArrayBatch, Rows
+from rookery.replay.saved_rows import ReplayState, RowBlock, SavedReplay
+from rookery.replay.shards import PendingBatch, ReplayShards
+from rookery.types import Array, ArrayBatch, Rows, below
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,23 +42,15 @@ FLUSH_S = 30.0  # for the disk to take what is queued, before a lost shard is re
 Recall: TypeAlias = Callable[[int], RestoreShard | None]  # by the place of a host
 
 
-class RemoteReplay:
+class RemoteReplay(ReplayShards):
     """Replay buffer whose shards (parts) are on the hosts of a cluster; used by the learner."""
 
     def __init__(self, group: ClusterActors, rng: np.random.Generator):
+        super().__init__(group.handles, SAMPLERS[group.config.replay.sampling], rng)
         self.group = group
         self.version = 0  # hosts get it with the weights
-        self.deck = shards.ShardSampler(SAMPLERS[group.config.replay.sampling], rng)
-        self._ahead: deque[shards.PendingBatch] = deque()
+        self._ahead: deque[PendingBatch] = deque()
         self._errors: list[tuple[Rows, Array]] = []  # not sent yet
-
-    def insert(self) -> Inserted:
-        """Returns how many rows the host workers have inserted into replay since the last call.
-
-        A row is one stored env step. Host workers insert rows into their parts of replay by
-        themselves and report the number, so this method inserts none.
-        """
-        return shards.together([handle.insert() for handle in self.group.handles])
 
     def fetch(self) -> list[RowBlock]:
         """Returns copies of the rows (stored env steps) that the last call of `insert` counted.
@@ -92,9 +84,9 @@ class RemoteReplay:
         """
         if self.group.config.run.mode is not Mode.ASYNC:
             self.group.settle()  # the spread of each shard must be known exactly
-            return shards.drawn(self.deck, self.group.handles, batch, beta)
+            return super().sample(batch, beta=beta)
         self._ask_ahead(max(batch, self.group.config.replay.batch_size))
-        taken = self.deck.take(self.group.handles, self._ahead.popleft(), beta)
+        taken = self.deck.take(self.shards, self._ahead.popleft(), beta)
         return self._some(taken, batch) if taken.rows.size else None
 
     def _some(self, taken: ArrayBatch, batch: int) -> ArrayBatch:
@@ -111,7 +103,7 @@ class RemoteReplay:
 
     @property
     def _drawable(self) -> bool:
-        return any(handle.spread > 0 for handle in self.group.handles)
+        return any(shard.spread > 0 for shard in self.shards)
 
     def _wait_for_rows(self) -> None:
         """Lets actors play until at least one host has stored env steps that can be sampled."""
@@ -123,7 +115,7 @@ class RemoteReplay:
             return
         self._send_errors()
         while len(self._ahead) < PACK * AHEAD:
-            self._ahead += [self.deck.want(self.group.handles, batch) for _ in range(PACK)]
+            self._ahead += [self.deck.want(self.shards, batch) for _ in range(PACK)]
             for handle in self.group.handles:
                 handle.post()
 
@@ -140,31 +132,7 @@ class RemoteReplay:
         if self._errors:
             rows, errors = map(np.concatenate, zip(*self._errors, strict=True))
             self._errors = []
-            shards.update_priorities(self.group.handles, rows, errors)
-
-    @property
-    def stale(self) -> int:
-        return sum(handle.status.stale for handle in self.group.handles)
-
-    @property
-    def fill(self) -> float:
-        handles = self.group.handles
-        return sum(handle.status.fill for handle in handles) / len(handles)
-
-    def observed(self, inserted: Inserted) -> Observed:
-        """Returns observations and returns of the rows inserted last, for running normalization."""
-        parts = [part for handle in self.group.handles for part in handle.observed]
-        return shards.seen(parts) if parts else Observed({}, np.empty(0, dtype=np.float32))
-
-    def newest_version(self, inserted: Inserted) -> int:
-        return max(
-            (report.version for handle in self.group.handles for report in handle.inserted),
-            default=0,
-        )
-
-    @property
-    def extents(self) -> list[RowRange]:
-        return [handle.status.extent for handle in self.group.handles]
+            super().update_priorities(rows, errors)
 
     def unsaved(self, saved: Sequence[int]) -> list[RowBlock | None]:
         """Returns copies of the rows (env steps) that no checkpoint file holds yet, by shard.
@@ -195,15 +163,13 @@ class RemoteReplay:
         If the number of shards (parts on hosts) has changed, the stored env steps are
         redistributed.
         """
-        self.deck.rng = saved_rows.rng_of(saved.numbers)
-        states, places = saved_rows.apart(saved.numbers, saved.arrays), len(self.group.handles)
-        if len(states) == places:
+        self.deck.rng, states = saved.rng, saved.states
+        if len(states) == len(self.shards):
             parts = zip(states, saved.segments, strict=True)
             self.group.ask([RestoreShard(*state, tuple(own)) for state, own in parts])
             return
-        for columns in saved_rows.remembered(states, saved.segments):
-            own = [saved_rows.of_place(columns, place, places) for place in range(places)]
-            self.group.ask([AdoptRows(part) for part in own])
+        for divided in saved.redistributed(len(self.shards)):
+            self.group.ask([AdoptRows(part) for part in divided])
 
     def close(self) -> None:
         """Does nothing: the host workers close their parts of the replay buffer."""
@@ -253,12 +219,7 @@ def recall(saver: Saver, place: int) -> RestoreShard | None:
 
 
 def _shard(found: VerifiedCheckpoint, place: int) -> RestoreShard | None:
-    arrays: dict[str, Array] = {
-        name.partition(":")[2]: array
-        for name, array in found.arrays().items()
-        if name.startswith("replay:")
-    }
-    states = saved_rows.apart(found.state()["replay"], arrays)
-    if place >= len(states):
+    saved = SavedReplay(found.state()["replay"], below("replay:", found.arrays()), ())
+    if place >= len(saved.states):
         return None
-    return RestoreShard(*states[place], tuple(read_segments(found.segments(), place)))
+    return RestoreShard(*saved.states[place], tuple(read_segments(found.segments(), place)))

@@ -78,9 +78,8 @@ class RemoteRun:
     def __init__(self, setup: RemoteRunSetup):
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed with us
         at = self._output.fileno()
-        self._child: Child = spawn(
-            "rookery.cluster.remote_run:run_here", (at, setup), name="learner", fds=[at]
-        )
+        target = "rookery.cluster.remote_run:run_here"
+        self._child: Child = spawn(target, (at, setup), name="learner", fds=[at])
         self._read = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._signal = 0  # to be passed on
@@ -181,15 +180,10 @@ def _start(
     needed = config.cluster.learner_resources
     node = _with(cluster.nodes(), needed)
     notice(f"the learner runs on {node.name} ({node.address}); its run folder is there")
-    here = replace(config.cluster, learner_resources={})
-    return cluster.start(
-        "rookery.cluster.remote_run:RemoteRun",
-        RemoteRunSetup(replace(config, cluster=here), request, launch),
-        name="learner",
-        cpus=needed.get("CPU", 0.0),
-        gpus=needed.get("GPU", 0.0),
-        node=node.id,
-    )
+    config = replace(config, cluster=replace(config.cluster, learner_resources={}))
+    setup, target = RemoteRunSetup(config, request, launch), "rookery.cluster.remote_run:RemoteRun"
+    cpus, gpus = (needed.get(name, 0.0) for name in ("CPU", "GPU"))
+    return cluster.start(target, setup, name="learner", cpus=cpus, gpus=gpus, node=node.id)
 
 
 def _with(nodes: list[RayNode], needed: dict[str, float]) -> RayNode:
@@ -233,9 +227,8 @@ def _follow(
         interrupts.begin()
         sys.stderr.write(seen.text)
         sys.stderr.flush()
-        ended: RunEnded | None = seen.ended
-        if ended is not None:
-            return ended
+        if seen.ended is not None:
+            return seen.ended
 
 
 def _refuse_to_wait(host: RemoteHandle[PollRun, RunOutput], config: ClusterConfig) -> None:

@@ -17,13 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from rookery.actors.policy import Policy
 from rookery.algorithms import Algorithm, build_algorithm
+from rookery.checkpoints.checkpoint import save_bytes
 from rookery.config.load import as_dict
 from rookery.config.parse import parse
 from rookery.config.schema import Config
@@ -67,8 +66,7 @@ def write(path: Path, policy: PolicyBundle) -> None:
 
 def described(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
     """Returns the bytes of a safetensors file whose header has JSON about its arrays."""
-    whole = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    return bytes(save(whole, metadata={KEY: json.dumps(about)}))
+    return save_bytes(arrays, {KEY: json.dumps(about)})
 
 
 def read(path: Path) -> PolicyBundle:

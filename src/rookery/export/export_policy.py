@@ -1,7 +1,7 @@
 """Export of a trained policy to a file, which is kept only if it acts as the run's policy does."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -45,11 +45,7 @@ FORMATS: dict[str, Format] = {
         write=lambda path, content, algorithm: bundle.write(path, content),
         read=lambda path, content: bundle.policy_of(bundle.read(path)),
     ),
-    "onnx": Format(
-        require=onnx.require,
-        write=lambda path, content, algorithm: onnx.write(path, content, algorithm),
-        read=onnx.OnnxSession,
-    ),
+    "onnx": Format(require=onnx.require, write=onnx.write, read=onnx.OnnxSession),
 }
 
 
@@ -85,12 +81,8 @@ def export(
         FORMATS[format].write(scratch, content, algorithm)
         own, read = bundle.policy_of(content), FORMATS[format].read(scratch, content)
         compared = compare(own, read, envs, wander(envs, algorithm, seed))
-    return {
-        "file": str(out),
-        "format": format,
-        "bytes": out.stat().st_size,
-        **compared._asdict(),
-    }
+    written = {"file": str(out), "format": format, "bytes": out.stat().st_size}
+    return {**written, **compared._asdict()}
 
 
 def wander(envs: Envs, algorithm: Algorithm, seed: int) -> Iterator[tuple[Any, bool]]:
@@ -145,17 +137,15 @@ def _stored(envs: Envs, action: Any) -> Array | None:
 
     Continuous actions are scaled to -1 to 1. Returns None if the action is invalid.
     """
-    try:
+    with suppress(ConfigError):
         return envs.codec.encode_action(np.asarray(action)[None])[0]  # type: ignore[no-any-return]
-    except ConfigError:
-        return None
+    return None
 
 
 def _scores(own: Policy, obs: Any, state: Any) -> Array | None:
-    try:
+    with suppress(ConfigError):  # a user's algorithm without scores
         return own.scores(obs, state)
-    except ConfigError:  # a user's algorithm without scores
-        return None
+    return None
 
 
 def _tied(scores: Array | None, one: Array, other: Array, action: ActionSpec) -> bool:

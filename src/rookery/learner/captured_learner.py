@@ -6,23 +6,18 @@ except for TD errors that a replay buffer on the host needs for its priorities, 
 `LOOK_PERIOD` steps for the counts of skipped steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.learner.learner import (
-    CAPTURABLE,
-    FlatParameters,
-    Learner,
-    make_optimizer,
-    rebuilt,
-    tensors_of,
-)
+from rookery.algorithms.algorithm import Loss
+from rookery.config.schema import Optimizer
+from rookery.learner.learner import FlatParameters, Learner, make_optimizer
 from rookery.learner.optimizer_backup import OptimizerBackup
 from rookery.networks.cuda_graph import CapturedFunction
 from rookery.replay.batches import arrays_in, replaced
@@ -30,6 +25,8 @@ from rookery.replay.shared_arrays import padded
 from rookery.types import Array, Batch, Json, LearnResult, SampledBatch, SavedState, TensorBatch
 
 LOOK_PERIOD = 100  # learner steps between two looks at the counts of skipped steps
+# those that need capturable=True inside a CUDA graph
+CAPTURABLE = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.RMSPROP)
 BUFFERS = 4  # batches that may be on their way to the device
 
 
@@ -159,13 +156,9 @@ class CapturedLearner(Learner):
         for backup in self._backups.values():
             backup.save()
         bad = torch.zeros((), device=self.device)
-        td_error: Tensor | None = None
-        metrics: dict[str, Tensor] = {}
-        for loss in self.algorithm.losses(batch, step=step, rng=self.rng):
-            bad = self._descend_on_device(loss.group, loss.value, bad)
-            td_error = loss.td_error if loss.td_error is not None else td_error
-            metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
-            metrics.update(loss.metrics)
+        learned = self._on_losses(batch, step, partial(self._descend_on_device, bad))
+        assert learned is not None, "on a device, all losses are computed"
+        td_error, metrics = learned
         for backup in self._backups.values():
             backup.restore_where(bad)
         self._count(bad)
@@ -181,20 +174,20 @@ class CapturedLearner(Learner):
         in_a_row.add_(bad).mul_(bad)
         torch.maximum(most, in_a_row, out=most)
 
-    def _descend_on_device(self, group: str, loss: Tensor, bad: Tensor) -> Tensor:
-        """Takes an optimizer step, unless `bad` or this loss or its gradient is not finite.
+    def _descend_on_device(self, bad: Tensor, loss: Loss) -> Loss:
+        """Takes an optimizer step, unless `bad` is 1 or this loss or its gradient is not finite.
 
-        Returns 1 if it or `bad` is, else 0, as a scalar tensor.
+        In the latter case it sets the scalar tensor `bad` to 1.
         """
-        flat, optimizer = self._flat[group], self.optimizers[group]
-        norm = flat.descend(loss)
-        bad = torch.maximum(bad, (~torch.isfinite(norm + loss.detach())).float())
+        flat, optimizer = self._flat[loss.group], self.optimizers[loss.group]
+        norm = flat.descend(loss.value)
+        torch.maximum(bad, (~torch.isfinite(norm + loss.value.detach())).float(), out=bad)
         if self.config.max_grad_norm is not None:
             flat.grad.mul_((self.config.max_grad_norm / norm).clamp(max=1.0))
         if optimizer.defaults.get("fused"):  # others are undone by their backups
             optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
         optimizer.step()
-        return bad
+        return loss
 
     def count_skipped(self) -> None:
         """Reads the counts of skipped steps from the device, if the last look was long ago."""
@@ -244,3 +237,23 @@ def _shapes(batch: SampledBatch, given: Sequence[Tensor]) -> tuple[object, ...]:
     parts: Sequence[Tensor | Array] = given or arrays_in(batch)
     fields = tuple(name for name, value in batch._asdict().items() if value is not None)
     return (fields, *((part.shape, part.dtype) for part in parts))
+
+
+def tensors_of(batch: object) -> list[Tensor]:
+    """Returns all tensors of a batch (nested tuples) as a list, in order."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    parts = batch if isinstance(batch, tuple) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def rebuilt(like: object, tensors: Iterator[Tensor]) -> Any:  # type: ignore[explicit-any]  # of the type of `like`
+    """Returns a batch like `like`, with its tensors replaced by `tensors`, in order.
+
+    It is the inverse of `tensors_of`.
+    """
+    if isinstance(like, Tensor):
+        return next(tensors)
+    if not isinstance(like, tuple):
+        return like
+    return type(like)(*(rebuilt(part, tensors) for part in like))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rookery.errors import ConfigError
 from rookery.learner.learner import Learner, trained
+from rookery.networks.named_arrays import misfits
 from rookery.types import Array, SampledBatch
 
 
@@ -47,7 +48,7 @@ class GradientLearner(Learner):
         Returns None if a loss or gradient is not finite; raises LostError if that has happened for
         `learner.max_bad_steps` batches in a row.
         """
-        learned = self._descend_all(batch, apply=lambda group: None)
+        learned = self._descend_finite(batch, apply=lambda group: None)
         if learned is None:
             self._skip()
             return None
@@ -94,13 +95,7 @@ def refuse_others(
     given: Mapping[str, Array], parameters: Mapping[str, nn.Parameter], what: str
 ) -> None:
     """Raises ConfigError if names or shapes are not those of a network's parameters."""
-    wrong = sorted(parameters.keys() ^ given.keys())
-    wrong += [
-        f"{name} {np.shape(given[name])} for {tuple(parameter.shape)}"
-        for name, parameter in parameters.items()
-        if name in given and np.shape(given[name]) != tuple(parameter.shape)
-    ]
-    if wrong:
+    if wrong := misfits(given, parameters):
         raise ConfigError(
             f"these {what} are of another network: {', '.join(wrong[:8])}; use the same "
             "algorithm, environment and settings on both sides"

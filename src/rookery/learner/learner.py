@@ -9,7 +9,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ from rookery.networks.named_arrays import (
     load_optimizer,
     optimizer_arrays,
 )
+from rookery.replay.batches import replaced
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import (
@@ -52,11 +52,6 @@ OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {  # type: i
 FUSED = (Optimizer.ADAM, Optimizer.ADAMW, Optimizer.SGD)
 CRITIC = "critic"  # parameter group with a learning rate of its own, `learner.critic_lr`
 NEWEST = "newest_statistics"  # of observations, in the networks of a learner; not in use yet
-CAPTURABLE = (
-    Optimizer.ADAM,
-    Optimizer.ADAMW,
-    Optimizer.RMSPROP,
-)  # need capturable=True inside a CUDA graph
 
 
 class FlatParameters:
@@ -178,12 +173,9 @@ class Learner:
         if config.compile:
             _compile(algorithm.networks)
         groups = algorithm.groups()
-        self._flat = {
-            name: FlatParameters(group, alone=len(groups) == 1) for name, group in groups.items()
-        }
-        self._host_weights = HostWeights(
-            algorithm.acting, [flat.data for flat in self._flat.values()]
-        )
+        alone = len(groups) == 1
+        self._flat = {name: FlatParameters(own, alone=alone) for name, own in groups.items()}
+        self._host_weights = HostWeights(algorithm.acting, [f.data for f in self._flat.values()])
         self.learner_steps = 0
         self.bad_steps = 0  # in a row
         self.skipped = 0  # in the whole run
@@ -191,7 +183,7 @@ class Learner:
         self.optimizers = self._optimizers()
         self._backups = {
             name: OptimizerBackup(self._flat[name].data, optimizer)
-            for name, optimizer in (self.optimizers.items() if len(groups) > 1 else ())
+            for name, optimizer in (() if alone else self.optimizers.items())
         }
 
     def learn(self, batch: SampledBatch) -> LearnResult:
@@ -204,7 +196,7 @@ class Learner:
         with self._explaining_out_of_memory():
             for backup in self._backups.values():
                 backup.save()
-            learned = self._descend_all(batch, lambda group: self.optimizers[group].step())
+            learned = self._descend_finite(batch, lambda group: self.optimizers[group].step())
         if learned is None:
             for backup in self._backups.values():
                 backup.restore()
@@ -223,27 +215,43 @@ class Learner:
                 "net.hidden, or resume with learner.device=cpu from the last checkpoint"
             ) from error
 
-    def _descend_all(
+    def _descend_finite(
         self, batch: SampledBatch, apply: Callable[[str], None]
     ) -> tuple[Array | None, dict[str, Tensor]] | None:
         """Computes and clips the gradient of each loss, then calls `apply` with its group.
 
         Returns TD errors and metrics; None as soon as a loss or gradient is not finite.
         """
-        td_error: Tensor | None = None
-        metrics: dict[str, Tensor] = {}
-        step = self.learner_steps + 1
-        for own in self.algorithm.losses(self._to_device(batch), step=step, rng=self.rng):
+
+        def descend(own: Loss) -> Loss | None:
             loss, norm = self._descend(own)
             if not self._clip(loss, norm):
                 return None
             apply(loss.group)
+            return loss
+
+        learned = self._on_losses(self._to_device(batch), self.learner_steps + 1, descend)
+        if learned is None:
+            return None
+        self.bad_steps, (td_error, metrics) = 0, learned
+        return None if td_error is None else td_error.cpu().numpy(), metrics  # a sync point
+
+    def _on_losses(
+        self, batch: TensorBatch, step: int, descend: Callable[[Loss], Loss | None]
+    ) -> tuple[Tensor | None, dict[str, Tensor]] | None:
+        """Calls `descend` with each loss of a batch; returns TD errors and metrics.
+
+        Returns None as soon as `descend` returns no loss.
+        """
+        td_error: Tensor | None = None
+        metrics: dict[str, Tensor] = {}
+        for own in self.algorithm.losses(batch, step=step, rng=self.rng):
+            if (loss := descend(own)) is None:
+                return None
             td_error = loss.td_error if loss.td_error is not None else td_error
             metrics[f"loss_{loss.group}" if metrics else "loss"] = loss.value.detach()
             metrics.update(loss.metrics)
-        self.bad_steps = 0
-        on_host = None if td_error is None else td_error.cpu().numpy()  # a sync point
-        return on_host, metrics
+        return td_error, metrics
 
     def _update_targets(self, learner_steps: int) -> None:
         for _ in range(learner_steps):
@@ -306,7 +314,7 @@ class Learner:
 
     def _to_device(self, batch: SampledBatch) -> TensorBatch:
         """Returns a batch as tensors on the learner's device, with normalised rewards."""
-        return self._scaled(Batch(*map(self._tensor, batch))._replace(rows=batch.rows))
+        return self._scaled(Batch(**replaced(batch, self._tensor)))
 
     def _scaled(self, batch: TensorBatch) -> TensorBatch:
         """Returns the batch with normalised rewards, if `env.normalize_reward` is set."""
@@ -326,12 +334,8 @@ class Learner:
         """Returns the standard deviation of returns, by which rewards are normalised."""
         return torch.sqrt(self.scale.variance + EPSILON)
 
-    def _tensor(self, value: Any) -> Any:  # type: ignore[explicit-any]  # nested as its field is
-        if value is None:
-            return None
-        if isinstance(value, dict):
-            return {name: self._tensor(leaf) for name, leaf in value.items()}
-        tensor = torch.from_numpy(value)
+    def _tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(array)
         return tensor if self._on_cpu else tensor.to(self.device, non_blocking=True)
 
     def observe(self, leaves: dict[str, Array], returns: Array) -> None:
@@ -401,7 +405,7 @@ class Learner:
 
     def restore(self, numbers: SavedState, arrays: Mapping[str, Array]) -> None:
         self.learner_steps, self.skipped = numbers["learner_steps"], numbers["skipped"]
-        self._restore_networks({k[4:]: v for k, v in arrays.items() if k.startswith("net.")})
+        self._restore_networks(below("net.", arrays))
         for name, optimizer in self.optimizers.items():
             load_optimizer(optimizer, below(f"opt.{name}.", arrays))
         if "rng" in arrays:
@@ -427,26 +431,6 @@ class Learner:
 
     def close(self) -> None:
         """Ends the other learners of a data-parallel run; does nothing for a single learner."""
-
-
-def tensors_of(batch: object) -> list[Tensor]:
-    """Returns all tensors of a batch (nested tuples) as a list, in order."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    parts = batch if isinstance(batch, tuple) else ()
-    return [tensor for part in parts for tensor in tensors_of(part)]
-
-
-def rebuilt(like: object, tensors: Iterator[Tensor]) -> Any:  # type: ignore[explicit-any]  # of the type of `like`
-    """Returns a batch like `like`, with its tensors replaced by `tensors`, in order.
-
-    It is the inverse of `tensors_of`.
-    """
-    if isinstance(like, Tensor):
-        return next(tensors)
-    if not isinstance(like, tuple):
-        return like
-    return type(like)(*(rebuilt(part, tensors) for part in like))
 
 
 def _compile(networks: nn.Module) -> None:

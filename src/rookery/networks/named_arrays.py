@@ -21,19 +21,22 @@ def fingerprint(arrays: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
+def misfits(arrays: Mapping[str, Array], tensors: Mapping[str, Tensor]) -> list[str]:
+    """Returns the names that only one of the two has, and the arrays of another shape."""
+    return sorted(tensors.keys() ^ arrays.keys()) + [
+        f"{name} {np.shape(arrays[name])} for {tuple(tensor.shape)}"
+        for name, tensor in tensors.items()
+        if name in arrays and np.shape(arrays[name]) != tuple(tensor.shape)
+    ]
+
+
 def load_arrays(module: nn.Module, arrays: Mapping[str, Array]) -> None:
     """Loads named arrays into a torch module, in place.
 
     Raises `CheckpointError` if names or shapes differ from those of the module.
     """
     own = module.state_dict()
-    wrong = sorted(own.keys() ^ arrays.keys())
-    wrong += [
-        f"{k} {tuple(arrays[k].shape)} for {tuple(v.shape)}"
-        for k, v in own.items()
-        if k in arrays and tuple(arrays[k].shape) != tuple(v.shape)
-    ]
-    if wrong:
+    if wrong := misfits(arrays, own):
         raise CheckpointError(
             "these weights are of another network: "
             + ", ".join(wrong[:8])

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rookery.types import Array, ArrayBatch, Batch, SampledBatch
+from rookery.types import Array, ArrayBatch, Batch, Rows, SampledBatch
 
 
 def arrays_in(batch: SampledBatch) -> list[Array]:
@@ -36,6 +36,18 @@ def joined(batches: Sequence[ArrayBatch]) -> ArrayBatch:
     if len(batches) == 1:
         return batches[0]
     return Batch(*(_concatenated(fields) for fields in zip(*batches, strict=True)))
+
+
+def others_for(missing: Array, rng: np.random.Generator) -> Rows:
+    """Returns indices of a batch in which random other rows replace those that are `missing`.
+
+    Returns no indices if all rows are missing.
+    """
+    index = np.arange(missing.size)
+    if missing.all():
+        return index[:0]
+    index[missing] = rng.choice(index[~missing], size=int(missing.sum()))
+    return index
 
 
 def _concatenated(fields: tuple[Any, ...]) -> Any:  # type: ignore[explicit-any]  # any field

@@ -11,7 +11,7 @@ for bit.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -23,23 +23,14 @@ from rookery.config.schema import Config, FirstPriority, ReplayConfig, Storage
 from rookery.envs.goals import Goals
 from rookery.envs.make import Factory
 from rookery.errors import CheckpointError, EmptyReplayError
-from rookery.replay import fold
+from rookery.replay import fold, saved_rows
+from rookery.replay.batches import others_for
 from rookery.replay.fold import Chains, Horizon
 from rookery.replay.hindsight import Hindsight
 from rookery.replay.replay import Inserted, LentRings, Observed
 from rookery.replay.ring import Ring, obs_column, row_bytes, schema_of
 from rookery.replay.sampler import SAMPLERS, UNKNOWN, SampledRows, Sampler
-from rookery.replay.saved_rows import (
-    ReplayState,
-    RowBlock,
-    RowRange,
-    SavedReplay,
-    Segments,
-    apart,
-    are_lost,
-    remembered,
-    rng_of,
-)
+from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay, Segments
 from rookery.types import Array, ArrayBatch, EnvSpec, Floats, Json, Rows, SavedState
 
 if TYPE_CHECKING:
@@ -65,8 +56,34 @@ class FoundRows(NamedTuple):
     spread: float  # the shard's sum of priorities (number of rows if uniform) at the lookup
 
 
+@dataclass(eq=False)
+class ShardRequest:
+    """A request of the learner to one replay shard for its rows (env steps) of a batch."""
+
+    tag: int  # of the shard, when it was asked
+    places: Floats  # sampling positions, in [0, spread)
+    spread: float  # of the shard, when the places were drawn
+    where: Rows  # its places are among those of all shards
+    found: FoundRows | None = None  # the answer, once it has arrived
+
+
+class ShardStatus(NamedTuple):
+    """State of a replay shard (part of a run's replay buffer) that the learner needs to sample.
+
+    `spread` is the shard's sampling mass: its number of rows (stored env steps), or the sum of
+    their priorities.
+    """
+
+    spread: float
+    extent: RowRange
+    fill: float
+    stale: int  # rows that were too old to be sampled when they arrived
+
+
 class LocalReplay:
     """A run's replay buffer, or one shard (part) of it: ring buffer of env steps and sampler."""
+
+    tag = 0  # of this shard, among those of the run
 
     def __init__(
         self,
@@ -95,13 +112,10 @@ class LocalReplay:
         # of the run: rows have their number
         actors = len(list(transports)) if actors is None else actors
         self.ring = ring or Ring.create(schema_of(spec), config.capacity, directory=directory)
+        window, capacity = self.horizon.window, config.capacity
+        lanes, stride, burn_in = actors * envs, algo.stride, algo.burn_in
         self.chains = Chains(
-            actors * envs,
-            envs,
-            window=self.horizon.window,
-            stride=algo.stride,
-            burn_in=algo.burn_in,
-            capacity=config.capacity,
+            lanes, envs, window=window, stride=stride, capacity=capacity, burn_in=burn_in
         )
         self.running = np.zeros(actors * envs)  # discounted return so far, by lane
         self.version = 0  # of the newest published weights
@@ -170,16 +184,37 @@ class LocalReplay:
         `beta` is the exponent of the importance weights. Raises `EmptyReplayError` if too few
         stored steps can be sampled.
         """
-        drawn = self.sampler.sample(batch, beta, self.rng)
-        if self.spec.frame_stack > 1:
-            drawn = self._whole(drawn, beta, self.ring.oldest)
-        return self._gather(drawn.rows, drawn.weight, self.rng)
+        for _ in range(TRIES):
+            drawn = self.sampler.sample(batch, beta, self.rng)
+            if self.spec.frame_stack > 1:
+                drawn = self._whole(drawn)
+            if drawn.rows.size:
+                return self._gather(drawn.rows, drawn.weight, self.rng)
+        raise EmptyReplayError(
+            f"no row of {self.ring.capacity} has all {self.spec.frame_stack} frames of its stack; "
+            "raise replay.capacity or lower env.frame_stack"
+        )
 
     def _gather(self, rows: Rows, weight: Floats, rng: np.random.Generator) -> ArrayBatch:
         batch = fold.gather(self.ring, self.spec, rows, weight, self.horizon, self.ring.oldest)
         if self.hindsight is not None:
             self.hindsight.relabel(self.ring, batch, rng)
         return batch
+
+    @property
+    def spread(self) -> float:
+        return self.sampler.spread
+
+    @property
+    def status(self) -> ShardStatus:
+        return ShardStatus(self.spread, self.extents[0], self.fill, self.stale)
+
+    def ask(self, request: ShardRequest) -> None:
+        """Answers the learner's request for rows (env steps) of this replay shard at once."""
+        request.found = self.look_up(request.places, request.spread)
+
+    def answer(self, request: ShardRequest) -> FoundRows | None:
+        return request.found
 
     def look_up(self, places: Floats, spread: float) -> FoundRows:
         """Returns the rows (env steps) of this replay shard at positions drawn by the learner.
@@ -199,28 +234,18 @@ class LocalReplay:
             spread=self.sampler.spread,
         )
 
-    def _whole(self, drawn: SampledRows, beta: float, oldest: int) -> SampledRows:
+    def _whole(self, drawn: SampledRows) -> SampledRows:
         """Replaces rows with an incomplete frame stack by copies of other rows of the batch.
 
         Only a few rows (env steps) at the old end of the ring buffer have lost frames. A copy has
-        the importance weight of the copied row. If all rows are incomplete, samples another batch;
-        raises `EmptyReplayError` after `TRIES` such batches.
+        the importance weight of the copied row. If all rows are incomplete, returns none.
         """
-        depth, batch = self.spec.frame_stack, drawn.rows.size
-        for _ in range(TRIES):
-            whole = fold.is_whole(self.ring, drawn.rows, depth, oldest)
-            if whole.all():
-                return drawn
-            if whole.any():
-                index = np.arange(batch)
-                index[~whole] = self.rng.choice(index[whole], size=int((~whole).sum()))
-                weight = drawn.weight[index]
-                return SampledRows(drawn.rows[index], weight / weight.max())
-            drawn = self.sampler.sample(batch, beta, self.rng)
-        raise EmptyReplayError(
-            f"no row of {self.ring.capacity} has all {depth} frames of its stack; "
-            "raise replay.capacity or lower env.frame_stack"
-        )
+        whole = fold.is_whole(self.ring, drawn.rows, self.spec.frame_stack, self.ring.oldest)
+        if whole.all():
+            return drawn
+        index = others_for(~whole, self.rng)
+        weight = drawn.weight[index]
+        return SampledRows(drawn.rows[index], weight / weight.max(initial=0))
 
     def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
         """Sets the priorities of rows (env steps) from new TD errors; skips overwritten rows."""
@@ -301,8 +326,7 @@ class LocalReplay:
 
         Earlier steps are in the files of earlier checkpoints.
         """
-        numbers, arrays = self.state()
-        return ReplayState(numbers, arrays, self.unsaved(saved), self.extents)
+        return ReplayState(*self.state(), self.unsaved(saved))
 
     def state(self) -> tuple[dict[str, Json], dict[str, Array]]:
         """Returns the replay state without the stored env steps, for a checkpoint.
@@ -324,12 +348,11 @@ class LocalReplay:
         If replay was saved as several shards (parts), the rows of all of them go into this one ring
         buffer.
         """
-        states = apart(saved.numbers, saved.arrays)
-        if len(states) == 1:
-            self.restore(*states[0], saved.segments[0])
-        for columns in remembered(states, saved.segments) if len(states) > 1 else ():
+        if len(saved.states) == 1:
+            self.restore(*saved.states[0], saved.segments[0])
+        for columns in saved.rows() if len(saved.states) > 1 else ():
             self.adopt(columns)
-        self.rng = rng_of(saved.numbers)
+        self.rng = saved.rng
 
     def restore(self, numbers: SavedState, arrays: Mapping[str, Array], segments: Segments) -> None:
         """Restores rows (env steps) and priorities of one saved shard (part of a replay buffer).
@@ -347,7 +370,7 @@ class LocalReplay:
         position, lost = int(numbers["first"]), False
         self.ring.restart_at(position)
         for first, columns in segments:
-            lost = lost or are_lost(columns)
+            lost = lost or saved_rows.are_lost(columns)
             position = self._put_back(position, first, columns, int(numbers["committed"]))
         if position != numbers["committed"]:
             raise CheckpointError(
@@ -371,13 +394,10 @@ class LocalReplay:
         They are the capacity, the environments per actor, the larger of n-step and sequence length
         (`window`), the stride of sequences, and the burn-in.
         """
-        shape = {
-            "capacity": self.ring.capacity,
-            "envs": self.chains.envs,
-            "window": self.chains.window,
-            "stride": self.chains.stride,
-        }
-        return shape | ({"burn_in": self.chains.burn_in} if self.chains.burn_in else {})
+        chains = self.chains
+        shape = {"envs": chains.envs, "window": chains.window, "stride": chains.stride}
+        burn_in = {"burn_in": chains.burn_in} if chains.burn_in else {}
+        return {"capacity": self.ring.capacity, **shape, **burn_in}
 
     def _put_back(self, position: int, first: int, columns: Mapping[str, Array], last: int) -> int:
         skip = position - first  # rows of an old segment that have been overwritten since
@@ -439,8 +459,9 @@ def build_shard(  # type: ignore[explicit-any]  # `build` is a constructor of ma
     """
     capacity = config.capacity // shards
     with contextlib.ExitStack() as stack:
-        hindsight = _hindsight(config, factory)
-        if hindsight is not None:
+        hindsight = None
+        if config.replay.hindsight > 0:
+            hindsight = Hindsight(config.replay.hindsight, Goals(config.env, factory))
             stack.callback(hindsight.close)
         shard = build(
             spec,
@@ -456,12 +477,6 @@ def build_shard(  # type: ignore[explicit-any]  # `build` is a constructor of ma
         )
         stack.pop_all()  # the shard closes it
     return shard
-
-
-def _hindsight(config: Config, factory: Factory | None) -> Hindsight | None:
-    if config.replay.hindsight == 0:
-        return None
-    return Hindsight(config.replay.hindsight, Goals(config.env, factory))
 
 
 def bytes_needed(spec: EnvSpec, config: ReplayConfig) -> int:

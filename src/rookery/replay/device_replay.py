@@ -75,16 +75,14 @@ class DeviceRing:
         self.stride, self.span, self.alpha, self.worlds = stride, span, alpha, worlds
         self.count = -(-rows // stride)  # marks
         self.capacity = self.count * stride
-        self.columns = {
-            name: torch.zeros(
-                self.capacity, worlds, *column.shape, dtype=column.dtype, device=device
-            )
-            for name, column in columns.items()
-        }
-        self.marks = {
-            name: torch.zeros(self.count, worlds, *column.shape, dtype=column.dtype, device=device)
-            for name, column in marks.items()
-        }
+
+        def zeros(fields: Mapping[str, DeviceColumn], rows: int) -> dict[str, Tensor]:
+            return {
+                name: torch.zeros(rows, worlds, *shape, dtype=dtype, device=device)
+                for name, (shape, dtype) in fields.items()
+            }
+
+        self.columns, self.marks = zeros(columns, self.capacity), zeros(marks, self.count)
         self.priority = torch.zeros(self.count, worlds, device=device)  # 0: cannot be drawn
         self.written = 0  # rows, ever
         self._span = torch.arange(span, device=device)[:, None]

@@ -119,18 +119,12 @@ def gather(
         return _stretches(ring, spec, rows, weight, horizon, oldest)
     if spec.frame_stack == 1:
         batch = _transitions(ring, spec, rows, weight, horizon)
-        return batch._replace(extras=extras(ring, spec, rows)) if spec.extras else batch
-    reward, discount, last = fold(ring, rows, n_step=horizon.n_step, gamma=horizon.gamma)
-    return Batch(
-        obs=observations(ring, spec, rows, oldest),
-        action=take(ring, "action", rows),
-        reward=reward,
-        discount=discount,
-        next_obs=observations(ring, spec, last, oldest),
-        weight=weight,
-        rows=rows,
-        extras=extras(ring, spec, rows) if spec.extras else None,
-    )
+    else:
+        reward, discount, last = fold(ring, rows, n_step=horizon.n_step, gamma=horizon.gamma)
+        obs, next_obs = (observations(ring, spec, at, oldest) for at in (rows, last))
+        action = take(ring, "action", rows)
+        batch = Batch(obs, action, reward, discount, next_obs, weight, rows)
+    return batch._replace(extras=extras(ring, spec, rows)) if spec.extras else batch
 
 
 def extras(ring: Ring, spec: EnvSpec, rows: Rows, steps: Rows | None = None) -> dict[str, Array]:
@@ -143,9 +137,8 @@ def extras(ring: Ring, spec: EnvSpec, rows: Rows, steps: Rows | None = None) -> 
     found = {}
     for extra in spec.extras:
         where = rows if steps is None or not extra.each else steps
-        found[extra.name] = take(ring, extra.name, where.ravel()).reshape(
-            *where.shape, *extra.shape
-        )
+        column = take(ring, extra.name, where.ravel())
+        found[extra.name] = column.reshape(*where.shape, *extra.shape)
     return found
 
 
@@ -161,15 +154,8 @@ def _transitions(
     reward, discount = np.empty(batch, dtype=np.float32), np.empty(batch, dtype=np.float32)
     out = obs, next_obs, action.reshape(-1).view(np.uint8), reward, discount
     _gather(ring.bytes, ring.layout, leaves, rows, horizon.n_step, horizon.gamma, *out)
-    return Batch(
-        obs=_leaves(spec, obs, batch, widths),
-        action=action,
-        reward=reward,
-        discount=discount,
-        next_obs=_leaves(spec, next_obs, batch, widths),
-        weight=weight,
-        rows=rows,
-    )
+    leading, following = (_leaves(spec, raw, batch, widths) for raw in (obs, next_obs))
+    return Batch(leading, action, reward, discount, following, weight, rows)
 
 
 def _leaves(spec: EnvSpec, raw: Array, batch: int, widths: list[int]) -> Obs:
@@ -192,10 +178,9 @@ def _stretches(
     walked, mask, discount = sequences(ring, rows, length=horizon.sequence, gamma=horizon.gamma)
     steps, shape = walked[:, :-1].ravel(), mask.shape
     leaves = spec.unpack(observations(ring, spec, walked.ravel(), oldest))
+    leaves = {n: leaf.reshape(*walked.shape, *leaf.shape[1:]) for n, leaf in leaves.items()}
     return Batch(
-        obs=spec.pack(
-            {name: leaf.reshape(*walked.shape, *leaf.shape[1:]) for name, leaf in leaves.items()}
-        ),  # [B, T + 1, *obs]
+        obs=spec.pack(leaves),  # [B, T + 1, *obs]
         action=take(ring, "action", steps).reshape(*shape, *spec.action.shape),
         reward=take(ring, "reward", steps).reshape(shape) * mask,
         discount=discount,
@@ -263,14 +248,8 @@ def take(ring: Ring, column: str, rows: Rows) -> Array:
     index = next(i for i, c in enumerate(ring.schema) if c.name == column)
     shape, dtype = ring.schema[index].shape, ring.schema[index].dtype
     out = np.empty((rows.size, *shape), dtype=dtype)
-    _take(
-        ring.bytes,
-        ring.offsets[index],
-        ring.widths[index],
-        ring.capacity,
-        rows,
-        out.view(np.uint8).reshape(-1) if shape else out.view(np.uint8),
-    )
+    offset, width, raw = ring.offsets[index], ring.widths[index], out.reshape(-1).view(np.uint8)
+    _take(ring.bytes, offset, width, ring.capacity, rows, raw)
     return out
 
 
@@ -291,11 +270,8 @@ def sequences(ring: Ring, rows: Rows, *, length: int, gamma: float) -> Sequence:
     A sequence has `length` steps. It does not cross the end of its episode; it is padded there.
     """
     shape, columns = (rows.size, length), ring.columns
-    out = Sequence(
-        np.empty((rows.size, length + 1), np.int64),
-        np.zeros(shape, np.float32),
-        np.zeros(shape, np.float32),
-    )
+    walked = np.empty((rows.size, length + 1), np.int64)
+    out = Sequence(walked, np.zeros(shape, np.float32), np.zeros(shape, np.float32))
     _sequence(rows, ring.capacity, gamma, columns["end"], columns["next"], *out)
     return out
 
@@ -387,11 +363,8 @@ def _link(raw, layout, first, count, envs, stride, burn_in, lanes, closed, found
         closed[slot] = 0
         nxt[slot] = 0
         before = lane[_LAST]
-        if (
-            before >= oldest
-            and lane[_INCARNATION] == incarnation[slot]
-            and lane[_EPISODE] == episode[slot]
-        ):
+        same = lane[_INCARNATION] == incarnation[slot] and lane[_EPISODE] == episode[slot]
+        if before >= oldest and same:
             nxt[_back(slot, row - before, capacity)] = row - before
             prev[slot] = row - before
             lane[_DEPTH] += 1
@@ -474,18 +447,9 @@ def _gather(raw, layout, leaves, rows, n, gamma, obs, next_obs, action, reward, 
     """
     capacity, columns, batch = layout[0], layout.size // 2, rows.size
     last = np.empty(batch, dtype=np.int64)
-    _fold(
-        rows,
-        capacity,
-        n,
-        gamma,
-        _view(raw, layout, 0, 4, _F4),
-        _view(raw, layout, 1, 1, _U1),
-        _view(raw, layout, 10, 4, _I4),
-        reward,
-        discount,
-        last,
-    )
+    rewards, end = _view(raw, layout, 0, 4, _F4), _view(raw, layout, 1, 1, _U1)
+    nxt = _view(raw, layout, 10, 4, _I4)
+    _fold(rows, capacity, n, gamma, rewards, end, nxt, reward, discount, last)
     base = rows[0] - rows[0] % capacity if batch else 0
     to, to_next, to_action = address(obs), address(next_obs), address(action)
     for c in range(leaves):

@@ -98,11 +98,8 @@ class Limiter:
         return {"stored": self.stored, "inserted": self.inserted, "drawn": self.drawn}
 
     def restore(self, state: dict[str, int]) -> None:
-        self.stored, self.inserted, self.drawn = (
-            state["stored"],
-            state["inserted"],
-            state["drawn"],
-        )
+        self.stored, self.inserted = state["stored"], state["inserted"]
+        self.drawn = state["drawn"]
 
 
 def build_limiter(

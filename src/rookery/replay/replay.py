@@ -50,7 +50,12 @@ class Observed(NamedTuple):
 
 
 class Replay(Protocol):
-    """Interface of a run's replay buffer. Only the learner process calls it."""
+    """Interface of a run's replay buffer. Only the learner process calls it.
+
+    What is not empty here is right for a replay whose rows stay on a device and are not saved in
+    checkpoints. Such a replay implements the rest: `version`, `fill`, `newest_version`, `insert`,
+    `sample` and `update_priorities`.
+    """
 
     version: int  # of the newest published weights; the learner sets it
 
@@ -61,6 +66,7 @@ class Replay(Protocol):
         Too old is more than `replay.max_policy_lag` versions behind the newest weights at the time
         of insertion. Such rows are never sampled.
         """
+        return 0
 
     @property
     def fill(self) -> float:
@@ -72,6 +78,7 @@ class Replay(Protocol):
 
         It is for checkpoints, and empty for a replay whose rows are not saved in checkpoints.
         """
+        return ()
 
     def insert(self) -> Inserted:
         """Inserts the env steps that actors have written since the last call; returns the range."""
@@ -85,9 +92,10 @@ class Replay(Protocol):
     def observed(self, inserted: Inserted) -> Observed | None:
         """Returns observations and discounted returns so far of newly inserted env steps.
 
-        It must be called once per insertion. Returns None for a replay on a GPU, whose steps are
-        not copied to the host.
+        It must be called once per insertion. Returns None if there are none, and for a replay on a
+        GPU, whose steps are not copied to the host.
         """
+        return None
 
     def newest_version(self, inserted: Inserted) -> int:
         """Returns the newest version of the weights with which inserted steps were collected."""
@@ -98,6 +106,7 @@ class Replay(Protocol):
         There is one block of rows for each shard (part of the replay buffer), from row number
         `saved[shard]` on; None for a shard on a host that does not answer now.
         """
+        return ()
 
     def save(self, saved: Sequence[int]) -> ReplayState:
         """Returns the replay state for a checkpoint.
@@ -105,6 +114,7 @@ class Replay(Protocol):
         It includes the rows (env steps) of each shard (part of the replay buffer) from row number
         `saved[shard]` on.
         """
+        return ReplayState({}, {}, ())
 
     def resume(self, saved: SavedReplay) -> None:
         """Restores replay from a checkpoint.
@@ -112,8 +122,10 @@ class Replay(Protocol):
         If the number of shards (parts of the replay buffer) has changed, the rows are distributed
         again over the shards.
         """
+        return
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return
 
 
 # Sampling from other runs' replay buffers; `rookery.sharing` implements these interfaces.

@@ -151,10 +151,10 @@ class Ring(SharedFile):
         self.words: Rows = self.bytes[:WORDS].view(np.int64)
         self.widths = np.array([c.width for c in self.schema], dtype=np.int64)
         self.layout = np.concatenate([[self.capacity], self.offsets, self.widths])  # for kernels
-        self.columns = {
-            c.name: self._column(c, int(at))
-            for c, at in zip(self.schema, self.offsets, strict=True)
-        }
+        self.columns = dict[str, Array]()
+        for column, at in zip(self.schema, self.offsets, strict=True):
+            raw = self.bytes[at : at + column.width * self.capacity].view(column.dtype)
+            self.columns[column.name] = raw.reshape(self.capacity, *column.shape)
 
     @classmethod
     def create(
@@ -178,7 +178,10 @@ class Ring(SharedFile):
         size = _size(schema, capacity, header)
         fd = new_file(size, what="a ring", directory=directory, name=name)
         try:
-            os.pwrite(fd, _head(schema, capacity, header, Owner.this()), 0)
+            text = _encode(schema)
+            digest, owner = hashlib.sha256(text).digest(), Owner.this()
+            head = _HEAD.pack(MAGIC, FORMAT, header, capacity, *owner, len(text), digest)
+            os.pwrite(fd, head.ljust(WORDS, b"\0") + text, 0)
             ring = cls(fd, writable=True)
         except OSError:
             os.close(fd)
@@ -380,10 +383,9 @@ class Ring(SharedFile):
             return
         _cut(self.columns["next"], self.oldest, first)
         slots = self.slots(first, last - first)
-        self.columns["end"][slots] = End.TRUNCATED
-        self.columns["episode"][slots] = -1  # no episode: `Chains.link` joins them to nothing
-        self.columns["next"][slots] = 0
-        self.columns["prev"][slots] = 0
+        # without an episode, `Chains.link` joins them to nothing
+        for name, value in {"end": End.TRUNCATED, "episode": -1, "next": 0, "prev": 0}.items():
+            self.columns[name][slots] = value
         self.commit()
 
     def restart_at(self, row: int) -> None:
@@ -413,10 +415,6 @@ class Ring(SharedFile):
         self.columns.clear()
         del self.words
 
-    def _column(self, column: Column, at: int) -> Array:
-        raw = self.bytes[at : at + column.width * self.capacity]
-        return raw.view(column.dtype).reshape(self.capacity, *column.shape)
-
 
 def _offsets(schema: Schema, capacity: int, header: int) -> Rows:
     sizes = [header, *(padded(c.width * capacity) for c in schema[:-1])]
@@ -433,13 +431,6 @@ def _encode(schema: Schema) -> bytes:
 
 def _header_bytes(schema: Schema) -> int:
     return -(-(WORDS + len(_encode(schema))) // _PAGE) * _PAGE
-
-
-def _head(schema: Schema, capacity: int, header: int, owner: Owner) -> bytes:
-    text = _encode(schema)
-    digest = hashlib.sha256(text).digest()
-    head = _HEAD.pack(MAGIC, FORMAT, header, capacity, *owner, len(text), digest)
-    return bytes(head).ljust(WORDS, b"\0") + text
 
 
 def _refuse_foreign(head: tuple[object, ...]) -> None:

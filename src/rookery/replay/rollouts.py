@@ -11,7 +11,7 @@ value of the next state.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -62,24 +62,19 @@ class Rollouts(LocalReplay):
     """On-policy rollout buffer: holds one rollout, and the one before it for frame stacks."""
 
     algo: RolloutConfig
-
-    def __init__(  # type: ignore[explicit-any]  # the arguments of `LocalReplay`
-        self, *args: Any, source: RowSource | None = None, **kwargs: Any
-    ):
-        super().__init__(*args, **kwargs)
-        self.scale: Callable[[Floats], Floats] = lambda rewards: rewards  # normalises them
-        self._source = source
-        self._first = 0  # the rollout's first row
-        self._drawn = 0  # batches sampled from it
-        self._order = np.empty(0, dtype=np.int64)  # of the present epoch, what is left of it
-        self._made: Estimated | None = None
+    source: RowSource | None = None  # of its rows, where actors play on other hosts
+    scale: Callable[[Floats], Floats] | None = None  # normalises rewards
+    _first = 0  # the rollout's first row
+    _drawn = 0  # batches sampled from it
+    _order: Rows = np.empty(0, dtype=np.int64)  # of the present epoch, what is left of it
+    _made: Estimated | None = None
 
     def insert(self) -> Inserted:
         """Inserts new env steps of the actors; starts a new rollout if the last one is used up."""
         if self.left == 0:
             self._first, self._drawn = self.ring.committed, 0
         self._made = None
-        return super().insert() if self._source is None else self._bring(self._source)
+        return super().insert() if self.source is None else self._bring(self.source)
 
     def _bring(self, source: RowSource) -> Inserted:
         begin, inserted = self.ring.committed, source.insert()
@@ -121,16 +116,10 @@ class Rollouts(LocalReplay):
         rows = made.rows[some]
         extras = fold.extras(self.ring, self.spec, rows)
         extras |= {ADVANTAGE: made.advantage[some], RETURN: made.returns[some]}
-        return Batch(
-            obs=fold.observations(self.ring, self.spec, rows, self.ring.oldest),
-            action=fold.take(self.ring, "action", rows),
-            reward=fold.take(self.ring, "reward", rows),
-            discount=None,
-            next_obs=None,
-            weight=np.ones(rows.size, dtype=np.float32),
-            rows=rows,
-            extras=extras,
-        )
+        obs = fold.observations(self.ring, self.spec, rows, self.ring.oldest)
+        action, reward = (fold.take(self.ring, name, rows) for name in ("action", "reward"))
+        weight = np.ones(rows.size, dtype=np.float32)
+        return Batch(obs, action, reward, None, None, weight, rows, extras=extras)
 
     def skip_rest(self) -> None:
         """Leaves out the minibatches that are left of the present rollout."""
@@ -148,15 +137,12 @@ class Rollouts(LocalReplay):
 
     def _estimate(self, first: int, last: int) -> Estimated:
         columns, slots = self.ring.columns, self.ring.slots(first, last - first)
-        value = columns["best"][slots]
+        names = ("reward", "best", AHEAD, "end", "next")
+        reward, value, ahead, end, following = (columns[name][slots] for name in names)
+        reward = reward if self.scale is None else self.scale(reward)
+        gamma, gae_lambda = self.algo.gamma, self.algo.gae_lambda
         advantage, known = advantages(
-            self.scale(columns["reward"][slots]),
-            value,
-            columns[AHEAD][slots],
-            columns["end"][slots],
-            columns["next"][slots],
-            gamma=self.algo.gamma,
-            gae_lambda=self.algo.gae_lambda,
+            reward, value, ahead, end, following, gamma=gamma, gae_lambda=gae_lambda
         )
         lane = columns["actor"][slots] * np.int64(self.chains.envs) + columns["env"][slots]
         order = np.argsort(lane, kind="stable")

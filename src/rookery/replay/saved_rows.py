@@ -41,16 +41,51 @@ class ReplayState:
     numbers: JsonObject
     arrays: Arrays
     unsaved: Sequence[RowBlock]  # by shard: rows that no segment holds yet
-    extents: Sequence[RowRange]  # by shard
 
 
 @dataclass(frozen=True)
 class SavedReplay:
     """State of a replay buffer as read from a checkpoint, with all its saved rows (env steps)."""
 
-    numbers: JsonObject
+    numbers: SavedState
     arrays: Arrays
     segments: Sequence[Segments]  # by shard: the saved rows
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The saved random generator, to continue its random sequence."""
+        return seeding.with_state(self.numbers["rng"])
+
+    @property
+    def states(self) -> list[tuple[SavedState, Arrays]]:
+        """JSON data and arrays of each shard; that of a `LocalReplay` is the state of one shard."""
+        if "shards" not in self.numbers:
+            return [(self.numbers, self.arrays)]
+        return [(n, below(f"{i}.", self.arrays)) for i, n in enumerate(self.numbers["shards"])]
+
+    def rows(self) -> Iterator[dict[str, Array]]:
+        """Yields the rows (env steps) that all replay shards saved, as columns.
+
+        Skips rows that replay had overwritten before the checkpoint was made, and lost ones.
+        """
+        for (numbers, _), own in zip(self.states, self.segments, strict=True):
+            oldest, last = int(numbers["first"]), int(numbers["committed"])
+            for first, columns in own:
+                if not are_lost(columns):
+                    skip = max(0, oldest - first)
+                    yield {name: column[skip : last - first] for name, column in columns.items()}
+
+    def redistributed(self, places: int) -> Iterator[list[dict[str, Array]]]:
+        """Yields the saved rows (env steps), divided among `places` replay shards.
+
+        The shard of a row is its actor's number modulo `places`.
+        """
+        for columns in self.rows():
+            owner = columns["actor"] % places
+            yield [
+                {name: column[owner == place] for name, column in columns.items()}
+                for place in range(places)
+            ]
 
 
 def combined(shards: Sequence[ReplayState], rng: np.random.Generator) -> ReplayState:
@@ -59,25 +94,7 @@ def combined(shards: Sequence[ReplayState], rng: np.random.Generator) -> ReplayS
         numbers={"rng": seeding.state_of(rng), "shards": [state.numbers for state in shards]},
         arrays={f"{i}.{n}": a for i, state in enumerate(shards) for n, a in state.arrays.items()},
         unsaved=[block for state in shards for block in state.unsaved],
-        extents=[extent for state in shards for extent in state.extents],
     )
-
-
-def rng_of(numbers: SavedState) -> np.random.Generator:
-    """Returns the random generator of a saved replay state, to continue its random sequence."""
-    return seeding.with_state(numbers["rng"])
-
-
-def apart(
-    numbers: SavedState, arrays: Mapping[str, Array]
-) -> list[tuple[SavedState, dict[str, Array]]]:
-    """Splits a saved replay state into the states of its shards (parts of the replay buffer).
-
-    The state of a `LocalReplay` is that of one shard.
-    """
-    if "shards" not in numbers:
-        return [(dict(numbers), dict(arrays))]
-    return [(own, below(f"{i}.", arrays)) for i, own in enumerate(numbers["shards"])]
 
 
 def lost_rows(count: int) -> dict[str, Array]:
@@ -105,29 +122,3 @@ def kept_apart(columns: Mapping[str, Array], gaps: int) -> dict[str, Array]:
     """
     apart = columns["incarnation"] - np.int32(gaps * INCARNATIONS)
     return {**columns, "incarnation": apart}
-
-
-def remembered(
-    states: Sequence[tuple[SavedState, dict[str, Array]]],
-    segments: Sequence[Segments],
-) -> Iterator[dict[str, Array]]:
-    """Yields the rows (env steps) that all replay shards saved in a checkpoint, as columns.
-
-    Skips rows that replay had overwritten before the checkpoint was made, and lost ones.
-    """
-    for (numbers, _), own in zip(states, segments, strict=True):
-        oldest, last = int(numbers["first"]), int(numbers["committed"])
-        for first, columns in own:
-            if are_lost(columns):
-                continue
-            skip = max(0, oldest - first)
-            yield {name: column[skip : last - first] for name, column in columns.items()}
-
-
-def of_place(columns: Mapping[str, Array], place: int, places: int) -> dict[str, Array]:
-    """Returns those of the given rows (env steps) that belong to replay shard number `place`.
-
-    The run has `places` shards. The shard of a row is its actor's number modulo `places`.
-    """
-    own = np.flatnonzero(columns["actor"] % places == place)
-    return {name: column[own] for name, column in columns.items()}

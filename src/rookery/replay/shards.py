@@ -21,21 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from rookery.errors import EmptyReplayError
-from rookery.replay.batches import joined, picked
-from rookery.replay.buffer import TRIES, FoundRows, LocalReplay
+from rookery.replay import saved_rows
+from rookery.replay.batches import joined, others_for, picked
+from rookery.replay.buffer import TRIES, FoundRows, LocalReplay, ShardRequest, ShardStatus
 from rookery.replay.replay import Inserted, Observed
 from rookery.replay.sampler import GUESSES, Sampler, unclosed
-from rookery.replay.saved_rows import (
-    ReplayState,
-    RowBlock,
-    RowRange,
-    SavedReplay,
-    apart,
-    combined,
-    of_place,
-    remembered,
-    rng_of,
-)
+from rookery.replay.saved_rows import ReplayState, RowBlock, RowRange, SavedReplay
 from rookery.types import Array, ArrayBatch, Floats, Rows
 
 if TYPE_CHECKING:
@@ -62,10 +53,20 @@ class Shard(Protocol):
         The mass is the sum of priorities, or the number of rows (env steps) if sampling is uniform.
         """
 
-    def ask(self, request: "ShardRequest") -> None:
+    @property
+    def status(self) -> ShardStatus:
+        """State of this shard as last reported, also while it cannot be sampled."""
+
+    def insert(self) -> Inserted: ...
+
+    def observed(self, inserted: Inserted) -> Observed | None: ...
+
+    def newest_version(self, inserted: Inserted) -> int: ...
+
+    def ask(self, request: ShardRequest) -> None:
         """Requests the rows (env steps) at sampling positions from this replay shard."""
 
-    def answer(self, request: "ShardRequest") -> FoundRows | None:
+    def answer(self, request: ShardRequest) -> FoundRows | None:
         """Waits for the rows (env steps) that were requested, and returns them.
 
         Returns None if the shard's host was lost.
@@ -74,45 +75,13 @@ class Shard(Protocol):
     def update_priorities(self, rows: Rows, td_error: Array) -> None: ...
 
 
-class LocalShard:
-    """A shard (part of a run's replay buffer) in the learner process."""
-
-    def __init__(self, pool: LocalReplay, tag: int):
-        self.pool, self.tag = pool, tag
-
-    @property
-    def spread(self) -> float:
-        return self.pool.sampler.spread
-
-    def ask(self, request: "ShardRequest") -> None:
-        request.found = self.pool.look_up(request.places, request.spread)
-
-    def answer(self, request: "ShardRequest") -> FoundRows | None:
-        return request.found
-
-    def update_priorities(self, rows: Rows, td_error: Array) -> None:
-        self.pool.update_priorities(rows, td_error)
-
-
-@dataclass(eq=False)
-class ShardRequest:
-    """A request of the learner to one replay shard for its rows (env steps) of a batch."""
-
-    shard: Shard
-    tag: int  # of the shard, when it was asked
-    places: Floats  # sampling positions, in [0, spread)
-    spread: float  # of the shard, when the places were drawn
-    where: Rows  # its places are among those of all shards
-    found: FoundRows | None = None  # the answer, once it has arrived
-
-
 @dataclass
 class PendingBatch:
     """A batch that was requested from the shards of a replay buffer and is not complete yet."""
 
     batch: int
     tries: int = 0
-    asked: list[ShardRequest] = field(default_factory=list)
+    asked: list[tuple[Shard, ShardRequest]] = field(default_factory=list)
     pieces: list["ShardRows"] = field(default_factory=list)  # of earlier tries
     filled: int = 0
 
@@ -159,8 +128,9 @@ class ShardSampler:
             index = np.flatnonzero(owner == i)
             if index.size:
                 own, spread = places[index] - starts[i], float(spreads[i])
-                pending.asked.append(ShardRequest(shard, shard.tag, own, spread, index))
-                shard.ask(pending.asked[-1])
+                request = ShardRequest(shard.tag, own, spread, index)
+                pending.asked.append((shard, request))
+                shard.ask(request)
         pending.tries += 1
 
     def take(self, shards: Sequence[Shard], pending: PendingBatch, beta: float) -> ArrayBatch:
@@ -180,7 +150,7 @@ class ShardSampler:
 
         Returns whether the batch is complete.
         """
-        answers = [(asked, asked.shard.answer(asked)) for asked in pending.asked]
+        answers = [(asked, shard.answer(asked)) for shard, asked in pending.asked]
         pending.asked = []
         found = [(asked, answer) for asked, answer in answers if answer is not None]
         places = [asked.where[answer.where] for asked, answer in found]
@@ -198,77 +168,99 @@ class ShardSampler:
         return pending.filled >= pending.batch
 
     def _together(self, pieces: Sequence[ShardRows], beta: float) -> ArrayBatch:
+        """Joins the rows of all shards; rows with an incomplete frame stack are replaced by others.
+
+        Returns an empty batch if no row has all its frames.
+        """
         likelihood = np.concatenate([piece.likelihood for piece in pieces])
         weight = self.sampler.weigh(likelihood, beta)
         batch = joined([piece.batch for piece in pieces])._replace(weight=weight)
         whole = np.concatenate([piece.whole for piece in pieces])
-        return batch if whole.all() else self._only_whole(batch, whole)
-
-    def _only_whole(self, batch: ArrayBatch, whole: Array) -> ArrayBatch:
-        """Replaces env steps with an incomplete frame stack by copies of others in the batch.
-
-        Returns an empty batch if no step has all its frames.
-        """
-        index = np.arange(whole.size)
-        if not whole.any():
-            return picked(batch, index[:0])
-        index[~whole] = self.rng.choice(index[whole], size=int((~whole).sum()))
-        batch = picked(batch, index)
-        return batch._replace(weight=batch.weight / batch.weight.max())
+        if whole.all():
+            return batch
+        batch = picked(batch, others_for(~whole, self.rng))
+        return batch._replace(weight=batch.weight / batch.weight.max(initial=0))
 
 
-class ShardedReplay:
-    """A run's replay buffer as several shards (parts) in the learner process."""
+class ReplayShards:
+    """A replay buffer in several shards (parts): all that is the same wherever the shards are."""
 
-    def __init__(self, pools: Sequence[LocalReplay], rng: np.random.Generator):
-        self.pools = pools
-        self.shards = [LocalShard(pool, tag) for tag, pool in enumerate(pools)]
-        self.deck = ShardSampler(type(pools[0].sampler), rng)
+    def __init__(self, shards: Sequence[Shard], sampler: type[Sampler], rng: np.random.Generator):
+        self.shards, self.deck = shards, ShardSampler(sampler, rng)
 
     def insert(self) -> Inserted:
-        return together([pool.insert() for pool in self.pools])
+        parts = tuple(shard.insert() for shard in self.shards)
+        count, steps = sum(part.count for part in parts), sum(part.steps for part in parts)
+        return Inserted(-1, count, steps, parts)
 
     def sample(self, batch: int, *, beta: float = 1.0) -> ArrayBatch:
-        return drawn(self.deck, self.shards, batch, beta)
+        """Samples a batch from all shards and waits for their rows (env steps).
+
+        If no row of the batch has all frames of its frame stack, samples again; raises
+        `EmptyReplayError` after `TRIES` such batches.
+        """
+        for _ in range(TRIES):
+            drawn = self.deck.take(self.shards, self.deck.want(self.shards, batch), beta)
+            if drawn.rows.size:
+                return drawn
+        raise EmptyReplayError(
+            "no row has all frames of its stack; raise replay.capacity or lower env.frame_stack"
+        )
 
     def update_priorities(self, rows: Rows, td_error: "Array | Tensor") -> None:
-        update_priorities(self.shards, rows, np.asarray(td_error))
-
-    @property
-    def version(self) -> int:
-        return self.pools[0].version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        for pool in self.pools:
-            pool.version = version
+        """Sends each shard the TD errors of its rows (env steps); drops those of lost shards."""
+        tags, errors = rows >> TAG_BITS, np.asarray(td_error)
+        for shard in self.shards:
+            own = np.flatnonzero(tags == shard.tag)
+            if own.size:
+                shard.update_priorities(rows[own] & _NUMBER, errors[own])
 
     @property
     def stale(self) -> int:
-        return sum(pool.stale for pool in self.pools)
+        return sum(shard.status.stale for shard in self.shards)
 
     @property
     def fill(self) -> float:
-        return sum(pool.fill for pool in self.pools) / len(self.pools)
-
-    def observed(self, inserted: Inserted) -> Observed:
-        return seen([p.observed(d) for p, d in zip(self.pools, inserted.parts, strict=True)])
-
-    def newest_version(self, inserted: Inserted) -> int:
-        parts = zip(self.pools, inserted.parts, strict=True)
-        return max(pool.newest_version(part) for pool, part in parts if part.count)
+        return sum(shard.status.fill for shard in self.shards) / len(self.shards)
 
     @property
     def extents(self) -> list[RowRange]:
-        return [extent for pool in self.pools for extent in pool.extents]
+        return [shard.status.extent for shard in self.shards]
+
+    def observed(self, inserted: Inserted) -> Observed | None:
+        parts = zip(self.shards, inserted.parts, strict=False)  # others may have joined since
+        return seen([shard.observed(part) for shard, part in parts])
+
+    def newest_version(self, inserted: Inserted) -> int:
+        parts = zip(self.shards, inserted.parts, strict=False)
+        return max((shard.newest_version(part) for shard, part in parts if part.count), default=0)
+
+
+class ShardedReplay(ReplayShards):
+    """A run's replay buffer as several shards (parts) in the learner process."""
+
+    shards: Sequence[LocalReplay]
+
+    def __init__(self, shards: Sequence[LocalReplay], rng: np.random.Generator):
+        super().__init__(shards, type(shards[0].sampler), rng)
+        for tag, shard in enumerate(shards):
+            shard.tag = tag
+
+    @property
+    def version(self) -> int:
+        return self.shards[0].version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        for shard in self.shards:
+            shard.version = version
 
     def unsaved(self, saved: Sequence[int]) -> list[RowBlock]:
-        return [pool.rows_since(row) for pool, row in zip(self.pools, saved, strict=True)]
+        return [own.rows_since(row) for own, row in zip(self.shards, saved, strict=True)]
 
     def save(self, saved: Sequence[int]) -> ReplayState:
-        return combined(
-            [pool.save([row]) for pool, row in zip(self.pools, saved, strict=True)], self.deck.rng
-        )
+        states = [own.save([row]) for own, row in zip(self.shards, saved, strict=True)]
+        return saved_rows.combined(states, self.deck.rng)
 
     def resume(self, saved: SavedReplay) -> None:
         """Restores replay from a checkpoint.
@@ -276,59 +268,30 @@ class ShardedReplay:
         If the number of shards (parts of the replay buffer) has changed, the rows are distributed
         again over the shards.
         """
-        self.deck.rng = rng_of(saved.numbers)
-        states = apart(saved.numbers, saved.arrays)
-        if len(states) == len(self.pools):
-            for pool, state, own in zip(self.pools, states, saved.segments, strict=True):
-                pool.restore(*state, own)
+        self.deck.rng, states = saved.rng, saved.states
+        if len(states) == len(self.shards):
+            for shard, state, own in zip(self.shards, states, saved.segments, strict=True):
+                shard.restore(*state, own)
             return
-        for columns in remembered(states, saved.segments):
-            for place, pool in enumerate(self.pools):
-                pool.adopt(of_place(columns, place, len(self.pools)))
+        for parts in saved.redistributed(len(self.shards)):
+            for shard, columns in zip(self.shards, parts, strict=True):
+                shard.adopt(columns)
 
     def close(self) -> None:
-        for pool in self.pools:
-            pool.close()
+        for shard in self.shards:
+            shard.close()
 
 
-def drawn(deck: ShardSampler, shards: Sequence[Shard], batch: int, beta: float) -> ArrayBatch:
-    """Samples a batch from all shards (parts of a run's replay buffer) and waits for their rows.
+def seen(parts: Sequence[Observed | None]) -> Observed | None:
+    """Concatenates observations and returns of env steps that several replay shards received.
 
-    If no row of the batch has all frames of its frame stack, samples again; raises
-    `EmptyReplayError` after `TRIES` such batches.
+    Returns None if there are none.
     """
-    for _ in range(TRIES):
-        drawn = deck.take(shards, deck.want(shards, batch), beta)
-        if drawn.rows.size:
-            return drawn
-    raise EmptyReplayError(
-        "no row has all frames of its stack; raise replay.capacity or lower env.frame_stack"
-    )
-
-
-def update_priorities(shards: Sequence[Shard], rows: Rows, td_error: Array) -> None:
-    """Sends each replay shard the TD errors of its rows (env steps) of a batch.
-
-    TD errors of rows in lost shards are dropped.
-    """
-    tags = rows >> TAG_BITS
-    for shard in shards:
-        own = np.flatnonzero(tags == shard.tag)
-        if own.size:
-            shard.update_priorities(rows[own] & _NUMBER, td_error[own])
-
-
-def together(parts: Sequence[Inserted]) -> Inserted:
-    """Combines the insertions of several replay shards into one, with the total numbers of rows."""
-    return Inserted(
-        -1, sum(part.count for part in parts), sum(part.steps for part in parts), tuple(parts)
-    )
-
-
-def seen(parts: Sequence[Observed]) -> Observed:
-    """Concatenates observations and returns of env steps that several replay shards received."""
-    leaves = {name: np.concatenate([obs[name] for obs, _ in parts]) for name in parts[0].leaves}
-    return Observed(leaves, np.concatenate([returns for _, returns in parts]))
+    some = [part for part in parts if part is not None]
+    if not some:
+        return None
+    leaves = {name: np.concatenate([obs[name] for obs, _ in some]) for name in some[0].leaves}
+    return Observed(leaves, np.concatenate([returns for _, returns in some]))
 
 
 def _nth(places: Rows, count: int) -> int:

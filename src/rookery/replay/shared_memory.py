@@ -7,8 +7,9 @@ and `post`. `copy` is memcpy. They take memory addresses, see `address`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from llvmlite import ir
+from llvmlite.ir import Constant, IntType, IRBuilder, Value
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.base import BaseContext
@@ -19,16 +20,16 @@ from rookery.types import Rows
 
 _WORD = 8  # bytes
 
+Args: TypeAlias = Sequence[Value]  # of compiled code
+
 
 @intrinsic
 def address(typing_context, array):  # type: ignore[no-untyped-def]
     """Returns the memory address of an array's first byte. Compiled code only."""
 
-    def code(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-    ) -> ir.Value:
+    def code(context: BaseContext, builder: IRBuilder, signature: Signature, args: Args) -> Value:
         data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
-        return builder.ptrtoint(data, ir.IntType(64))
+        return builder.ptrtoint(data, IntType(64))
 
     return types.int64(array), code
 
@@ -40,10 +41,8 @@ def load(typing_context, address):  # type: ignore[no-untyped-def]
     Python code calls `look`.
     """
 
-    def code(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-    ) -> ir.Value:
-        word = ir.IntType(64)
+    def code(context: BaseContext, builder: IRBuilder, signature: Signature, args: Args) -> Value:
+        word = IntType(64)
         pointer = builder.inttoptr(args[0], word.as_pointer())
         builder.fence("seq_cst")
         return builder.load_atomic(pointer, "acquire", _WORD, typ=word)
@@ -58,10 +57,8 @@ def store(typing_context, address, value):  # type: ignore[no-untyped-def]
     For compiled code only; Python code calls `post`.
     """
 
-    def code(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-    ) -> ir.Value:
-        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+    def code(context: BaseContext, builder: IRBuilder, signature: Signature, args: Args) -> Value:
+        pointer = builder.inttoptr(args[0], IntType(64).as_pointer())
         builder.store_atomic(args[1], pointer, "release", _WORD)
         builder.fence("seq_cst")
         return context.get_dummy_value()
@@ -73,12 +70,10 @@ def store(typing_context, address, value):  # type: ignore[no-untyped-def]
 def copy(typing_context, target, source, count):  # type: ignore[no-untyped-def]
     """Copies `count` bytes from one memory address to another. Compiled code only."""
 
-    def code(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-    ) -> ir.Value:
-        byte = ir.IntType(8).as_pointer()
+    def code(context: BaseContext, builder: IRBuilder, signature: Signature, args: Args) -> Value:
+        byte = IntType(8).as_pointer()
         to, at = (builder.inttoptr(address, byte) for address in args[:2])
-        cgutils.raw_memcpy(builder, to, at, args[2], ir.Constant(args[2].type, 1))
+        cgutils.raw_memcpy(builder, to, at, args[2], Constant(args[2].type, 1))
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), code
@@ -88,9 +83,7 @@ def copy(typing_context, target, source, count):  # type: ignore[no-untyped-def]
 def read(typing_context, address, kind):  # type: ignore[no-untyped-def]
     """Reads a number of type `kind` (np.float32, ...) at a memory address. Compiled code only."""
 
-    def code(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
-    ) -> ir.Value:
+    def code(context: BaseContext, builder: IRBuilder, signature: Signature, args: Args) -> Value:
         what = context.get_data_type(signature.return_type)
         return builder.load(builder.inttoptr(args[0], what.as_pointer()), typ=what)
 

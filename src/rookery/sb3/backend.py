@@ -11,8 +11,7 @@ from rookery.envs.make import Envs
 from rookery.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rookery.evaluation.backend import RunRequest
-    from rookery.sb3.sb3_run import Sb3Run
+    from rookery.evaluation.backend import RunRequest, RunSession
 
 MODEL = "model.zip"
 
@@ -60,7 +59,7 @@ class Sb3Backend:
         return Sb3Policy(config, envs.codec, factory)
 
     @contextlib.contextmanager
-    def session(self, config: Config, request: "RunRequest") -> "Iterator[Sb3Run]":
+    def session(self, config: Config, request: "RunRequest") -> "Iterator[RunSession]":
         """Context that starts an SB3 training run, and closes its processes and files afterwards.
 
         Raises ConfigError if SB3 is missing.
@@ -68,39 +67,12 @@ class Sb3Backend:
         require_sb3()
         from rookery.networks.device import pick_device
         from rookery.report.trackers.sinks import check as check_sinks
-        from rookery.runtime.signals import Interrupts
-        from rookery.sb3.models import load_weights
-        from rookery.sb3.sb3_run import Sb3Parts, Sb3Run
-        from rookery.training.launch import (
-            about_of,
-            context_of,
-            cut_back,
-            open_evaluation_client,
-            open_folder,
-            take_up,
-        )
+        from rookery.sb3.sb3_run import Sb3Trainer
+        from rookery.training.launch import started
 
-        device = pick_device(config.learner.device)
+        pick_device(config.learner.device)
         check_sinks(config)
-        with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-            config, run_dir, found, saver = open_folder(config, request, interrupts, stack)
-            reports = stack.enter_context(contextlib.ExitStack())  # closed after the model
-            client = None
-            if request.resume is None:  # starts while the model is built
-                client = open_evaluation_client(config, request, run_dir, reports)
-            parts = Sb3Parts(config, request.factory, device, run_dir, stack)
-            if request.init_from is not None:
-                load_weights(parts.model, config, Path(request.init_from))
-            rest = None if found is None else parts.restore(found)
-            if client is None:  # the checkpoint fits: from here on the folder may change
-                resumed_at = cut_back(run_dir, found)
-                client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
-            about = {**about_of(config), "backend": config.algorithm}
-            context = context_of(config, request, run_dir, client, interrupts, about)
-            run = Sb3Run(parts, context, saver, resumed=found is not None)
-            if request.resume is not None:
-                take_up(run, rest)
-            interrupts.begin()
+        with started(config, request, Sb3Trainer) as run:
             yield run
 
 

@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from rookery import seeding
 from rookery.checkpoints.checkpoint import Content, VerifiedCheckpoint
-from rookery.checkpoints.saver import Saver
-from rookery.config.schema import SB3_OFF_POLICY, Config
-from rookery.envs.make import Factory
+from rookery.config.schema import SB3_OFF_POLICY
 from rookery.envs.spaces import spec_of
+from rookery.evaluation.backend import RunRequest
 from rookery.evaluation.evaluation_process import EvaluationSnapshot
 from rookery.event import (
     Ask,
@@ -32,6 +30,7 @@ from rookery.event import (
     Started,
     Warned,
 )
+from rookery.networks.device import pick_device
 from rookery.networks.named_arrays import arrays_of, load_arrays
 from rookery.report.metrics.bottleneck import ActivityLedger
 from rookery.sb3 import models
@@ -41,40 +40,44 @@ from rookery.sb3.model_state import model_state, restore_model
 from rookery.sb3.replay_rows import ReplayRows
 from rookery.seeding import Role
 from rookery.sharing.registry import run_id_of
+from rookery.training.launch import OpenFolder
 from rookery.training.run import BaseRun, RunContext
 from rookery.training.run_state import Rest, reports_state, rest_of
 from rookery.types import EnvSpec, Weights, below, prefixed
 
 
-class Sb3Parts:
+class Sb3Trainer:
     """What an SB3 run trains with: environments, model, its replay and its `learn()`."""
 
-    def __init__(
-        self,
-        config: Config,
-        factory: Factory | None,
-        device: torch.device,
-        run_dir: Path,
-        stack: contextlib.ExitStack,
-    ):
+    def __init__(self, opened: OpenFolder, request: RunRequest, stack: contextlib.ExitStack):
         """Makes environments and model; `stack` closes them at the end of the run."""
+        config, run_dir, _, self.saver, about = opened
+        about["backend"] = config.algorithm
         self.config = config
-        envs = self.envs = models.environments(config, factory, config.sb3.envs)
+        envs = self.envs = models.environments(config, request.factory, config.sb3.envs)
         stack.callback(envs.close)
         models.refuse_masks(config, envs)
         models.refuse_what_cannot_fit(config, envs)
-        run_id = run_id_of(run_dir.absolute().name)
-        replay = stack.enter_context(models.pooled_replay(config, run_id))
-        capacity, seed = config.replay.capacity, config.run.seed
         self.spec = spec_of(config.env.id, envs.observation_space, envs.action_space)
+        run_id = run_id_of(run_dir.absolute().name)
         self.model = models.build(
-            config, envs, capacity=capacity, device=device, seed=seed, replay=replay
+            config,
+            envs,
+            capacity=config.replay.capacity,
+            device=pick_device(config.learner.device),
+            seed=config.run.seed,
+            replay=stack.enter_context(models.pooled_replay(config, run_id)),
         )
+        if request.init_from is not None:
+            models.load_weights(self.model, config, Path(request.init_from))
         self.rows: ReplayRows | None = None  # on-policy algorithms have no replay
         if isinstance(self.model, OffPolicyAlgorithm):
             self.rows = ReplayRows(self.model)
         self.learning = LearnIterator(self.model, config)
         stack.callback(self.learning.close)
+
+    def run(self, context: RunContext, *, resumed: bool) -> "Sb3Run":
+        return Sb3Run(self, context, resumed=resumed)
 
     def restore(self, found: VerifiedCheckpoint) -> Rest:
         """Restores model, replay and generators from a checkpoint; returns the run's own state.
@@ -97,15 +100,16 @@ class Sb3Parts:
 class Sb3Run(BaseRun):
     """A run of an SB3 algorithm; iterating over `events()` trains it."""
 
-    def __init__(self, parts: Sb3Parts, context: RunContext, saver: Saver, *, resumed: bool):
-        self.parts, self.learning, self.model = parts, parts.learning, parts.model
+    def __init__(self, trainer: Sb3Trainer, context: RunContext, *, resumed: bool):
+        self.trainer, self.learning, self.model = trainer, trainer.learning, trainer.model
+        ledger = ActivityLedger(actors=0, alone=True)
         super().__init__(
-            parts.config,
+            trainer.config,
             context,
-            saver,
+            trainer.saver,
             resumed=resumed,
-            trace=parts.learning.trace,
-            ledger=ActivityLedger(actors=0, alone=True),
+            trace=self.learning.trace,
+            ledger=ledger,
         )
         self._last_snapshots: list[EvaluationSnapshot] = []  # taken when `run.env_steps` were over
 
@@ -229,15 +233,15 @@ class Sb3Run(BaseRun):
 
     @property
     def _spec(self) -> EnvSpec:
-        return self.parts.spec
+        return self.trainer.spec
 
     @property
     def _oldest(self) -> list[int]:
-        return [0 if self.parts.rows is None else self.parts.rows.oldest]
+        return [0 if self.trainer.rows is None else self.trainer.rows.oldest]
 
     def _content(self) -> Content:
         """Copies the whole state but that of the environments, so it is never exact."""
-        client, rows = self.evaluation_client, self.parts.rows
+        client, rows = self.evaluation_client, self.trainer.rows
         saved = rows is not None and self.config.checkpoint.replay
         if rows is not None and saved:
             for block in rows.blocks(self.saver.saved_rows[0]):

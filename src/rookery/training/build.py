@@ -153,16 +153,9 @@ def build_parts(
                 envs.close()
             import_compiler_in_background()
         learner = stack.enter_context(closing(_learner(config, envs.spec, device, weights)))
+        spec, own_envs = row_spec(envs.spec, learner.algorithm), envs if inline else None
         builder = PartsBuilder(
-            config,
-            row_spec(envs.spec, learner.algorithm),
-            learner,
-            run_dir=run_dir,
-            factory=factory,
-            envs=envs if inline else None,  # made already, for the first actor of this process
-            saved=saved,
-            saver=saver,
-            stack=stack,
+            config, spec, learner, run_dir, factory, own_envs, saved, saver, stack
         )
         if isinstance(learner, LeaderLearner):
             learner.start_followers(config, envs.spec)
@@ -228,7 +221,7 @@ class PartsBuilder:
     learner: Learner
     run_dir: Path | None
     factory: Factory | None
-    envs: Envs | None
+    envs: Envs | None  # made already, for the first actor of this process
     saved: ActorGroupState
     saver: Saver | None
     stack: contextlib.ExitStack
@@ -242,18 +235,11 @@ class PartsBuilder:
         """Builds the components of a run in device mode: all on one device."""
         weight_store = WeightStore(self.learner.weights())
         version = weight_store.publish(self.learner.weights())
-        env = batched_env_of(self.config)
-        built = env.build(self.config, self.learner.algorithm, self.learner.device)  # processes
-        built.replay.version = version
-        return Parts(
-            self.config,
-            self.spec,
-            self.learner,
-            actors=built.actors,
-            replay=built.replay,
-            limiter=build_limiter(self.config, sampleable=lambda: built.replay.ready),
-            weight_store=weight_store,
-        )
+        config, algorithm, device = self.config, self.learner.algorithm, self.learner.device
+        actors, replay = batched_env_of(config).build(config, algorithm, device)
+        replay.version = version
+        limiter = build_limiter(config, sampleable=lambda: replay.ready)
+        return Parts(config, self.spec, self.learner, actors, replay, limiter, weight_store)
 
     def _on_host(self) -> Parts:
         """Builds the components of a run whose actors and replay are on this host."""
@@ -266,17 +252,8 @@ class PartsBuilder:
         actors = self.stack.enter_context(closing(self._actors(weight_store.fd, opponents)))
         peers = self._peers()
         replay, limiter = self._replay(actors.rings, peers)
-        return Parts(
-            self.config,
-            self.spec,
-            self.learner,
-            actors=actors,
-            replay=replay,
-            limiter=limiter,
-            weight_store=weight_store,
-            peers=peers,
-            opponents=opponents,
-        )
+        config, spec, learner = self.config, self.spec, self.learner
+        return Parts(config, spec, learner, actors, replay, limiter, weight_store, peers, opponents)
 
     def _opponents(self) -> Opponents | None:
         if (builder := opponents_builder(self.config)) is None:
@@ -290,18 +267,11 @@ class PartsBuilder:
         return builder.opponents(self.config, self.run_dir)
 
     def _actors(self, weights_fd: int, opponents: Opponents | None) -> SingleActor | LocalActors:
-        config = self.config
-        setup = ActorGroupSetup(
-            config,
-            self.spec,
-            weights_fd,
-            self.factory,
-            self.envs,
-            self.saved.incarnations,
-            progress=self.saved.progress,
-            memory=self.learner.algorithm.memory,
-            opponents=None if opponents is None else opponents.for_actors,
-        )
+        config, saved, memory = self.config, self.saved, self.learner.algorithm.memory
+        setup = ActorGroupSetup(config, self.spec, weights_fd, self.factory, self.envs)
+        setup = setup._replace(incarnations=saved.incarnations, progress=saved.progress)
+        for_actors = None if opponents is None else opponents.for_actors
+        setup = setup._replace(memory=memory, opponents=for_actors)
         called = config.run.mode is Mode.SINGLE and config.actor.inference is Inference.LOCAL
         return SingleActor(setup) if called else LocalActors(setup)
 
@@ -323,9 +293,7 @@ class PartsBuilder:
         rng = seeding.generator(config.run.seed, Role.REPLAY)
         count = config.replay.shards or 1
 
-        def shard(  # type: ignore[explicit-any]  # a constructor of many arguments
-            place: int, build: Callable[..., R]
-        ) -> R:
+        def shard(place: int, build: type[R]) -> R:
             own, run_dir = rings if count == 1 else EveryNth(rings, place, count), self.run_dir
             made = build_shard(
                 config, self.spec, own, rng, count, build, run_dir, peers, place, self.factory
@@ -363,20 +331,13 @@ class PartsBuilder:
         replay: Replay = remote
         limiter: AnyLimiter = build_limiter(config, actors=lambda: actors.count)
         if config.algo.on_policy:  # rollouts are learned from whole: their rows come to the learner
-            build = partial(Rollouts, source=remote)
-            rollouts = build_shard(config, self.spec, [], rng, 1, build)
+            rollouts = build_shard(config, self.spec, [], rng, 1, Rollouts)
             self.stack.callback(rollouts.close)
+            rollouts.source = remote
             replay, limiter = self._rollouts(rollouts)
+        learner, cluster = self.learner, actors.cluster
         return Parts(
-            config,
-            self.spec,
-            self.learner,
-            actors=actors,
-            replay=replay,
-            limiter=limiter,
-            weight_store=weight_store,
-            peers=peers,
-            cluster=actors.cluster,
+            config, self.spec, learner, actors, replay, limiter, weight_store, peers, None, cluster
         )
 
     def _cluster_actors(self, version: int) -> "ClusterActors":
@@ -393,13 +354,9 @@ class PartsBuilder:
         cluster, config = embark(config, self.spec, weights)
         with contextlib.ExitStack() as stack:
             stack.callback(cluster.close)
-            actors = ClusterActors(
-                HostSetup(config, self.spec, self.factory, version, weights, identity),
-                cluster=cluster,
-                incarnations=self.saved.incarnations,
-                progress=self.saved.progress,
-                recall=recall_of(config, self.saver),
-            )
+            setup = HostSetup(config, self.spec, self.factory, version, weights, identity)
+            recall = recall_of(config, self.saver)
+            actors = ClusterActors(setup, cluster=cluster, saved=self.saved, recall=recall)
             stack.pop_all()
         return actors
 

@@ -2,12 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from rookery import plugins
 from rookery.actors.actor_group import ActorGroupState
@@ -24,14 +24,7 @@ from rookery.engines.pickling import pickled
 from rookery.envs.lookup import name_of
 from rookery.envs.make import Factory, check
 from rookery.envs.turn_based.opponents import opponents_builder
-from rookery.errors import (
-    CheckpointError,
-    ConfigError,
-    EnvError,
-    LostError,
-    RookeryError,
-    StalledError,
-)
+from rookery.errors import CheckpointError, ConfigError, EnvError, LostError, StalledError
 from rookery.evaluation.backend import Callback, RunRequest, RunSession, backend_of
 from rookery.evaluation.evaluation_client import EvaluationClient
 from rookery.evaluation.evaluation_process import EvaluationSetup
@@ -45,19 +38,11 @@ from rookery.report.trackers.sinks import check as check_sinks
 from rookery.runtime.signals import EXIT_CODES, Interrupts
 from rookery.runtime.watchdog import watched_calls
 from rookery.terminal.output import notice
+from rookery.training import resources
 from rookery.training.build import NEW_ACTORS, Parts, build_parts
-from rookery.training.resources import (
-    crowding,
-    estimate,
-    refuse_descriptors,
-    refuse_devices,
-    refuse_what_cannot_fit,
-)
 from rookery.training.run import BaseRun, RunContext, TrainingRun
 from rookery.training.run_state import Rest, put_back
 from rookery.types import EnvSpec, Json
-
-ERRORS: dict[int, type[RookeryError]] = {2: ConfigError, 3: LostError}  # by exit code
 
 RunAnswer: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]  # as result.json has it
 
@@ -101,23 +86,21 @@ def _away(config: Config, request: RunRequest) -> RunOutcome:
     """Runs the training on another cluster host, which has `cluster.learner_resources`."""
     from rookery.cluster.remote_run import send_away
 
-    ended = send_away(config, request, "rookery.training.launch:launch")
-    if not ended.answer and ended.exit_code == EXIT_CODES[Reason.INTERRUPTED]:
+    answer, code, error = send_away(config, request, "rookery.training.launch:launch")
+    if not answer and code == EXIT_CODES[Reason.INTERRUPTED]:
         raise KeyboardInterrupt  # as on this host: a signal came before there was a run to stop
-    if not ended.answer and ended.exit_code == EXIT_CODES[Reason.TERMINATED]:
-        raise SystemExit(ended.exit_code)
-    if ended.error is not None and not ended.answer:
-        raise ERRORS.get(ended.exit_code, LostError)(ended.error)
-    return RunOutcome(dict(ended.answer), ended.exit_code)
+    if not answer and code == EXIT_CODES[Reason.TERMINATED]:
+        raise SystemExit(code)
+    if not answer and error is not None:
+        raise (ConfigError if code == ConfigError.exit_code else LostError)(error)
+    return RunOutcome(dict(answer), code)
 
 
 def conclude(run_dir: Path, event: Stopped) -> RunAnswer:
     """Returns the result of a run; writes it to the run folder unless the run was interrupted."""
     answer = {
         "run_dir": str(run_dir),
-        "env_steps": event.counters.env_steps,
-        "learner_steps": event.counters.learner_steps,
-        "episodes": event.counters.episodes,
+        **asdict(event.counters),
         "wall_s": round(event.wall_s, 3),
         "train_s": round(event.train_s, 3),
         "best_score": event.best_score,
@@ -162,47 +145,60 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
             yield driven
         return
     _refuse_what_cannot_start(config)
-    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        config, run_dir, found, saver = open_folder(config, request, interrupts, stack)
-        source = request.init_from
-        weights = None if source is None else read_own_weights(Path(source), "best").arrays
-        reports = stack.enter_context(contextlib.ExitStack())  # closed after the parts
-        client = None
-        if request.resume is None:  # starts while the parts are built
-            client = open_evaluation_client(config, request, run_dir, reports)
-        about = about_of(config)
-        parts = build_parts(
-            config,
-            factory=request.factory,
-            run_dir=run_dir,
-            weights=weights,
-            saved=_actors_of(found),
-            approve=partial(_approve, config, run_dir, about),
-            saver=saver,
-        )
-        stack.callback(_close, parts)
-        rest = None if found is None else put_back(parts, found)
-        if client is None:  # the checkpoint fits: from here on the folder may change
-            resumed_at = cut_back(run_dir, found)
-            client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
-        context = context_of(config, request, run_dir, client, interrupts, about)
-        run = TrainingRun(parts, context, saver=saver, resumed=found is not None)
-        if request.resume is not None:
-            take_up(run, rest)
-        interrupts.begin()
+    with started(config, request, OwnTrainer) as run:
         yield run
 
 
 class OpenFolder(NamedTuple):
-    """The locked folder of a run that starts: its checkpoint, if it is resumed, and its saver."""
+    """The locked folder of a run that starts, its checkpoint if it is resumed, and its saver."""
 
     config: Config  # with the name of an environment that was given from Python
     run_dir: Path
     found: VerifiedCheckpoint | None
     saver: Saver
+    about: dict[str, Json]  # what `Started` tells of the run
 
 
-def open_folder(
+class Trainer(Protocol):
+    """Interface of what a run trains with: Rookery's own components, or those of a backend."""
+
+    def restore(self, found: VerifiedCheckpoint) -> Rest:
+        """Restores the state of a checkpoint; returns that of the run itself. Writes no file."""
+
+    def run(self, context: RunContext, *, resumed: bool) -> BaseRun:
+        """Returns the run, which has not begun."""
+
+
+Builder: TypeAlias = Callable[[OpenFolder, RunRequest, contextlib.ExitStack], Trainer]
+
+
+@contextlib.contextmanager
+def started(config: Config, request: RunRequest, build: Builder) -> Iterator[BaseRun]:
+    """Context manager that opens a run's folder, builds the run, and restores it if it is resumed.
+
+    `build` makes what the run trains with; leaving its `ExitStack` closes that.
+    """
+    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        opened = _open_folder(config, request, interrupts, stack)
+        config, run_dir, found, _, about = opened
+        reports = stack.enter_context(contextlib.ExitStack())  # closed after the parts
+        client = None
+        if request.resume is None:  # starts while the parts are built
+            client = open_evaluation_client(config, request, run_dir, reports)
+        trainer = build(opened, request, stack)
+        rest = None if found is None else trainer.restore(found)
+        if client is None:  # the checkpoint fits: from here on the folder may change
+            resumed_at = _cut_back(run_dir, found)
+            client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
+        context = context_of(config, request, run_dir, client, interrupts, about)
+        run = trainer.run(context, resumed=found is not None)
+        if request.resume is not None:
+            _take_up(run, rest)
+        interrupts.begin()
+        yield run
+
+
+def _open_folder(
     config: Config, request: RunRequest, interrupts: Interrupts, stack: contextlib.ExitStack
 ) -> OpenFolder:
     """Opens the folder of a new run, or of the run to resume, after a check of the environment."""
@@ -213,21 +209,39 @@ def open_folder(
         pickled(request.factory, f"env={name}")  # each process makes its own
         config = replace(config, env=replace(config.env, id=name))
     check_environment(config, request.factory)
-    run_dir = request.resume or claim(config, interrupts, stack)
+    run_dir = request.resume or stack.enter_context(run_folder.claimed(config, interrupts))
     saver = stack.enter_context(closing(Saver(run_dir, keep=config.checkpoint.keep)))
     interrupts.kept = "no checkpoint was written yet"
     if found is not None:
         saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
-    return OpenFolder(config, run_dir, found, saver)
+    return OpenFolder(config, run_dir, found, saver, about_of(config))
 
 
-def _actors_of(found: VerifiedCheckpoint | None) -> ActorGroupState:
-    """Returns the actors' restart counts and the progress of their environments, without arrays."""
-    return (
-        NEW_ACTORS
-        if found is None
-        else ActorGroupState.from_checkpoint(found.state()["actors"], {})
-    )
+class OwnTrainer:
+    """The components of a run with Rookery's own training loop."""
+
+    def __init__(self, opened: OpenFolder, request: RunRequest, stack: contextlib.ExitStack):
+        config, run_dir, found, saver, about = opened
+        source = request.init_from
+        self.saver = saver
+        self.parts = build_parts(
+            config,
+            factory=request.factory,
+            run_dir=run_dir,
+            weights=None if source is None else read_own_weights(Path(source), "best").arrays,
+            saved=NEW_ACTORS
+            if found is None
+            else ActorGroupState.from_checkpoint(found.state()["actors"], {}),
+            approve=partial(_approve, config, run_dir, about),
+            saver=saver,
+        )
+        stack.callback(_close, self.parts)
+
+    def restore(self, found: VerifiedCheckpoint) -> Rest:
+        return put_back(self.parts, found)
+
+    def run(self, context: RunContext, *, resumed: bool) -> TrainingRun:
+        return TrainingRun(self.parts, context, saver=self.saver, resumed=resumed)
 
 
 def _refuse_what_cannot_start(config: Config) -> None:
@@ -240,8 +254,8 @@ def _refuse_what_cannot_start(config: Config) -> None:
     opponents_builder(config)  # where no plugin offers opponents, they are refused
     refuse_a_league_of_one(config)
     pick_device(config.learner.device)
-    refuse_descriptors(config)
-    refuse_devices(config)
+    resources.refuse_descriptors(config)
+    resources.refuse_devices(config)
     check_learners(config)
     if config.run.mode is Mode.DEVICE:
         batched_env_of(config).refuse(config)
@@ -252,11 +266,11 @@ def _approve(
     config: Config, run_dir: Path, about: dict[str, Json], spec: EnvSpec, algorithm: Algorithm
 ) -> None:
     """Prints the resources that a run needs; raises ConfigError if they are not available."""
-    need = estimate(config, spec, algorithm)
-    refuse_what_cannot_fit(need, config, run_dir)
+    need = resources.estimate(config, spec, algorithm)
+    resources.refuse_what_cannot_fit(need, config, run_dir)
     about["estimate"] = str(need)
     notice(str(need))
-    if crowded := crowding(config, "--actors"):
+    if crowded := resources.crowding(config, "--actors"):
         notice(crowded)
     if (place := config.learner.rendezvous) is not None:
         last = config.learner.replicas - 1
@@ -265,7 +279,7 @@ def _approve(
         notice(f"run.mode device without a GPU is slow; {batched_env_of(config).without_gpu}")
 
 
-def take_up(run: BaseRun, rest: Rest | None) -> None:
+def _take_up(run: BaseRun, rest: Rest | None) -> None:
     """Restores a resumed run's own state from its checkpoint; writes the settings to its folder.
 
     If `rest` is None, there is no checkpoint, and the run starts again from its seed.
@@ -305,35 +319,6 @@ def check_environment(config: Config, factory: Factory | None) -> None:
             warnings = check(config.env, factory, calls)
         for warning in warnings:
             notice(f"environment check: {warning}")
-
-
-def claim(config: Config, interrupts: Interrupts, stack: contextlib.ExitStack) -> Path:
-    """Creates the folder of a new run, locks it, describes the run in it, and returns it.
-
-    Raises ConfigError if another process uses the folder, or it already has a run. A run that does
-    not begin leaves the disk as it was.
-    """
-    folder = run_folder.make(config)
-    stack.enter_context(run_folder.locked(folder.run_dir))
-    run_folder.refuse_taken(folder.run_dir)
-    stack.enter_context(_undone_if_refused(folder, interrupts))
-    run_folder.describe(folder.run_dir, config)
-    return folder.run_dir
-
-
-@contextlib.contextmanager
-def _undone_if_refused(folder: run_folder.NewFolder, interrupts: Interrupts) -> Iterator[None]:
-    """Context manager that makes the folder of a refused run as it was before.
-
-    A run is refused if it ends before it began, or with ConfigError before its first checkpoint.
-    """
-    try:
-        yield
-    except BaseException as error:
-        saved = (folder.run_dir / CHECKPOINTS).exists()
-        if interrupts.starting or (isinstance(error, ConfigError) and not saved):
-            folder.undo()
-        raise
 
 
 def reopen(
@@ -430,7 +415,7 @@ def _refuse_to_begin_again(run_dir: Path, unfit: Sequence[str]) -> None:
     )
 
 
-def cut_back(run_dir: Path, found: VerifiedCheckpoint | None) -> int:
+def _cut_back(run_dir: Path, found: VerifiedCheckpoint | None) -> int:
     """Truncates the metrics files to the checkpoint's env step, so that no step is logged twice.
 
     Also deletes the stored result and half-written files. Returns the env step, 0 if there is no

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from rookery.actors.device_group import batched_env_of
@@ -131,13 +132,16 @@ def _memory_advice(need: ResourceEstimate, config: Config) -> str:
 def _refuse_gpu_memory(need: ResourceEstimate, config: Config) -> None:
     if not need.on_device:
         return
-    device = pick_device(config.learner.device)
+    advice = f"lower {_setting_of_rows(config)} or device.agents ({config.device.agents})"
+    _refuse_full_gpu(pick_device(config.learner.device), "replay needs", need.on_device, advice)
+
+
+def _refuse_full_gpu(device: torch.device, what: str, need: int, advice: str) -> None:
     free = machine.gpu_memory(device.index or 0).free
-    if need.on_device > free:
+    if need > free:
         raise ConfigError(
-            f"GPU out of memory: replay needs {spelled(need.on_device)} of {device}, "
-            f"{spelled(free)} are free; lower {_setting_of_rows(config)} or device.agents "
-            f"({config.device.agents})"
+            f"GPU out of memory: {what} {spelled(need)} of {device}, {spelled(free)} are free; "
+            f"{advice}"
         )
 
 
@@ -171,18 +175,13 @@ def refuse_devices(config: Config) -> None:
     devices = [pick_device(name, "actor.devices") for name in config.actor.devices]
     seated = Counter(itertools.islice(itertools.cycle(devices), _networks(config)))
     for device, actors in seated.items():
-        if device.type != "cuda":
-            continue
-        need, free = actors * GPU_BYTES, machine.gpu_memory(device.index or 0).free
-        if need > free:
-            who = f"{actors} actors need"
-            advice = f"lower actor.num ({config.actor.num}), name more devices"
-            if _central(config):
-                who, advice = "an inference server needs", "name another device"
-            raise ConfigError(
-                f"GPU out of memory: {who} about {spelled(need)} of {device}, {spelled(free)} are "
-                f"free; {advice} in actor.devices, or leave it out"
-            )
+        what = f"{actors} actors need about"
+        advice = f"lower actor.num ({config.actor.num}), name more devices"
+        if _central(config):
+            what, advice = "an inference server needs about", "name another device"
+        if device.type == "cuda":
+            advice = f"{advice} in actor.devices, or leave it out"
+            _refuse_full_gpu(device, what, actors * GPU_BYTES, advice)
 
 
 def crowding(config: Config, knob: str = "actor.num") -> str | None:

@@ -219,18 +219,10 @@ class BaseRun(ABC):
             self.saver.best(self._weights_only(snapshot, score))
         if passed:
             self.winner, self.reason = snapshot, Reason.TARGET
-        yield Evaluated(
-            snapshot.counters,
-            snapshot.version,
-            snapshot.wall_s,
-            evaluation.returns,
-            evaluation.lengths,
-            evaluation.success_rate,
-            best,
-            passed,
-            evaluation.figures.get("elo"),
-            evaluation.figures.get("elo_deviation"),
-        )
+        weighed = snapshot.counters, snapshot.version, snapshot.wall_s
+        played = evaluation.returns, evaluation.lengths, evaluation.success_rate
+        elo, deviation = (evaluation.figures.get(name) for name in ("elo", "elo_deviation"))
+        yield Evaluated(*weighed, *played, best, passed, elo, deviation)
 
     # The end.
 

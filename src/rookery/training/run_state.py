@@ -37,51 +37,40 @@ def capture(
     """
     actors, exact = _actors_state(parts)
     exactly = (exact or not interrupted) and parts.config.run.mode is not Mode.ASYNC
-    replay = parts.replay.save(_saved(parts, saver))
-    if parts.config.checkpoint.replay:
+    replay, saves_replay = parts.replay.save(_saved(parts, saver)), parts.config.checkpoint.replay
+    if saves_replay:
         _queue(saver, replay.unsaved)
-    numbers: dict[str, Json] = {
-        "counters": asdict(parts.counters),
-        "run": run,
-        "limiter": parts.limiter.state(),
-    }
-    arrays: dict[str, Array] = {}
-    states: dict[str, tuple[JsonObject, Arrays]] = {
+    weights, counters = parts.weight_store.latest(0), asdict(parts.counters)
+    assert weights is not None, "`build_parts` publishes before any actor plays"
+    reports, arrays = reports_state(pending, unwritten)
+    states: dict[str, tuple[Json, Arrays]] = {
+        "counters": (counters, {}),
+        "run": (run, {}),
+        "limiter": (parts.limiter.state(), {}),
         "actors": actors.to_checkpoint(),
         "learner": parts.learner.state(),
         "replay": (replay.numbers, replay.arrays),
+        "weight_store": ({"version": weights.version}, weights.arrays),
     }
     if parts.opponents is not None:
         states["opponents"] = parts.opponents.state()
-    for role, (own_numbers, own_arrays) in states.items():
-        numbers[role] = own_numbers
-        arrays |= prefixed(f"{role}:", own_arrays)
-    weights = parts.weight_store.latest(0)
-    assert weights is not None, "`build_parts` publishes before any actor plays"
-    numbers["weight_store"] = {"version": weights.version}
-    arrays |= prefixed("weight_store:", weights.arrays)
-    waiting, snapshots = reports_state(pending, unwritten)
-    numbers |= waiting
-    arrays |= snapshots
+    for role, (_, own) in states.items():
+        arrays |= prefixed(f"{role}:", own)
     return Content(
         env_steps=parts.counters.env_steps,
         version=parts.weight_store.version,
-        exact=exactly and parts.config.checkpoint.replay,
+        exact=exactly and saves_replay,
         final=False,
-        about={
-            "counters": asdict(parts.counters),
-            "spec": asdict(parts.spec),
-            "replay": parts.config.checkpoint.replay,
-        },
+        about={"counters": counters, "spec": asdict(parts.spec), "replay": saves_replay},
         weights={name: array.copy() for name, array in parts.learner.weights().items()},
-        state=numbers,
+        state={role: numbers for role, (numbers, _) in states.items()} | dict(reports),
         arrays=arrays,
     )
 
 
 def reports_state(
     pending: Iterable[EvaluationSnapshot], unwritten: Iterable[Event]
-) -> tuple[JsonObject, Arrays]:
+) -> tuple[JsonObject, dict[str, Array]]:
     """Returns what a run owes its reports, for a checkpoint: JSON data, and arrays of weights.
 
     These are the snapshots that wait for evaluation, and the events that may not be logged yet.

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from rookery.checkpoints.checkpoint import Digest, Segment, read_segments, save_bytes
-from rookery.replay.saved_rows import are_lost, remembered
+from rookery.replay.saved_rows import SavedReplay, are_lost
 from rookery.types import Array, End
 
 
@@ -54,8 +54,8 @@ def test_a_gap_in_one_shard_does_not_change_another(tmp_path):
 
 def test_rows_that_go_to_other_shards_leave_out_the_lost_ones(tmp_path):
     segments = [saved(tmp_path, 0), replace(saved(tmp_path, 4), intact=False), saved(tmp_path, 8)]
-    state = ({"first": 1, "committed": 11}, {})
+    saved_replay = SavedReplay({"first": 1, "committed": 11}, {}, [read_segments(segments)])
 
-    read = list(remembered([state], [read_segments(segments)]))
+    read = list(saved_replay.rows())
 
     assert [columns["end"].size for columns in read] == [3, 3]

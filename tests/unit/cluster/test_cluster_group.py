@@ -582,7 +582,7 @@ class TestSaving:
         cluster_actors = ClusterActors(
             HostSetup(settings(actors=3), VECTOR, None, 1, dict(WEIGHTS)),
             cluster=fake_cluster,  # type: ignore[arg-type]
-            incarnations=[4, 5, 6],
+            saved=ActorGroupState(incarnations=[4, 5, 6]),
         )
 
         assert [handle.incarnations for handle in cluster_actors.handles] == [(4, 6), (5,)]
@@ -616,7 +616,9 @@ class TestProgress:
         cluster_actors = ClusterActors(
             HostSetup(settings(mode=Mode.ASYNC, actors=3), VECTOR, None, 1, dict(WEIGHTS)),
             cluster=fake_cluster,  # type: ignore[arg-type]
-            progress=[[0, ["a"]], [1, ["b"]], [2, ["c"]]],
+            saved=ActorGroupState(
+                (), progress=[EnvProgress(i, [at]) for i, at in enumerate("abc")]
+            ),
         )
         cluster_actors.look()
 

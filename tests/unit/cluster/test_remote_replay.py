@@ -102,7 +102,7 @@ class TestDrawing:
         for handle in cluster_actors.handles:
             pool = fake_cluster.fake_host(handle.place).host_worker.replay
             pool.update_priorities(np.arange(40), np.arange(1.0, 41.0) * (1 + handle.place))
-            handle.status = fake_cluster.fake_host(handle.place).host_worker.status
+            handle.status = fake_cluster.fake_host(handle.place).host_worker.replay.status
         for _ in range(3 * module.PACK):
             batch = replay.sample(8, beta=1.0)
             priority = ((batch.rows & NUMBER) + 1.0) * (1 + (batch.rows >> TAG_BITS))
@@ -270,7 +270,7 @@ class TestDrawingFewer:
         for handle in cluster_actors.handles:
             host_worker = fake_cluster.fake_host(handle.place).host_worker
             host_worker.replay.update_priorities(np.arange(40), np.arange(1.0, 41.0))
-            handle.status = host_worker.status
+            handle.status = host_worker.replay.status
 
         assert {float(own.sample(3, beta=1.0).weight.max()) for _ in range(20)} == {1.0}
 
@@ -437,7 +437,7 @@ class TestShardRecovery:
             state={"replay": kept.numbers},
             arrays={f"replay:{name}": array for name, array in kept.arrays.items()},
         )
-        saver.save(content, oldest=[e.oldest for e in kept.extents], done=lambda folder: None)
+        saver.save(content, oldest=[e.oldest for e in replay.extents], done=lambda folder: None)
         saver.flush(PATIENCE_S)
         assert saver.take_failures() == []
         return kept

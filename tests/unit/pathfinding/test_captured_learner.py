@@ -7,8 +7,8 @@ import torch
 
 from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import LostError
-from rookery.learner.captured_learner import CapturedLearner
-from rookery.learner.learner import Learner, rebuilt, tensors_of
+from rookery.learner.captured_learner import CapturedLearner, rebuilt, tensors_of
+from rookery.learner.learner import Learner
 from rookery.pathfinding.team_dqn import TeamDQN
 from rookery.schedule import Decay
 from rookery.types import Batch

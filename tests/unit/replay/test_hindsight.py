@@ -242,7 +242,7 @@ class TestSettings:
         parts = build_parts(config, factory=goal_envs.Line)
 
         assert isinstance(parts.replay, ShardedReplay)
-        hindsight = parts.replay.pools[0].hindsight
+        hindsight = parts.replay.shards[0].hindsight
         assert hindsight is not None
         assert hindsight.share == 0.8
         assert isinstance(hindsight.goals, Goals)

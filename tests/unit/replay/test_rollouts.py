@@ -206,7 +206,8 @@ def test_rows_brought_from_elsewhere_make_the_same_rollout():
     here.insert()
     shards = [here.ring.columns["actor"][:12] == actor for actor in (1, 0)]
     parts = [{n: c[:12][who] for n, c in here.ring.columns.items()} for who in shards]
-    brought = rollouts(source=Elsewhere(parts))
+    brought = rollouts()
+    brought.source = Elsewhere(parts)
 
     drained = brought.insert()
 

@@ -81,8 +81,8 @@ class TestOne:
 class TestSeveral:
     def test_a_drain_counts_the_rows_of_all(self, made: list[LocalReplay]) -> None:
         replay = shards(made, [0, 0])
-        write(replay.pools[0], steps(5, 0))
-        write(replay.pools[1], steps(9, 1))
+        write(replay.shards[0], steps(5, 0))
+        write(replay.shards[1], steps(9, 1))
 
         drained = replay.insert()
 
@@ -98,7 +98,7 @@ class TestSeveral:
         replay = shards(made, [25, 5, 10], draw=draw)
         errors = {tag: np.arange(1.0, 60.0) for tag in range(3)}
         for here, tag in zip(replay.shards, errors, strict=True):
-            here.pool.update_priorities(np.arange(30), errors[tag][:30])
+            here.update_priorities(np.arange(30), errors[tag][:30])
 
         drawn = np.concatenate([replay.sample(60).rows for _ in range(400)])
 
@@ -106,7 +106,7 @@ class TestSeveral:
         share = {
             (tag << TAG_BITS) + row: (row + 1.0) ** 0.6 if draw is Draw.PRIORITIZED else 1.0
             for tag, here in enumerate(replay.shards)
-            for row in np.flatnonzero(here.pool.chains.closed[: here.pool.ring.committed])
+            for row in np.flatnonzero(here.chains.closed[: here.ring.committed])
         }
         wanted = np.array([share[row] for row in rows]) / sum(share.values()) * drawn.size
         assert set(rows.tolist()) == set(share)
@@ -117,7 +117,7 @@ class TestSeveral:
     ) -> None:
         replay = shards(made, [20, 8], draw=Draw.PRIORITIZED, alpha=1.0)
         for here in replay.shards:
-            here.pool.update_priorities(np.arange(20), np.arange(1.0, 21.0) * (1 + 3 * here.tag))
+            here.update_priorities(np.arange(20), np.arange(1.0, 21.0) * (1 + 3 * here.tag))
 
         batch = replay.sample(16, beta=0.5)
 
@@ -130,7 +130,7 @@ class TestSeveral:
     ) -> None:
         replay = shards(made, [10, 10], draw=Draw.PRIORITIZED, alpha=1.0)
         wanted = replay.deck.want(replay.shards, 12)
-        for request in wanted.asked:
+        for _, request in wanted.asked:
             found = request.found
             assert found is not None
             request.found = found._replace(spread=found.spread * (1 + request.tag))
@@ -180,7 +180,7 @@ class TestResuming:
     def taken_up(
         self, made: list[LocalReplay], replay: ShardedReplay, places: int, **options: Any
     ) -> Any:
-        kept = replay.save([0] * len(replay.pools))
+        kept = replay.save([0] * len(replay.shards))
         pools = [pool(VECTOR, actors=4, **options) for _ in range(places)]
         made += pools
         again = ShardedReplay(pools, np.random.default_rng(9)) if places > 1 else pools[0]
@@ -207,7 +207,7 @@ class TestResuming:
 
         again = self.taken_up(made, replay, places, draw=Draw.PRIORITIZED, capacity=64)
 
-        assert keys(again.pools if places > 1 else [again]) == keys(list(replay.pools))
+        assert keys(again.shards if places > 1 else [again]) == keys(list(replay.shards))
         assert again.sample(8).rows.size == 8
 
     def test_another_capacity_is_refused(self, made: list[LocalReplay]) -> None:

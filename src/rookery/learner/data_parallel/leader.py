@@ -18,26 +18,9 @@ from rookery.config.schema import Config, Engine
 from rookery.engines import ENGINES
 from rookery.engines.engine import CloseRole, RoleHandle
 from rookery.errors import ConfigError, LostError, RoleFailed, RookeryError, noted
-from rookery.learner.data_parallel.collectives import (
-    FIRST,
-    SILENT_S,
-    START_S,
-    Collectives,
-    HeartbeatMonitor,
-    listen,
-)
-from rookery.learner.data_parallel.follower import (
-    BUFFER,
-    FOREVER_S,
-    HEADER,
-    NO_DIGEST,
-    DataParallelLearner,
-    FollowerSetup,
-    LearnerGroupLostError,
-    MessageKind,
-    first_line,
-    shared_settings,
-)
+from rookery.learner.data_parallel import collectives, follower
+from rookery.learner.data_parallel.collectives import START_S, Collectives
+from rookery.learner.data_parallel.follower import BUFFER, MessageKind
 from rookery.learner.data_parallel.serialization import batch_of, named_arrays, pack
 from rookery.replay.shared_arrays import ArrayLayout
 from rookery.types import Array, EnvSpec, LearnResult, SampledBatch, SavedState
@@ -58,12 +41,12 @@ class FollowerGroup:
 
     def __init__(self, config: Config, spec: EnvSpec):
         self._config, self._count = config, config.learner.replicas
-        self._store = listen(config.learner.rendezvous or HERE)
+        self._store = collectives.listen(config.learner.rendezvous or HERE)
         self._address = f"{self._store.host}:{self._store.port}"
         self._hosts: dict[int, RoleHandle[object, object]] = {}
         self._failures: dict[int, RoleFailed] = {}
         self.collectives: Collectives | None = None
-        self._heartbeats = HeartbeatMonitor(self._store, range(1, self._count))
+        self._heartbeats = collectives.HeartbeatMonitor(self._store, range(1, self._count))
         self.intact = True  # as far as is known
         if config.learner.rendezvous is None:
             self._start(spec)
@@ -73,7 +56,7 @@ class FollowerGroup:
             for rank in range(1, self._count):
                 self._hosts[rank] = ENGINES[Engine.PROCESSES](
                     "rookery.learner.data_parallel.follower:FollowerWorker",
-                    FollowerSetup(self._config, spec, rank, self._address),
+                    follower.FollowerSetup(self._config, spec, rank, self._address),
                     name=f"learner-{rank}",
                 )
         except OSError:
@@ -101,10 +84,10 @@ class FollowerGroup:
         local = bool(self._hosts) and device.type == "cpu"
         self.collectives = Collectives(
             self._store,
-            FIRST,
+            collectives.FIRST,
             self._count,
             device,
-            timeout_s=FOREVER_S if local else self._config.learner.replica_timeout_s,
+            timeout_s=follower.FOREVER_S if local else self._config.learner.replica_timeout_s,
             check=self.check,
             lost=self.lost,
         )
@@ -128,7 +111,7 @@ class FollowerGroup:
 
         Returns "" if all settings agree.
         """
-        ours = shared_settings(self._config)
+        ours = follower.shared_settings(self._config)
         for rank in range(1, self._count):
             theirs = json.loads(self._store.get(f"ready/{rank}"))
             for key in sorted({*ours, *theirs}):
@@ -151,7 +134,7 @@ class FollowerGroup:
             raise self.lost()
         started_by_user = not self._hosts and self.collectives is not None
         if started_by_user and (quiet := self._heartbeats.silent()) is not None:
-            silent = f"learner {quiet} has sent no heartbeat for {SILENT_S:g} s"
+            silent = f"learner {quiet} has sent no heartbeat for {collectives.SILENT_S:g} s"
             raise self.lost(TimeoutError(silent))
         limit_s = self._config.learner.replica_timeout_s
         if waited_s >= limit_s:
@@ -165,7 +148,7 @@ class FollowerGroup:
     def lost(self, error: Exception | None = None) -> RookeryError:
         """Returns the error to raise for a lost follower, with its error report if there is one."""
         self.intact = False
-        reason = "" if error is None else first_line(error)
+        reason = "" if error is None else follower.first_line(error)
         rank, failure = self._cause() or (None, RoleFailed(reason, "", final=False))
         if failure.final and self.collectives is None:
             _, _, message = failure.summary.partition(": ")
@@ -187,7 +170,7 @@ class FollowerGroup:
         while self._hosts:
             for rank, host in self._hosts.items():
                 self._examine(rank, host)
-            noticed = LearnerGroupLostError.__name__  # of another learner's loss
+            noticed = follower.LearnerGroupLostError.__name__  # of another learner's loss
             found = list(self._failures.items())
             own = [item for item in found if not item[1].summary.startswith(noticed)]
             if own or time.monotonic() > deadline:
@@ -225,7 +208,7 @@ class FollowerGroup:
         self._store = None  # type: ignore[assignment]  # closes the rendezvous
 
 
-class LeaderLearner(DataParallelLearner):
+class LeaderLearner(follower.DataParallelLearner):
     """Data-parallel learner of rank 0, which distributes slices of its batches to the others."""
 
     followers: FollowerGroup | None = None
@@ -243,7 +226,7 @@ class LeaderLearner(DataParallelLearner):
         """Waits until all followers have connected; must be called before `learn`."""
         assert self.followers is not None
         self.collectives = self.followers.connect(self.device)
-        self._allocate_messages(ArrayLayout(HEADER))
+        self._allocate_messages(ArrayLayout(follower.HEADER))
 
     def learn(self, batch: SampledBatch) -> LearnResult:
         """Scatters a batch to the followers (other learners) and takes a gradient step with them.
@@ -264,14 +247,14 @@ class LeaderLearner(DataParallelLearner):
     def _scatter(self, arrays: dict[str, Array], rows: int) -> None:
         buffers = {BUFFER + name: part.cpu().numpy() for name, part in self.buffers.items()}
         mine = ArrayLayout.of({name: array[:rows] for name, array in arrays.items()} | buffers)
-        layout = ArrayLayout(HEADER | mine.shapes)
+        layout = ArrayLayout(follower.HEADER | mine.shapes)
         if layout != self._layout:
             self._broadcast_state(layout)
         for rank, message in enumerate(self._messages):
             for name, array in arrays.items():
                 message[name][...] = array[rank * rows : (rank + 1) * rows]
         number = self.learner_steps + self.skipped
-        digest = NO_DIGEST if number % CHECK_PERIOD else self.digest()
+        digest = follower.NO_DIGEST if number % CHECK_PERIOD else self.digest()
         header: dict[str, npt.ArrayLike] = {
             "header/number": number,
             "header/lr": next(iter(self.optimizers.values())).param_groups[0]["lr"],
