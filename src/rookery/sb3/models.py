@@ -22,7 +22,6 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import nn
 
@@ -189,26 +188,17 @@ def pooled_replay(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
         registry.stop()
 
 
-def sharing_metrics(model: BaseAlgorithm) -> dict[str, float]:
-    """Returns metrics of sampling from other runs' replay buffers, such as their share of samples.
-
-    Returns an empty dict if the model's replay buffer is not one of Rookery's.
-    """
-    replay: Any = getattr(model, "replay_buffer", None)
-    return sample_counts.sharing_metrics(replay.get_stats()) if hasattr(replay, "get_stats") else {}
-
-
-def logged_values(model: BaseAlgorithm) -> dict[str, float]:
-    """Returns the newest values in SB3's logger: losses, rates and counts."""
+def metrics(model: BaseAlgorithm) -> dict[str, float | None]:
+    """Returns the newest values of SB3's logger, the fill of replay, and what was shared."""
     noted: dict[str, Any] = model.logger.name_to_value
-    return {key: float(value) for key, value in noted.items()}
-
-
-def replay_fill(model: BaseAlgorithm) -> float:
-    """Returns the filled fraction of the model's replay buffer; 0 if it has none."""
-    if not isinstance(model, OffPolicyAlgorithm) or model.replay_buffer is None:
-        return 0.0
-    return model.replay_buffer.size() / model.replay_buffer.buffer_size
+    replay: Any = getattr(model, "replay_buffer", None)
+    shared = replay.get_stats() if hasattr(replay, "get_stats") else None
+    return {
+        "replay/fill": 0.0 if replay is None else replay.size() / replay.buffer_size,
+        "rollout/exploration_rate": None,  # algorithms with action noise have none
+        **{key: float(value) for key, value in noted.items()},
+        **(sample_counts.sharing_metrics(shared) if shared else {}),
+    }
 
 
 class Sb3Policy(Algorithm):

@@ -128,6 +128,7 @@ class Sb3Run(BaseRun):
             if counters is None:
                 yield from self._news()
             elif self.learning.between_rollouts:
+                yield self._collected(counters)
                 self._checkpoint()
             else:
                 yield from self._turn(counters)
@@ -180,11 +181,8 @@ class Sb3Run(BaseRun):
             counters,
             counters.learner_steps,
             {
-                "replay/fill": models.replay_fill(self.model),
                 "replay/samples_per_insert": sampled / max(1, counters.env_steps),
-                "rollout/exploration_rate": None,  # algorithms with action noise have none
-                **models.logged_values(self.model),
-                **models.sharing_metrics(self.model),
+                **models.metrics(self.model),
                 **self.meter.processes(
                     {"learner": os.getpid(), "eval": self.evaluation_client.pid}
                 ),

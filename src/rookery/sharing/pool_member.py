@@ -162,7 +162,7 @@ class PoolMember(MixedBatches):
         return BorrowedBatch(joined(parts), np.array(foreign)) if parts else None
 
     def statistics(self) -> dict[str, Any]:
-        return self.borrower.stats()
+        return self.borrower.counts.stats()
 
     def close(self) -> None:
         """Ends sharing of this run's replay; the ring buffers stay open for the run's own use."""

@@ -55,7 +55,7 @@ class SampleCounts:
             "distributed_samples": self.foreign,
             "total_samples": total,
             "distributed_ratio": self.foreign / total if total else 0.0,
-            "num_shared_buffers": max((one.num_peers for one in borrowers), default=0),
+            "num_shared_buffers": max((len(one.peers) for one in borrowers), default=0),
             "short_samples": self.short,
             "overtaken_samples": self.overwritten,
             "by_peer": dict(self.by_peer),
