@@ -219,6 +219,18 @@ def test_a_resumed_run_keeps_what_its_checkpoint_depends_on(key, value, tmp_path
 
 
 @pytest.mark.usefixtures("inline")
+def test_an_exact_resumption_is_refused_and_changes_nothing(tmp_path, capsys):
+    with train(tmp_path / "run", "DQN") as run:
+        finish(run, stop_after(300))
+    before = sorted(tmp_path.rglob("*"))
+
+    assert main(["train", "--resume", "--exact", str(tmp_path / "run")]) == 2
+
+    assert "none of their checkpoints is exact; leave --exact out" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("inline")
 def test_a_run_in_a_pool_lends_its_restored_rows(tmp_path):
     pool = {"sharing.pool": str(tmp_path / "pool"), "sharing.cross_sample_ratio": 0.25}
     with train(tmp_path / "run", "DQN", **pool) as run:

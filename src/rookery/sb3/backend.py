@@ -43,8 +43,8 @@ class Sb3Backend:
                 f"no {MODEL}); resume it: rookery train --resume {run_dir}"
             )
         return (
-            f"{run_dir} was trained by Stable-Baselines3, whose networks are not Rookery's; load "
-            f"its {MODEL} with SB3:\n"
+            f"{run_dir} was trained by Stable-Baselines3, whose networks are not Rookery's; load it "
+            "with SB3:\n"
             f"  from stable_baselines3 import {name}\n"
             f'  model = {name}.load("{run_dir / MODEL}")'
         )
@@ -62,9 +62,15 @@ class Sb3Backend:
     def session(self, config: Config, request: "RunRequest") -> "Iterator[RunSession]":
         """Context that starts an SB3 training run, and closes its processes and files afterwards.
 
-        Raises ConfigError if SB3 is missing.
+        Raises ConfigError if SB3 is missing, or for `--exact`.
         """
         require_sb3()
+        if request.exact:
+            raise ConfigError(
+                f"--exact cannot resume {request.resume}: environments of Stable-Baselines3's runs "
+                "begin new episodes at a resume, so none of their checkpoints is exact; leave "
+                "--exact out"
+            )
         from rookery.networks.device import pick_device
         from rookery.report.trackers.sinks import check as check_sinks
         from rookery.sb3.sb3_run import Sb3Trainer
