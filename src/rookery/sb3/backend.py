@@ -43,8 +43,8 @@ class Sb3Backend:
                 f"no {MODEL}); resume it: rookery train --resume {run_dir}"
             )
         return (
-            f"{run_dir} was trained by Stable-Baselines3, whose networks are not Rookery's; load it "
-            "with SB3:\n"
+            f"{run_dir} was trained by Stable-Baselines3, whose networks are not Rookery's; load "
+            "it with SB3:\n"
             f"  from stable_baselines3 import {name}\n"
             f'  model = {name}.load("{run_dir / MODEL}")'
         )
