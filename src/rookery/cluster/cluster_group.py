@@ -408,7 +408,7 @@ class ClusterActors(SupervisedActors):
             cpus, waited_s = handle.placement.cpus, time.monotonic() - handle.placement.placed_at
             if trouble := self._trouble(handle, host):
                 self._lose(handle, host, trouble)
-            elif cpus > 0 and host.node is None and waited_s > ROOM_S:
+            elif cpus > 0 and host.node is None and waited_s > ROOM_S:  # Ray finds no free CPUs
                 self._share_cpus(handle, host)
         if self._self_driven:
             self._catch_up()

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rookery.actors.messages import ActorReport, CutEpisodes, SaveActor
+from rookery.actors.messages import ActorReport
 from rookery.cluster import messages
 from rookery.config.schema import Config, Mode
 from rookery.engines.rpc import RemoteHandle, SharedObject
@@ -29,16 +29,6 @@ from rookery.runtime.supervision import Supervision
 from rookery.types import Array, Rows
 
 EMPTY = ShardStatus(0.0, RowRange(0, 0), 0.0, 0)
-SLOW = (  # orders that may take any time
-    messages.PlayOnHost,
-    CutEpisodes,
-    SaveActor,
-    messages.SaveShard,
-    messages.CopyRows,
-    messages.RestoreShard,
-    messages.AdoptRows,
-    messages.RestoreActors,
-)
 
 
 @dataclass
@@ -262,7 +252,8 @@ class HostHandle:
 
         A copy of rows between two checkpoints is not: its size is limited.
         """
-        return any(isinstance(own.order, SLOW) and own is not self.copy for own in self._expected)
+        waiting = [own for own in self._expected if isinstance(own.order, messages.SlowOrder)]
+        return any(own is not self.copy for own in waiting)
 
     @property
     def silence_s(self) -> float:

@@ -189,20 +189,11 @@ class HostDone(NamedTuple):
     of_peers: object = None  # to `AskPeers`; the plugin that shares replay defines it
 
 
-HostOrder: TypeAlias = (
-    PlayOnHost
-    | PlayFreely
-    | SetTerms
-    | PublishWeights
-    | LookUpRows
-    | UpdatePriorities
-    | AskPeers
-    | SaveActor
-    | CutEpisodes
-    | SaveShard
-    | CopyRows
-    | RestoreShard
-    | AdoptRows
-    | RestoreActors
+# The learner does not wait for long for quick orders; slow ones may take any time.
+QuickOrder: TypeAlias = (
+    PlayFreely | SetTerms | PublishWeights | LookUpRows | UpdatePriorities | AskPeers
 )
+SlowActorOrder: TypeAlias = PlayOnHost | CutEpisodes | SaveActor | RestoreActors
+SlowOrder: TypeAlias = SlowActorOrder | SaveShard | CopyRows | RestoreShard | AdoptRows
+HostOrder: TypeAlias = QuickOrder | SlowOrder
 HostAnswer: TypeAlias = HostReport | HostDone | ActorGroupState | ReplayState | RowBlock

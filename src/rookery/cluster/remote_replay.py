@@ -209,12 +209,12 @@ def recall(saver: Saver, place: int) -> RestoreShard | None:
     with contextlib.suppress(CheckpointError):  # else one that is being written would come later
         saver.flush(FLUSH_S)
     found, _, _ = checkpoint.newest(saver.run_dir / CHECKPOINTS)
-    kept = None
+    kept, row = None, 0
     if found is not None and found.manifest["about"]["replay"]:
         with contextlib.suppress(CheckpointError):  # pruned while it was read
             kept = _shard(found, place)
-    whole = kept is not None and found is not None and not found.damaged
-    saver.rewind(place, kept.committed if kept is not None and whole else 0)
+            row = kept.committed if kept is not None and not found.damaged else 0
+    saver.rewind(place, row)
     return kept
 
 

@@ -16,7 +16,7 @@ import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,9 +104,8 @@ class OnnxPolicy(nn.Module):
         self.acting = algorithm.acting  # registers its parameters
         self._algorithm, self._spec = algorithm, spec
         self._parts = parts_of(codec.observation_space)
-        self._encoders = {
-            leaf.name: _encoder(leaf, self._parts[leaf.name].space) for leaf in spec.obs
-        }
+        spaces_of = {name: part.space for name, part in self._parts.items()}
+        self._encoders = {leaf.name: _encoder(leaf, spaces_of[leaf.name]) for leaf in spec.obs}
         self._decode = _decoder(codec.action_space)
 
     def forward(self, *given: Tensor) -> Any:
@@ -200,9 +199,8 @@ class OnnxSession:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors only
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
+            providers = ["CPUExecutionProvider"]
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # onnxruntime's errors have no common base class
             raise CheckpointError(
                 f"{path} cannot be run as a graph ({error}); export it again"
@@ -245,17 +243,12 @@ def _frame(obs: Any, part: SpacePart) -> Array:
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """Hides log messages and deprecation warnings of the exporter."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", FutureWarning)
-            # All inputs share the batch axis, and the exporter warns that only one can name it.
-            warnings.filterwarnings("ignore", "# The axis name: batch", UserWarning)
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with warnings.catch_warnings(), ExitStack() as stack:
+        for logger in map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")):
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        for kind in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", kind)
+        # All inputs share the batch axis, and the exporter warns that only one can name it.
+        warnings.filterwarnings("ignore", "# The axis name: batch", UserWarning)
+        yield

@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,6 @@ from rookery.networks.named_arrays import (
     load_optimizer,
     optimizer_arrays,
 )
-from rookery.replay.batches import replaced
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import (
@@ -314,7 +314,7 @@ class Learner:
 
     def _to_device(self, batch: SampledBatch) -> TensorBatch:
         """Returns a batch as tensors on the learner's device, with normalised rewards."""
-        return self._scaled(Batch(**replaced(batch, self._tensor)))
+        return self._scaled(Batch(*map(self._tensor, batch))._replace(rows=batch.rows))
 
     def _scaled(self, batch: TensorBatch) -> TensorBatch:
         """Returns the batch with normalised rewards, if `env.normalize_reward` is set."""
@@ -334,8 +334,12 @@ class Learner:
         """Returns the standard deviation of returns, by which rewards are normalised."""
         return torch.sqrt(self.scale.variance + EPSILON)
 
-    def _tensor(self, array: Array) -> Tensor:
-        tensor = torch.from_numpy(array)
+    def _tensor(self, value: Any) -> Any:  # type: ignore[explicit-any]  # nested as its field is
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return {name: self._tensor(leaf) for name, leaf in value.items()}
+        tensor = torch.from_numpy(value)
         return tensor if self._on_cpu else tensor.to(self.device, non_blocking=True)
 
     def observe(self, leaves: dict[str, Array], returns: Array) -> None:

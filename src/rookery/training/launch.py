@@ -192,8 +192,12 @@ def started(config: Config, request: RunRequest, build: Builder) -> Iterator[Bas
             client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
         context = context_of(config, request, run_dir, client, interrupts, about)
         run = trainer.run(context, resumed=found is not None)
+        if rest is not None:
+            run.restore(rest)
+        elif request.resume is not None:  # without a checkpoint, it starts again from its seed
+            opened.saver.adopt([])
         if request.resume is not None:
-            _take_up(run, rest)
+            run_folder.write_config(run_dir, run.config)
         interrupts.begin()
         yield run
 
@@ -277,23 +281,6 @@ def _approve(
         notice(f"waiting at {place} for other learners, started with RANK=1 to RANK={last}")
     if config.run.mode is Mode.DEVICE and about["device"] == "cpu":
         notice(f"run.mode device without a GPU is slow; {batched_env_of(config).without_gpu}")
-
-
-def _take_up(run: BaseRun, rest: Rest | None) -> None:
-    """Restores a resumed run's own state from its checkpoint; writes the settings to its folder.
-
-    If `rest` is None, there is no checkpoint, and the run starts again from its seed.
-    """
-    if rest is None:
-        run.saver.adopt([])
-    else:
-        run.saver.adopt(rest.segments)
-        run.restore(rest.run)
-        for event in rest.unwritten:
-            run.evaluation_client.write(event, again=True)
-        for snapshot in rest.pending:
-            run.evaluation_client.submit(snapshot)
-    run_folder.write_config(run.run_dir, run.config)
 
 
 def open_evaluation_client(

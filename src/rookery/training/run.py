@@ -45,9 +45,9 @@ from rookery.runtime.signals import Interrupts
 from rookery.runtime.supervision import LossKind
 from rookery.training import LOOPS
 from rookery.training.build import Parts
-from rookery.training.run_state import capture, flush_period, flush_rows
+from rookery.training.run_state import Rest, capture, flush_period, flush_rows
 from rookery.training.steps import progress
-from rookery.types import EnvSpec, Json, SavedState, Weights
+from rookery.types import EnvSpec, Json, Weights
 
 WRITTEN = (Started, Evaluated, Saved, Warned, Traced, Stopped)  # `Logged` where it is made
 
@@ -364,17 +364,24 @@ class BaseRun(ABC):
             "written": asdict(self._written),
         }
 
-    def restore(self, state: SavedState) -> None:
-        """Restores the loop's own state from a checkpoint: best score, elapsed time, what is due.
+    def restore(self, rest: Rest) -> None:
+        """Restores the run's own state from a checkpoint: best score, elapsed time, what is due.
 
-        Due are the next log, evaluation and checkpoint. Weights and replay are restored elsewhere.
+        Due are the next log, evaluation and checkpoint, also those that were not finished. Weights
+        and replay are restored elsewhere.
         """
+        state = rest.run
+        self.saver.adopt(rest.segments)
         self.meter.restore(state["meter"])
         self.best_score, self.train_s_before = state["best_score"], state["train_s"]
         self.faults = Counter(state["faults"])
         self._set_intervals(state["looked"])  # not the run's steps: it may have stopped in a turn
         self._submitted = Counters(**state["submitted"])
         self._written = Counters(**state["written"])
+        for event in rest.unwritten:
+            self.evaluation_client.write(event, again=True)
+        for snapshot in rest.pending:
+            self.evaluation_client.submit(snapshot)
 
 
 class TrainingRun(BaseRun):
@@ -532,9 +539,9 @@ class TrainingRun(BaseRun):
     def _state(self) -> dict[str, Json]:
         return super()._state() | {"lost": {kind: self.survived()[kind] for kind in LossKind}}
 
-    def restore(self, state: SavedState) -> None:
-        super().restore(state)
-        self._lost_before = Counter(state.get("lost", {}))
+    def restore(self, rest: Rest) -> None:
+        super().restore(rest)
+        self._lost_before = Counter(rest.run.get("lost", {}))
         self._began_at = self.parts.counters.env_steps
 
 

@@ -371,9 +371,9 @@ class TestWaiting:
         made.config, made.rank = settings(DqnConfig(), rendezvous="far:29500"), 1
         made._store = SimpleNamespace(check=check)
 
-        made._check(9.0)
+        made.check(9.0)
         with pytest.raises(LostError, match="learner 1 lost the run at far:29500: no route to hos"):
-            made._check(10.0)
+            made.check(10.0)
 
     def test_those_who_do_not_come_are_named(self, monkeypatch):
         monkeypatch.setattr(leader, "START_S", 0.02)

@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,8 +40,15 @@ THREADS = 2  # of gloo
 BEAT_S = 1.0  # between two heartbeats of a follower
 SILENT_S = 10.0  # without a heartbeat, after which a follower is lost
 
-Check = Callable[[float], None]  # gets the seconds waited so far; raises where a learner is gone
-Lost = Callable[[Exception], Exception]
+
+class OtherLearners(Protocol):
+    """Interface of what a learner knows about the other learners of its run."""
+
+    def check(self, waited_s: float) -> None:
+        """Raises an error if another learner is gone, or `waited_s` seconds are too long a wait."""
+
+    def lost(self, error: Exception) -> Exception:
+        """Returns the error to raise for a broken connection to another learner."""
 
 
 class RootedOptions(Protocol):
@@ -135,8 +142,8 @@ def _alive(rank: int) -> str:
 class Collectives:
     """Collective operations among data-parallel learners; each learner has one such object.
 
-    While an operation waits for other learners, it regularly calls `check`, which may raise an
-    error. If a connection breaks, the operation raises the error that `lost` returns.
+    While an operation waits for other learners, it regularly calls `others.check`, which may raise
+    an error. If a connection breaks, the operation raises the error that `others.lost` returns.
     """
 
     def __init__(
@@ -145,18 +152,16 @@ class Collectives:
         rank: int,
         size: int,
         device: torch.device,
-        *,
         timeout_s: float,
-        check: Check,
-        lost: Lost,
+        others: OtherLearners,
     ):
         self.rank, self.size = rank, size
-        self._check, self._lost, self._limit = check, lost, timedelta(seconds=timeout_s)
+        self._others, self._limit = others, timedelta(seconds=timeout_s)
         try:
             self._group = self._gloo(store)
             self._nccl = None if device.type == "cpu" else self._nccl_group(store)
         except RuntimeError as error:
-            raise lost(error) from error
+            raise others.lost(error) from error
 
     def scatter(self, rows: Tensor) -> None:
         """Sends row i of a uint8 tensor to the learner of rank i, for all learners of the run.
@@ -186,7 +191,7 @@ class Collectives:
         try:
             self._nccl.allreduce([tensor]).wait()
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise self._others.lost(error) from error
 
     def gather(self, tensor: Tensor) -> Tensor | None:
         """Concatenates the tensors of all learners, which have equal shapes, along axis 0.
@@ -213,7 +218,7 @@ class Collectives:
         waited_s = 0.0
         while not self._finished(work):
             waited_s += POLL.total_seconds()
-            self._check(waited_s)
+            self._others.check(waited_s)
 
     def _finished(self, work: Work) -> bool:
         """Waits up to one second for a collective operation; returns whether it is finished.
@@ -229,7 +234,7 @@ class Collectives:
         try:
             work.wait()
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise self._others.lost(error) from error
         return True
 
     def _gloo(self, store: "TCPStore") -> ProcessGroup:

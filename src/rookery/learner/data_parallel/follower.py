@@ -154,16 +154,11 @@ class FollowerWorker:
             if refusal:
                 raise ConfigError(refusal)
         except RuntimeError as error:
-            raise self._lost(error) from error
+            raise self.lost(error) from error
         self._heartbeat = FollowerHeartbeat(connect(address), self.rank)
+        count = self.config.learner.replicas
         self.learner.collectives = Collectives(
-            self._store,
-            self.rank,
-            self.config.learner.replicas,
-            device,
-            timeout_s=FOREVER_S,
-            check=self._check,
-            lost=self._lost,
+            self._store, self.rank, count, device, FOREVER_S, others=self
         )
 
     def do(self, order: object) -> None:
@@ -215,7 +210,7 @@ class FollowerWorker:
         self._heartbeat.close()
         self.learner.collectives.close()
 
-    def _check(self, waited_s: float) -> None:
+    def check(self, waited_s: float) -> None:
         """Raises an error if the leader's TCP store no longer answers a request.
 
         The follower sends such requests regularly while it waits for the leader, because a host
@@ -225,9 +220,9 @@ class FollowerWorker:
             try:
                 self._store.check(["verdict"])
             except RuntimeError as error:
-                raise self._lost(error) from error
+                raise self.lost(error) from error
 
-    def _lost(self, error: Exception) -> LearnerGroupLostError:
+    def lost(self, error: Exception) -> LearnerGroupLostError:
         where = self.config.learner.rendezvous or "this machine"
         return LearnerGroupLostError(
             f"learner {self.rank} lost the run at {where}: {first_line(error)}; see the run's own "

@@ -52,13 +52,12 @@ class FollowerGroup:
             self._start(spec)
 
     def _start(self, spec: EnvSpec) -> None:
+        target = "rookery.learner.data_parallel.follower:FollowerWorker"
+        start = ENGINES[Engine.PROCESSES]
         try:
             for rank in range(1, self._count):
-                self._hosts[rank] = ENGINES[Engine.PROCESSES](
-                    "rookery.learner.data_parallel.follower:FollowerWorker",
-                    follower.FollowerSetup(self._config, spec, rank, self._address),
-                    name=f"learner-{rank}",
-                )
+                setup = follower.FollowerSetup(self._config, spec, rank, self._address)
+                self._hosts[rank] = start(target, setup, name=f"learner-{rank}")
         except OSError:
             self.close()
             raise
@@ -82,14 +81,9 @@ class FollowerGroup:
             raise ConfigError(refusal)
         # a follower of this machine that hangs is killed, which ends the wait; others need a limit
         local = bool(self._hosts) and device.type == "cpu"
+        limit_s = follower.FOREVER_S if local else self._config.learner.replica_timeout_s
         self.collectives = Collectives(
-            self._store,
-            collectives.FIRST,
-            self._count,
-            device,
-            timeout_s=follower.FOREVER_S if local else self._config.learner.replica_timeout_s,
-            check=self.check,
-            lost=self.lost,
+            self._store, collectives.FIRST, self._count, device, limit_s, others=self
         )
         return self.collectives
 
