@@ -180,8 +180,8 @@ def test_borrowing_goes_on_while_peers_die(peers, tmp_path):
     registry.sweep()
 
     assert reader.borrow(BATCH).filled == BATCH
-    assert reader.stats()["num_shared_buffers"] == 1
-    assert reader.stats()["refused"] == {}
+    assert reader.counts.stats()["num_shared_buffers"] == 1
+    assert reader.counts.stats()["refused"] == {}
     assert max(waits) < AT_ONCE_S
     assert np.median(waits) < 0.05
 
@@ -653,7 +653,7 @@ def test_files_that_are_not_what_they_should_be_are_ignored(kind, name, tmp_path
     known = name in ("without an owner", "of an owner of nonsense")  # its ring is good
     marks = {mark for loan in loans for mark in loan.action[: loan.filled, 0]}
     assert marks == ({1.0, 2.0} if known else {2.0})
-    assert list(reader.stats()["refused"]) == ([] if known else [bad])
+    assert list(reader.counts.stats()["refused"]) == ([] if known else [bad])
     assert len(said) == (0 if known else 1)
     assert listed.get("bad") != "lending"
 

@@ -14,11 +14,12 @@ from experience_strategies import CAPACITIES, ENVS, EXPERIENCE, GAMMA, SIZES, WI
 from rookery.errors import ConfigError
 from rookery.replay.fold import Chains
 from rookery.replay.ring import Column, Ring, Schema, paired_schema, schema_of
-from rookery.sharing.borrowed_rows import Lender, LenderShares, Returns, RowCopier
+from rookery.sharing.borrowed_rows import Lender, Returns, RowCopier
+from rookery.sharing.strategies import BorrowPlan
 from rookery.types import EnvSpec
 from sample_experience import DIALS, MIXED, VECTOR, Step, Told, acted, feed, observed
 
-ONLY = LenderShares.of(np.ones(1))
+ONLY = BorrowPlan(np.ones(1))
 BATCH = 64
 
 

@@ -289,9 +289,9 @@ class World(RuleBasedStateMachine):
         _, own, member = self.observer
         member.refresh()
         peers = {name for name, b in self.model.items() if b.owner is not None and name != own}
-        assert member.stats()["num_shared_buffers"] == len(peers)
-        assert set(member._peers) == peers
-        assert member.stats()["refused"] == {}
+        assert member.counts.stats()["num_shared_buffers"] == len(peers)
+        assert set(member.peers) == peers
+        assert member.counts.stats()["refused"] == {}
         full = {n for n in peers if self.model[n].rows and not self.model[n].silent}
         loan = member.borrow(64)
         lent = set() if loan is None else {member._copier.lenders[k].name for k in loan.lender[:64]}

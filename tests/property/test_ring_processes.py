@@ -20,6 +20,7 @@ import ring_writer_process as ring_writer
 from eventually import eventually
 from ring_writer_process import LANES, LENGTH, SPEC, STACK
 from rookery.errors import EmptyReplayError
+from rookery.replay.fold import Horizon
 from rookery.replay.ring import Ring, schema_of
 from rookery.sharing.ring_reader import RingReader
 from rookery.types import Array, Batch
@@ -69,7 +70,7 @@ def test_a_reader_never_gets_a_bad_row_whatever_happens_to_the_writer(seed: int)
     gaps = np.zeros(0, dtype=np.int64)
     drawn = 0
     with closing(Ring.create(schema_of(SPEC), CAPACITY)) as ring, kennel(ring) as writers:
-        reader = RingReader(ring, SPEC, n_step=N_STEP, gamma=GAMMA)
+        reader = RingReader(SPEC, Horizon(N_STEP, GAMMA))
         for kill in range(MOST_KILLS):
             if kill >= KILLS and gaps.size:
                 break
@@ -78,15 +79,15 @@ def test_a_reader_never_gets_a_bad_row_whatever_happens_to_the_writer(seed: int)
             assert eventually(lambda before=before: ring.committed > before + CAPACITY, within_s=20)
             until = time.monotonic() + moments.uniform(0.0, 0.05)
             while time.monotonic() < until or drawn == 0:
-                drawn += check(reader, rng, gaps)
+                drawn += check(reader, ring, rng, gaps)
             writers.kill(pid)
-            drawn += check(reader, rng, gaps)  # a dead writer leaves a readable ring
+            drawn += check(reader, ring, rng, gaps)  # a dead writer leaves a readable ring
             gaps = np.concatenate([gaps, np.arange(ring.committed, ring.reserved)])
 
         deadline = time.monotonic() + 20
         pid = writers.start()
         while reader.overwritten == 0 and time.monotonic() < deadline:
-            drawn += check(reader, rng, gaps)
+            drawn += check(reader, ring, rng, gaps)
         writers.kill(pid)
 
     assert drawn > 1000
@@ -106,10 +107,10 @@ def test_a_process_that_polls_in_compiled_code_sees_every_change() -> None:
         assert follower.returncode == 0
 
 
-def check(reader: RingReader, rng: np.random.Generator, gaps: Array) -> int:
+def check(reader: RingReader, ring: Ring, rng: np.random.Generator, gaps: Array) -> int:
     """Draws a batch and compares it with what its row numbers say; returns its size."""
     try:
-        batch = reader.sample(32, rng)
+        batch = reader.sample(ring, 32, rng)
     except EmptyReplayError:  # the writer laps this reader; that is its right
         return 0
     touched = check_batch(batch)

@@ -20,11 +20,12 @@ from rookery.actors.policy import Policy
 from rookery.checkpoints.load_weights import read_weights
 from rookery.config.load import load as load_config
 from rookery.config.load import load_run
-from rookery.config.schema import BackendName, Config
+from rookery.config.schema import Config
 from rookery.envs.lookup import name_of
 from rookery.envs.make import make
 from rookery.errors import ConfigError
 from rookery.evaluation.backend import Callback, RunRequest
+from rookery.evaluation.evaluation_process import build_policy
 from rookery.event import Event, Stopped
 from rookery.export import bundle as bundles
 from rookery.export.bundle import PolicyBundle, policy_of
@@ -71,11 +72,6 @@ def train(
     saves a checkpoint and raises KeyboardInterrupt.
     """
     config = _config(source, env, seed, overrides, run_dir, resume)
-    if config.backend is BackendName.SB3:
-        raise ConfigError(
-            "rookery.train returns a policy of Rookery, and backend sb3 trains one of SB3; use "
-            "`for event in rookery.events(...)`, or `rookery train`, and load model.zip with SB3"
-        )
     request = RunRequest(
         resume=Path(resume) if resume else None,
         exact=exact,
@@ -140,7 +136,8 @@ def load(run: str | Path, *, checkpoint: str | int = "best", env: Any = None) ->
     weights, config = read_weights(path, str(checkpoint)), load_run(path)
     envs = make(config.env, 1, factory=env)
     envs.close()
-    return policy_of(PolicyBundle(config, envs.codec, envs.spec, weights.arrays))
+    content = PolicyBundle(config, envs.codec, envs.spec, weights.arrays)
+    return policy_of(content, build_policy(config, envs, env))
 
 
 def _load_bundle(path: Path, checkpoint: str | int, env: Any) -> Policy:

@@ -18,8 +18,6 @@ def read_weights(run_dir: Path, which: str, tries: int = 3) -> Weights:
 
     If a run in progress deletes that checkpoint while it is read, chooses and reads again.
     """
-    if (run_dir / RUN_FILE).is_file():
-        refuse_foreign(load_run(run_dir), run_dir)
     found = pick_checkpoint(run_dir, which)
     try:
         return Weights(int(found.manifest["version"]), found.weights())
@@ -27,6 +25,16 @@ def read_weights(run_dir: Path, which: str, tries: int = 3) -> Weights:
         if tries == 1:
             raise
         return read_weights(run_dir, which, tries - 1)
+
+
+def read_own_weights(run_dir: Path, which: str) -> Weights:
+    """Returns the weights of a checkpoint of a run that Rookery's own algorithms trained.
+
+    Raises ConfigError for a run of a backend, such as Stable-Baselines3, whose networks differ.
+    """
+    if (run_dir / RUN_FILE).is_file():
+        refuse_foreign(load_run(run_dir), run_dir)
+    return read_weights(run_dir, which)
 
 
 def refuse_foreign(config: Config, run_dir: Path) -> None:

@@ -98,7 +98,7 @@ class Saver:
 
         `first` is the number of the first row, within the part of replay called `shard`.
         """
-        piece = UnsavedRows(shard, first, first + len(columns["end"]), columns)
+        piece = UnsavedRows(shard, first, first + len(next(iter(columns.values()))), columns)
         if piece.last > first:
             self.saved_rows[shard] = piece.last
             self._put(lambda: self._write_segments(piece))

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     )
     answer = found.answer()
     if out is not None:
-        output.write(out, "--out", [ladder_page(found.chart()).html()])
+        output.write(out, "--out", [ladder_page(answer).html()])
         answer["file"] = str(out)
     output.answer(args, answer, summary(answer))
     return 0

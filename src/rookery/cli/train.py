@@ -184,11 +184,10 @@ def summary(answer: dict[str, Any], config: "Config") -> list[str]:
         f"{run_dir}: {scored}, {verdict} after {answer['env_steps']:,} env steps "
         f"and {answer['train_s']:.1f} s of training"
     )
-    if config.backend == "sb3":
-        name = config.sb3.algorithm
-        return [first, f'  stable_baselines3.{name}.load("{run_dir}/model.zip")']
+    sb3 = f'  stable_baselines3.{config.sb3.algorithm}.load("{run_dir}/model.zip")'
     return [
         first,
+        *([sb3] if config.backend == "sb3" else []),
         f"  rookery evaluate {run_dir}",
         *([f"  rookery train --resume {run_dir}"] if answer["reason"] in UNFINISHED else []),
     ]

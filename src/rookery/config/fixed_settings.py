@@ -109,6 +109,8 @@ FIXED: tuple[FixedSettings, ...] = (
     FixedSettings(("name", "run.seed", "run.run_dir", "report.tag"), RUN, OTHER_RUN),
     FixedSettings(("env.id", "env.kwargs", "env.wrappers"), NETWORKS, OTHER_ENV),
     FixedSettings(("algo.name", "net."), NETWORKS, OTHER_NETWORKS),
+    FixedSettings(("sb3.algorithm", "sb3.policy"), NETWORKS, OTHER_NETWORKS),
+    FixedSettings(("sb3.envs",), REPLAY, OTHER_ROWS),
     FixedSettings(("env.frame_stack", "env.normalize_obs"), NETWORKS, OTHER_NETWORKS),
     FixedSettings(
         ("learner.optimizer", "learner.optimizer_kwargs"), NETWORKS, NO_MOMENTS, _has_moments

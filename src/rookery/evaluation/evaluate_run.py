@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from rookery.algorithms import build_algorithm
 from rookery.checkpoints.load_weights import read_weights
 from rookery.config.load import load_run
 from rookery.config.schema import Config, EnvConfig
 from rookery.envs.make import Factory, make
+from rookery.evaluation.evaluation_process import build_policy
 from rookery.evaluation.evaluator import MOST_ENVS, Evaluator, with_opponents
 from rookery.networks.named_arrays import load_arrays
 from rookery.types import Weights
@@ -33,7 +33,7 @@ def evaluator_of(
     with contextlib.closing(
         make(env, min(episodes, MOST_ENVS), factory=factory, render=render)
     ) as envs:
-        algorithm = build_algorithm(config, envs.spec)
+        algorithm = build_policy(config, envs, factory)
         load_arrays(algorithm.acting, weights.arrays)
         if not render:  # in a recording the policy plays all seats of a game
             with_opponents(config, envs, algorithm)

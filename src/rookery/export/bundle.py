@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rookery.actors.policy import Policy
-from rookery.algorithms import build_algorithm
+from rookery.algorithms import Algorithm, build_algorithm
 from rookery.checkpoints.checkpoint import save_bytes
 from rookery.config.load import as_dict
 from rookery.config.parse import parse
@@ -123,9 +123,9 @@ def _plain(spec: EnvSpec) -> Any:
     return json.loads(json.dumps(asdict(spec)))  # lists instead of tuples, as in the file
 
 
-def policy_of(policy: PolicyBundle) -> Policy:
-    """Builds a policy from the content of a policy file."""
+def policy_of(policy: PolicyBundle, algorithm: Algorithm | None = None) -> Policy:
+    """Builds a policy from the content of a policy file; `algorithm` may be built already."""
     torch.set_num_threads(policy.config.learner.threads)
-    algorithm = build_algorithm(policy.config, policy.spec)
+    algorithm = algorithm or build_algorithm(policy.config, policy.spec)
     load_arrays(algorithm.acting, policy.arrays)
     return Policy(algorithm, policy.codec, policy.spec, policy.config.randomness.last)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rookery.actors.policy import Policy
 from rookery.algorithms import Algorithm
-from rookery.checkpoints.load_weights import read_weights
+from rookery.checkpoints.load_weights import read_own_weights
 from rookery.config.load import load_run
 from rookery.envs.frame_stack import PolicyInputs
 from rookery.envs.make import Envs, Factory, make
@@ -75,7 +75,7 @@ def export(
     """
     FORMATS[format].require()
     output.prepare(out, "an exported policy")
-    weights, config = read_weights(run_dir, checkpoint), load_run(run_dir)
+    weights, config = read_own_weights(run_dir, checkpoint), load_run(run_dir)
     envs = make(config.env, 1, factory=factory)
     content = PolicyBundle(config, envs.codec, envs.spec, weights.arrays)
     with closing(envs), output.reported(out), replacing(out) as scratch:

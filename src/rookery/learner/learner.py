@@ -21,7 +21,13 @@ from rookery.config.schema import EnvConfig, LearnerConfig, Optimizer
 from rookery.errors import ConfigError, LostError
 from rookery.learner.optimizer_backup import OptimizerBackup
 from rookery.networks.encoders import EPSILON, Normalize, normalizers, observe
-from rookery.networks.named_arrays import arrays_of, fingerprint, load_arrays
+from rookery.networks.named_arrays import (
+    arrays_of,
+    fingerprint,
+    load_arrays,
+    load_optimizer,
+    optimizer_arrays,
+)
 from rookery.schedule import Schedule
 from rookery.seeding import Role
 from rookery.types import (
@@ -34,6 +40,7 @@ from rookery.types import (
     SavedState,
     TensorBatch,
     below,
+    prefixed,
 )
 
 OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {  # type: ignore[explicit-any]  # settings of the user
@@ -395,10 +402,7 @@ class Learner:
         """Returns the learner's state for a checkpoint: JSON data, and copied arrays."""
         arrays = {f"net.{k}": v.copy() for k, v in arrays_of(self.algorithm.networks).items()}
         for name, optimizer in self.optimizers.items():
-            for index, slots in optimizer.state_dict()["state"].items():
-                for key, value in slots.items():
-                    slot = torch.as_tensor(value).cpu().numpy().copy()
-                    arrays[f"opt.{name}.{index}.{key}"] = slot
+            arrays |= prefixed(f"opt.{name}.", optimizer_arrays(optimizer))
         arrays["rng"] = self.rng.get_state().numpy().copy()
         numbers: dict[str, Json] = {"learner_steps": self.learner_steps, "skipped": self.skipped}
         return numbers, arrays
@@ -407,9 +411,7 @@ class Learner:
         self.learner_steps, self.skipped = numbers["learner_steps"], numbers["skipped"]
         self._restore_networks(below("net.", arrays))
         for name, optimizer in self.optimizers.items():
-            state = optimizer.state_dict()
-            state["state"] = _slots(below(f"opt.{name}.", arrays))
-            optimizer.load_state_dict(state)
+            load_optimizer(optimizer, below(f"opt.{name}.", arrays))
         if "rng" in arrays:
             self.rng.set_state(torch.from_numpy(arrays["rng"].copy()))
 
@@ -465,11 +467,3 @@ def make_optimizer(config: LearnerConfig, flat: FlatParameters) -> torch.optim.O
             f"learner.optimizer_kwargs {config.optimizer_kwargs} do not fit "
             f"{config.optimizer}: {error}"
         ) from error
-
-
-def _slots(arrays: Mapping[str, Array]) -> dict[int, dict[str, Tensor]]:
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, value in arrays.items():
-        index, _, key = name.partition(".")
-        slots.setdefault(int(index), {})[key] = torch.from_numpy(value.copy())
-    return slots

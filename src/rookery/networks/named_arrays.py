@@ -1,4 +1,4 @@
-"""Network weights as named numpy arrays, to publish, save and compare them."""
+"""Network weights and optimizer states as named numpy arrays, to publish, save and compare."""
 
 import hashlib
 from collections.abc import Mapping
@@ -53,3 +53,21 @@ def arrays_of(module: nn.Module) -> dict[str, Array]:
     For a module on the CPU they share its memory.
     """
     return {name: tensor.detach().cpu().numpy() for name, tensor in module.state_dict().items()}
+
+
+def optimizer_arrays(optimizer: torch.optim.Optimizer) -> dict[str, Array]:
+    """Returns copies of what an optimizer keeps, such as moments, by parameter index and name."""
+    return {
+        f"{index}.{key}": torch.as_tensor(value).cpu().numpy().copy()
+        for index, slots in optimizer.state_dict()["state"].items()
+        for key, value in slots.items()
+    }
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, arrays: Mapping[str, Array]) -> None:
+    """Loads arrays of `optimizer_arrays` into an optimizer of the same parameters."""
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in arrays.items():
+        index, _, key = name.partition(".")
+        slots.setdefault(int(index), {})[key] = torch.from_numpy(value.copy())
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})

@@ -3,19 +3,15 @@
 import contextlib
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rookery.config.schema import Config
-from rookery.envs.lookup import name_of
 from rookery.envs.make import Envs
 from rookery.errors import ConfigError
-from rookery.terminal.output import notice
 
 if TYPE_CHECKING:
-    from rookery.evaluation.backend import RunRequest
-    from rookery.sb3.sb3_run import Sb3Run
+    from rookery.evaluation.backend import RunRequest, RunSession
 
 MODEL = "model.zip"
 
@@ -36,20 +32,19 @@ class Sb3Backend:
     """
 
     def how_to_open(self, config: Config, run_dir: Path) -> str:
-        """Returns instructions to load a saved model with SB3, since Rookery reads no pickles.
+        """Returns instructions to load a saved model with SB3, whose networks Rookery cannot train.
 
-        If the run has stopped before it saved a model, returns how to start it again.
+        If the run has stopped before it saved a model, returns how to resume it.
         """
         name = config.sb3.algorithm
         if not (run_dir / MODEL).exists():
             return (
                 f"{run_dir} is a run of Stable-Baselines3 that stopped before it was saved (it has "
-                f"no {MODEL}), and runs of SB3 are not resumed; start it again: "
-                f"rookery train {config.name} --run-dir ANOTHER_FOLDER"
+                f"no {MODEL}); resume it: rookery train --resume {run_dir}"
             )
         return (
-            f"{run_dir} was trained by Stable-Baselines3; its {MODEL} holds pickles, which Rookery "
-            f"does not load; load it with SB3:\n"
+            f"{run_dir} was trained by Stable-Baselines3, whose networks are not Rookery's; load "
+            "it with SB3:\n"
             f"  from stable_baselines3 import {name}\n"
             f'  model = {name}.load("{run_dir / MODEL}")'
         )
@@ -64,40 +59,27 @@ class Sb3Backend:
         return Sb3Policy(config, envs.codec, factory)
 
     @contextlib.contextmanager
-    def session(self, config: Config, request: "RunRequest") -> "Iterator[Sb3Run]":
+    def session(self, config: Config, request: "RunRequest") -> "Iterator[RunSession]":
         """Context that starts an SB3 training run, and closes its processes and files afterwards.
 
-        Raises ConfigError if SB3 is missing, or if an earlier run is to be resumed.
+        Raises ConfigError if SB3 is missing, or for `--exact`.
         """
         require_sb3()
-        from rookery.checkpoints import run_folder
+        if request.exact:
+            raise ConfigError(
+                f"--exact cannot resume {request.resume}: environments of Stable-Baselines3's runs "
+                "begin new episodes at a resume, so none of their checkpoints is exact; leave "
+                "--exact out"
+            )
         from rookery.networks.device import pick_device
         from rookery.report.trackers.sinks import check as check_sinks
-        from rookery.runtime.signals import Interrupts
-        from rookery.sb3 import sb3_run
-        from rookery.training.launch import (
-            about_of,
-            check_environment,
-            context_of,
-            open_evaluation_client,
-        )
+        from rookery.sb3.sb3_run import Sb3Trainer
+        from rookery.training.launch import started
 
-        if request.resume is not None:
-            raise ConfigError(self.how_to_open(config, request.resume))
-        device = pick_device(config.learner.device)
+        pick_device(config.learner.device)
         check_sinks(config)
-        if request.factory is not None:
-            config = replace(config, env=replace(config.env, id=name_of(request.factory)))
-        notice(f"starting {config.name}, seed {config.run.seed}")
-        with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-            check_environment(config, request.factory)
-            run_dir = stack.enter_context(run_folder.claimed(config, interrupts))
-            client = open_evaluation_client(config, request, run_dir, stack)
-            learning = sb3_run.prepare(config, request.factory, device, run_dir, stack)
-            interrupts.begin()
-            about = {**about_of(config), "backend": config.algorithm}
-            context = context_of(config, request, run_dir, client, interrupts, about)
-            yield sb3_run.Sb3Run(learning, context)
+        with started(config, request, Sb3Trainer) as run:
+            yield run
 
 
 BACKEND = Sb3Backend()

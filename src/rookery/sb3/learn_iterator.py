@@ -1,9 +1,10 @@
-"""SB3's `learn()` as an iterator that pauses at log and evaluation points.
+"""SB3's `learn()` as an iterator that pauses at log, evaluation and checkpoint points.
 
     learning = LearnIterator(model, config)
     for counters in learning.pauses():         # None ten times a second, while SB3 learns
         learning.take_ended(); model.policy    # the model does not change during a pause
-        learning.over = True                   # ends `learn()` at its next step
+        learning.between_rollouts              # all steps are in replay: the state can be saved
+    learning.over = True                   # ends `learn()` at its next step
 
 SB3 has its own training loop with callbacks. The loop runs in a thread that blocks during a pause.
 So a run of SB3 is an iterator of events like every other run, and Ctrl+C is handled at once.
@@ -11,6 +12,7 @@ So a run of SB3 is an iterator of events like every other run, and Ctrl+C is han
 
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,19 +22,27 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from rookery.config.schema import Config
 from rookery.errors import LostError
-from rookery.event import Counters, Episode
+from rookery.event import Activity, Counters, Episode
+from rookery.report.metrics.trace import Trace
+from rookery.training.run import StepInterval
 
 POLL_S = 0.1  # seconds between two None values
 PATIENCE_S = 8.0  # seconds to wait for a step of SB3 to end
 
 
 class LearnIterator:
-    """Runs SB3's `learn()` in a thread, which pauses at log and evaluation points."""
+    """Runs SB3's `learn()` in a thread, which pauses at log, evaluation and checkpoint points.
+
+    A model with a restored state continues up to `run.env_steps`, with new episodes.
+    """
 
     def __init__(self, model: BaseAlgorithm, config: Config):
         self.model, self.config = model, config
         self.over = False
         self.episodes = 0
+        self.trace = Trace("learner")
+        self.between_rollouts = False  # during a pause: every env step is stored and learned from
+        self.save_next = False  # pause before the next rollout
         self._ended: list[Episode] = []
         self._pauses: queue.SimpleQueue[Counters | None] = queue.SimpleQueue()
         self._resume = threading.Semaphore(0)
@@ -41,10 +51,7 @@ class LearnIterator:
 
     @property
     def counters(self) -> Counters:
-        noted = self.model.logger.name_to_value
-        return Counters(
-            self.model.num_timesteps, int(noted.get("train/n_updates", 0)), self.episodes
-        )
+        return Counters(self.model.num_timesteps, self.model._n_updates, self.episodes)
 
     @property
     def alive(self) -> bool:
@@ -104,9 +111,10 @@ class LearnIterator:
         torch.set_num_threads(self.config.learner.threads)  # applies to this thread
         try:
             self.model.learn(
-                self.config.run.env_steps,
+                self.config.run.env_steps - self.model.num_timesteps,
                 callback=_PauseCallback(self),
                 log_interval=None,  # type: ignore[arg-type]  # a log would clear the values
+                reset_num_timesteps=self.model.num_timesteps == 0,
             )
         except Exception as failure:  # SB3 and a user's environment may raise anything
             self._failure = failure
@@ -115,22 +123,47 @@ class LearnIterator:
 
 
 class _PauseCallback(BaseCallback):
-    """SB3 callback for every env step: records episodes, pauses at log and evaluation points."""
+    """SB3 callback: records episodes and times, pauses at log, evaluation and checkpoint points."""
 
     def __init__(self, learning: LearnIterator):
         super().__init__()
-        report, evaluation = learning.config.report, learning.config.eval
+        config, done = learning.config, learning.model.num_timesteps
         self._learning = learning
-        self._periods = (report.log_period, evaluation.period)
-        self._next = min(self._periods)
+        self._periods = (config.report.log_period, config.eval.period)
+        self._next = self._after(done)
+        self._save = StepInterval(config.checkpoint.period, done)
+        self._since, self._updates = time.monotonic(), learning.model._n_updates
+
+    def _after(self, env_steps: int) -> int:
+        """Returns the env step of the next log or evaluation point."""
+        return min((env_steps // period + 1) * period for period in self._periods)
+
+    def _on_rollout_start(self) -> None:
+        updates, self._updates = self._updates, self.model._n_updates
+        if self._updates > updates:
+            self._note(Activity.LEARN, self._updates - updates)
+        if self._save.passed(self.model.num_timesteps) or self._learning.save_next:
+            self._learning.between_rollouts, self._learning.save_next = True, False
+            self._learning.pause()
+            self._learning.between_rollouts = False
+        self._since = time.monotonic()
 
     def _on_step(self) -> bool:
         if self.locals["dones"].any():
             self._learning.record_episodes(self.locals["infos"])
         if self.num_timesteps >= self._next:
-            self._next = min((self.num_timesteps // p + 1) * p for p in self._periods)
+            self._next = self._after(self.num_timesteps)
+            self._note(Activity.PLAY)
             self._learning.pause()
+            self._since = time.monotonic()
         return not self._learning.over
+
+    def _on_rollout_end(self) -> None:
+        self._note(Activity.PLAY)
+
+    def _note(self, activity: Activity, amount: int = 0) -> None:
+        began, self._since = self._since, time.monotonic()
+        self._learning.trace.note(activity, began, self._since, amount)
 
 
 def _numbers(info: dict[str, Any], keys: Sequence[str]) -> dict[str, float]:

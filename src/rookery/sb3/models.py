@@ -9,6 +9,7 @@ Files that SB3 has saved are never loaded here, since they hold pickles.
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch import nn
 
 from rookery.algorithms import Acted, Algorithm
+from rookery.checkpoints.load_weights import read_weights
+from rookery.config.load import load_run
 from rookery.config.schema import SB3_OFF_POLICY, Config
 from rookery.envs.lookup import Env, find
 from rookery.envs.make import Factory
 from rookery.envs.spaces import SpaceCodec, spec_of
 from rookery.errors import CheckpointError, ConfigError, RookeryError
 from rookery.files import advice_on, replacing
+from rookery.networks.named_arrays import load_arrays
 from rookery.runtime import machine
 from rookery.sharing import sample_counts
 from rookery.types import MASK, Obs
@@ -143,6 +146,17 @@ def save(model: BaseAlgorithm, path: Path) -> None:
         ) from error
 
 
+def load_weights(model: BaseAlgorithm, config: Config, run_dir: Path) -> None:
+    """Loads the best weights of another run of the same SB3 algorithm into a model's policy."""
+    before = load_run(run_dir)
+    if before.algorithm != config.algorithm:
+        raise ConfigError(
+            f"{run_dir} was trained with {before.algorithm}, and --init-from needs the weights of "
+            f"{config.algorithm}; name a run of it"
+        )
+    load_arrays(model.policy, read_weights(run_dir, "best").arrays)
+
+
 @contextlib.contextmanager
 def pooled_replay(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
     """Context in which a run is a member of the pool `sharing.pool`.
@@ -174,26 +188,17 @@ def pooled_replay(config: Config, run_id: str) -> Iterator[dict[str, Any]]:
         registry.stop()
 
 
-def sharing_metrics(model: BaseAlgorithm) -> dict[str, float]:
-    """Returns metrics of sampling from other runs' replay buffers, such as their share of samples.
-
-    Returns an empty dict if the model's replay buffer is not one of Rookery's.
-    """
-    replay: Any = getattr(model, "replay_buffer", None)
-    return sample_counts.sharing_metrics(replay.get_stats()) if hasattr(replay, "get_stats") else {}
-
-
-def logged_values(model: BaseAlgorithm) -> dict[str, float]:
-    """Returns the newest values in SB3's logger: losses, rates and counts."""
+def metrics(model: BaseAlgorithm) -> dict[str, float | None]:
+    """Returns the newest values of SB3's logger, the fill of replay, and what was shared."""
     noted: dict[str, Any] = model.logger.name_to_value
-    return {key: float(value) for key, value in noted.items()}
-
-
-def replay_fill(model: BaseAlgorithm) -> float:
-    """Returns the filled fraction of the model's replay buffer; 0 if it has none."""
-    if not isinstance(model, OffPolicyAlgorithm) or model.replay_buffer is None:
-        return 0.0
-    return model.replay_buffer.size() / model.replay_buffer.buffer_size
+    replay: Any = getattr(model, "replay_buffer", None)
+    shared = replay.get_stats() if hasattr(replay, "get_stats") else None
+    return {
+        "replay/fill": 0.0 if replay is None else replay.size() / replay.buffer_size,
+        "rollout/exploration_rate": None,  # algorithms with action noise have none
+        **{key: float(value) for key, value in noted.items()},
+        **(sample_counts.sharing_metrics(shared) if shared else {}),
+    }
 
 
 class Sb3Policy(Algorithm):
@@ -209,12 +214,21 @@ class Sb3Policy(Algorithm):
             warnings.simplefilter("ignore")  # the training process has warned already
             model = build(config, envs, capacity=UNUSED, device=torch.device("cpu"), seed=None)
         self._policy = model.policy
+        self._slips: float = getattr(model, "exploration_final_eps", 0.0)  # of DQN
         self.acting: nn.Module = model.policy
         envs.close()
 
     def act(self, obs: Obs, rng: np.random.Generator, **how: Any) -> Acted:
-        """Returns the greedy actions for a batch of observations, one per environment."""
-        action, _ = self._policy.predict(self._codec.decode(obs), deterministic=True)
+        """Returns the actions for a batch of observations, one per environment.
+
+        They are greedy, or with `noise` those of SB3's exploration at the end of training, without
+        the action noise of TD3 and DDPG.
+        """
+        noise = how.get("noise", False)
+        action, _ = self._policy.predict(self._codec.decode(obs), deterministic=not noise)
+        if noise and isinstance(self._space, spaces.Discrete):
+            slips = rng.random(len(action)) < self._slips
+            action[slips] = rng.integers(self._space.n, size=int(slips.sum()))
         if isinstance(self._space, spaces.Box):
             action = self._policy.scale_action(action)
         return Acted(action)
@@ -222,7 +236,7 @@ class Sb3Policy(Algorithm):
 
 def _converted(kwargs: Mapping[str, Any], envs: VecEnv) -> dict[str, Any]:
     """Converts `train_freq` and `action_noise` in `sb3.kwargs` from YAML to SB3's types."""
-    given = dict(kwargs)
+    given = deepcopy(dict(kwargs))  # SB3 changes policy_kwargs
     if isinstance(given.get("train_freq"), list):
         given["train_freq"] = tuple(given["train_freq"])
     if given.get("action_noise") is not None:

@@ -24,6 +24,7 @@ SETTINGS = (  # that a run uses, in the schema's order
     "learner.device",
     "learner.threads",
     "sharing",
+    "checkpoint",
     "eval.period",
     "eval.episodes",
     "eval.target",

@@ -51,7 +51,7 @@ from rookery.types import ActionSpec, Array, Rows
 
 VOID = np.nan  # `done` of a row that must not be sampled
 ARRAYS = {"action": "actions", "reward": "rewards", "done": "dones", "timeout": "timeouts"}
-_HANDLES = ("_ring", "_borrower", "_release", "_columns", "_sampled")  # not pickled
+_HANDLES = ("_ring", "_borrower", "_counts", "_release", "_columns", "_sampled")  # not pickled
 
 
 class DistributedReplayBuffer(ReplayBuffer):
@@ -118,7 +118,6 @@ class DistributedReplayBuffer(ReplayBuffer):
         )
         self._written = 0  # rows, in the numbers of the ring
         self._lending = False
-        self._local_samples = 0  # counted here without a pool
         self._set_up()
         try:
             self._join()
@@ -169,21 +168,12 @@ class DistributedReplayBuffer(ReplayBuffer):
         """Initializes the attributes that are not pickled, at construction and after unpickling."""
         self._ring: Ring | None = None
         self._borrower: Borrower | None = None
+        self._counts = SampleCounts()  # without a pool
         self._release: weakref.finalize[..., DistributedReplayBuffer] | None = None
-        self._columns = _flat(self._stored())
+        self._columns = _flat(stored_arrays(self))
         self._sampled = _obs_and_action(self._schema())
         self._stock = _sb3_gather(self.observation_space, self.n_steps)
         self._is_discrete = isinstance(self.observation_space, spaces.Discrete)
-
-    def _stored(self) -> dict[str, Array]:
-        """Returns the buffer's arrays by column name, each [buffer_size, n_envs, ...]."""
-        now = self.observations
-        then = getattr(self, "next_observations", {})  # missing with optimize_memory_usage
-        return {
-            **{obs_column(key): array for key, array in _leaves(now).items()},
-            **{f"next_{obs_column(key)}": array for key, array in _leaves(then).items()},
-            **{name: getattr(self, attribute) for name, attribute in ARRAYS.items()},
-        }
 
     def _schema(self) -> Schema:
         leaves = _leaves(self.observations)
@@ -253,9 +243,10 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._written = first + (self.pos + self.full * self.buffer_size) * self.n_envs
         post(ring.words, RESERVED, self._written)
         views = {
-            name: ring.columns[name].reshape(array.shape) for name, array in self._stored().items()
+            name: ring.columns[name].reshape(array.shape)
+            for name, array in stored_arrays(self).items()
         }
-        for name, array in self._stored().items():
+        for name, array in stored_arrays(self).items():
             views[name][:size] = array[:size]
         post(ring.words, COMMITTED, self._written)
         self._use(views)
@@ -274,7 +265,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """Leaves the pool of shared buffers; this buffer keeps a copy of its transitions."""
         if self._lending:
             self._lending = False
-            self._use({name: array.copy() for name, array in self._stored().items()})
+            self._use({name: array.copy() for name, array in stored_arrays(self).items()})
         if self._release is not None:
             self._release()
         self._ring = self._borrower = self._release = None
@@ -369,7 +360,7 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     def _borrow(self, batch: int, env: VecNormalize | None) -> BorrowedRows | None:
         if self._borrower is None:
-            self._local_samples += batch
+            self._counts.local += batch
             return None
         scale, clip = _reward_terms(env)
         return self._borrower.borrow(batch, Returns(self.n_steps, self.gamma, scale, clip))
@@ -444,18 +435,13 @@ class DistributedReplayBuffer(ReplayBuffer):
         All buffers of this process on one registry and `buffer_id` return the same numbers, also a
         buffer that the user has built beside the one of the model.
         """
-        stats = self._borrower.stats() if self._borrower is not None else self._local_stats()
-        return {"local_size": self._local_size(), **stats}
+        counts = self._counts if self._borrower is None else self._borrower.counts
+        return {"local_size": self._local_size(), **counts.stats()}
 
     def _local_size(self) -> int:
         """Returns the number of this run's transitions: the ring's, if this buffer has none."""
         own = self.size() * self.n_envs
         return own if own or self._ring is None else _count_valid_rows(self._ring)
-
-    def _local_stats(self) -> dict[str, Any]:
-        counts = SampleCounts()
-        counts.local = self._local_samples
-        return counts.stats()
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in self.__dict__.items() if name not in _HANDLES}
@@ -468,6 +454,17 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._join()
         except RookeryError as error:
             self._stay_local(error)
+
+
+def stored_arrays(buffer: ReplayBuffer) -> dict[str, Array]:
+    """Returns the arrays of SB3's buffer by column name, each [buffer_size, n_envs, ...]."""
+    now: Any = buffer.observations
+    then: Any = getattr(buffer, "next_observations", {})  # missing with optimize_memory_usage
+    return {
+        **{obs_column(key): array for key, array in _leaves(now).items()},
+        **{f"next_{obs_column(key)}": array for key, array in _leaves(then).items()},
+        **{name: getattr(buffer, attribute) for name, attribute in ARRAYS.items()},
+    }
 
 
 def _refuse_unknown(unknown: Mapping[str, object]) -> None:

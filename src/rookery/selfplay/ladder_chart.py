@@ -1,6 +1,6 @@
 """Page of a tournament of weight snapshots (past policies of a self-play run).
 
-    ladder_page(chart).html()
+    ladder_page(ladder.answer()).html()
 
 One chart has Elo ratings over learner steps: each snapshot has an error bar of one standard
 deviation, and players that do not learn are horizontal lines. The other is the pay-off matrix of
@@ -8,8 +8,8 @@ rows against columns in the order of training. With steady progress all cells be
 have the colour of a win.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rookery.report.charts.options import Goal, goal_line, interval_series, rounded
 from rookery.report.charts.page import Chart, Json, Option, Page, Text
@@ -17,26 +17,8 @@ from rookery.report.charts.page import Chart, Json, Option, Page, Text
 LOSS, EVEN, WIN = "#d55e00", "#f7f7f7", "#0072b2"  # colours of 0, half, all points
 ROW, AXES = 30, 150  # pixels of the matrix: a player, and what is above and below
 
-
-class ChartEntry(NamedTuple):
-    """A player in a tournament's chart: name, rating, and when its weights were stored."""
-
-    name: str
-    elo: float
-    deviation: float
-    steps: int | None  # learner steps; None: does not learn
-
-
-class LadderChart(NamedTuple):
-    """Data of a tournament's chart: players with their ratings, and the pay-off matrix.
-
-    Rows and columns of the matrix are in the order of the players.
-    """
-
-    title: str
-    entries: Sequence[ChartEntry]
-    share: Sequence[Sequence[float | None]]  # [K, K] share of the points that i won against j
-    note: str  # text below the chart
+Player = Mapping[str, Any]  # its name, rating and learner steps, as in the answer
+Answer = Mapping[str, Any]  # the JSON output of `rookery ladder`
 
 
 def remarks(spearman: float | None, cyclic: int, triples: int) -> list[str]:
@@ -55,38 +37,53 @@ def remarks(spearman: float | None, cyclic: int, triples: int) -> list[str]:
     return [f"Spearman of snapshot number and rating: {order}", circles]
 
 
-def ladder_page(chart: LadderChart) -> Page:
+def ladder_page(answer: Answer) -> Page:
     """Returns a page with a tournament's Elo ratings and pay-off matrix."""
-    height = AXES + ROW * len(chart.entries)
+    players, cycles = answer["players"], answer["cycles"]
+    said = remarks(answer["spearman"], cycles["cyclic"], cycles["triples"])
     return Page(
-        chart.title,
+        f"{answer['game']}: {len(players)} players, {answer['games']} games for each pair",
         [
-            Text(chart.note),
-            Chart("Elo rating over learner steps, with one deviation to each side", ratings(chart)),
-            Chart("The row's points against the column, in %", payoff(chart), height),
+            Text("; ".join((answer["run"], *said))),
+            Chart(
+                "Elo rating over learner steps, with one deviation to each side", ratings(answer)
+            ),
+            Chart(
+                "The row's points against the column, in %",
+                payoff(answer),
+                AXES + ROW * len(players),
+            ),
         ],
     )
 
 
-def ratings(chart: LadderChart) -> Option:
+def training_order(players: Sequence[Player]) -> list[int]:
+    """Returns the indices of players that do not learn, by name, then of snapshots by version."""
+    return sorted(range(len(players)), key=lambda i: _age(players[i]))
+
+
+def ratings(answer: Answer) -> Option:
     """Returns Elo ratings of snapshots over learner steps, and a line for each other player."""
-    learned = [(entry, entry.steps) for entry in chart.entries if entry.steps is not None]
+    players = [answer["players"][i] for i in training_order(answer["players"])]
+    learned = [player for player in players if player["learner_steps"] is not None]
     way: Json = {
         "type": "line",
         "color": WIN,
         "symbol": "none",
         "lineStyle": {"opacity": 0.35, "width": 1},
         "tooltip": {"show": False},
-        "data": [[steps, rounded(entry.elo)] for entry, steps in learned],
+        "data": [[player["learner_steps"], rounded(player["elo"])] for player in learned],
     }
     data: list[Json] = [
-        {"name": f"{e.name}: {e.elo:.0f} ± {e.deviation:.0f}", "value": _ends(e, steps)}
-        for e, steps in learned
+        {"name": f"{p['name']}: {p['elo']:.0f} ± {p['deviation']:.0f}", "value": _ends(p)}
+        for p in learned
     ]
     still = [
-        goal_line(Goal(rounded(entry.elo), entry.name), "yAxis", 0.0, rounded(entry.elo))
-        for entry in chart.entries
-        if entry.steps is None
+        goal_line(
+            Goal(rounded(player["elo"]), player["name"]), "yAxis", 0.0, rounded(player["elo"])
+        )
+        for player in players
+        if player["learner_steps"] is None
     ]
     return {
         "tooltip": {"formatter": "{b}"},
@@ -96,15 +93,17 @@ def ratings(chart: LadderChart) -> Option:
     }
 
 
-def payoff(chart: LadderChart) -> Option:
-    """Returns the pay-off matrix, with rows and columns in the order of the players."""
-    names = [entry.name for entry in chart.entries]
+def payoff(answer: Answer) -> Option:
+    """Returns the pay-off matrix, with rows and columns in the order of training."""
+    order = training_order(answer["players"])
+    names = [answer["players"][i]["name"] for i in order]
+    shares = [[answer["payoff"][i][j] for j in order] for i in order]
     cells: list[Json] = [
         {
             "name": f"{names[i]} against {names[j]}: {100 * share:.1f} %",
             "value": [j, i, round(100 * share, 1)],
         }
-        for i, row in enumerate(chart.share)
+        for i, row in enumerate(shares)
         for j, share in enumerate(row)
         if share is not None
     ]
@@ -126,6 +125,11 @@ def payoff(chart: LadderChart) -> Option:
     }
 
 
-def _ends(entry: ChartEntry, steps: int) -> Json:
-    elos = (entry.elo, entry.elo - entry.deviation, entry.elo + entry.deviation)
-    return [x for elo in elos for x in (steps, rounded(elo))]
+def _age(player: Player) -> tuple[int, str]:
+    return -1 if player["version"] is None else player["version"], player["name"]
+
+
+def _ends(player: Player) -> Json:
+    elo, deviation = player["elo"], player["deviation"]
+    ends = (elo, elo - deviation, elo + deviation)
+    return [x for end in ends for x in (player["learner_steps"], rounded(end))]

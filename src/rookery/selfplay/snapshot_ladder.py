@@ -1,7 +1,7 @@
 """Ladder: a tournament of a run's weight snapshots that gives every player an Elo rating.
 
     ladder = climb(Path("runs/a"), games=100, seed=0, snapshots=12)
-    ladder.answer(); ladder_page(ladder.chart()).html()
+    ladder_page(ladder.answer()).html()
 
 The random player, with 0 Elo, and the game's scripted player take part as fixed references
 (anchors).
@@ -24,7 +24,6 @@ from rookery.envs.make import Factory, make
 from rookery.envs.turn_based.game import Games, Player
 from rookery.errors import ConfigError
 from rookery.seeding import Role
-from rookery.selfplay.ladder_chart import ChartEntry, LadderChart, remarks
 from rookery.selfplay.match import TABLES, RandomPlayer, table
 from rookery.selfplay.opponent_seats import scripted
 from rookery.selfplay.rating import Cycles, Ratings, Results, cycles, rate, spearman
@@ -96,16 +95,6 @@ class Ladder:
             "sure_cycles": _cycles_dict(self.cycles(SURE)),
         }
 
-    def chart(self) -> LadderChart:
-        """Returns the data of the tournament's chart: Elo ratings and pay-off matrix."""
-        players = range(len(self.results.names))
-        return LadderChart(
-            title=f"{self.game}: {len(players)} players, {self.games} games for each pair",
-            entries=[self._entry(i) for i in players],
-            share=[[self._share(i, j) for j in players] for i in players],
-            note="; ".join((self.run, *remarks(self.spearman, *self.cycles()))),
-        )
-
     def _player(self, i: int, place: int) -> dict[str, Any]:
         snapshot = self._snapshot(i)
         known = {RANDOM: 0, SCRIPTED: 1} if self.anchors == 2 else {RANDOM: 0}
@@ -120,12 +109,6 @@ class Ladder:
             **{f"against_{name}": self._share(i, j) for name, j in known.items()},
             "games": int(self.results.games[i].sum()),
         }
-
-    def _entry(self, i: int) -> ChartEntry:
-        snapshot = self._snapshot(i)
-        steps = None if snapshot is None else snapshot.learner_steps
-        elo, deviation = float(self.ratings.elo[i]), float(self.ratings.deviation[i])
-        return ChartEntry(self.results.names[i], elo, deviation, steps)
 
     def _snapshot(self, i: int) -> PolicySnapshot | None:
         return None if i < self.anchors else self.snapshots[i - self.anchors]

@@ -1,7 +1,7 @@
 """Copies random n-step transitions from other runs' replay ring buffers, in one compiled call.
 
     copier = RowCopier(leaves, action, [Lender("a", ring), ...], seed=7)
-    batch = copier.take(51.2, LenderShares.of(np.array([1.0, 3.0])), 256, Returns(n=3))
+    batch = copier.take(51.2, BorrowPlan(np.array([1.0, 3.0])), 256, Returns(n=3))
 
 A lender is a replay ring buffer from which rows (env steps) are sampled. The copier takes no lock:
 it picks a random row, copies it if it can start an n-step transition, and keeps the copy if the row
@@ -19,6 +19,7 @@ from numba import njit
 from rookery.errors import ConfigError
 from rookery.replay.ring import BOOKKEEPING, COMMITTED, RESERVED, TRANSITION, Column, Ring
 from rookery.replay.shared_memory import copy, load, read
+from rookery.sharing.strategies import BorrowPlan
 from rookery.types import Array, Floats, Rows
 
 REWARD_LIMIT = 1e9  # rows with a larger return are invalid
@@ -89,22 +90,6 @@ class BorrowedRows(NamedTuple):
         )
 
 
-class LenderShares(NamedTuple):
-    """Probability of each lender (replay ring buffer) that a transition is sampled from it."""
-
-    upto: Floats  # [lenders] cumulative probabilities, the last is 1
-    newest: float = 1.0  # share of a ring's rows that may be sampled, the most recent ones
-
-    @classmethod
-    def of(cls, weights: Floats, newest: float = 1.0) -> "LenderShares":
-        """Returns sampling probabilities of replay ring buffers proportional to `weights`.
-
-        At least one weight must not be 0. Only the share `newest` of each ring buffer, its most
-        recent env steps, may be sampled.
-        """
-        return cls(np.cumsum(weights / weights.sum()), newest)
-
-
 ONE_STEP = Returns()
 
 
@@ -155,12 +140,13 @@ class RowCopier:
         return np.array([ring.committed - ring.oldest for _, ring in self.lenders])
 
     def take(
-        self, rows: float, shares: LenderShares, batch: int, returns: Returns = ONE_STEP
+        self, rows: float, plan: BorrowPlan, batch: int, returns: Returns = ONE_STEP
     ) -> BorrowedRows:
         """Copies `rows` random transitions into the arrays of a batch of size `batch`.
 
         If `rows` is not a whole number, it is rounded up or down at random. Fewer are copied if a
-        replay ring buffer has too few env steps that can start a transition.
+        replay ring buffer has too few env steps that can start a transition. At least one weight of
+        the plan must not be 0.
         """
         blank = BorrowedRows.blank(self.leaves, self.action, batch)
         arrays = (*blank.obs.values(), blank.action, *blank.next_obs.values())
@@ -168,8 +154,8 @@ class RowCopier:
             self._rings,
             self._state,
             rows,
-            shares.upto,
-            shares.newest,
+            np.cumsum(plan.shares),
+            plan.newest,
             returns,
             (self._widths, self._floats, np.array([array.ctypes.data for array in arrays])),
             blank.reward,

@@ -13,27 +13,32 @@ borrower counts how many.
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from rookery.config.schema import Strategy
 from rookery.errors import ConfigError, EmptyReplayError, ProtocolError, RegistryError
-from rookery.replay.ring import Column, Ring
+from rookery.replay.ring import Column
 from rookery.sharing.argument_types import is_number
 from rookery.sharing.borrowed_rows import (
     ONE_STEP,
     REWARD_LIMIT,
     BorrowedRows,
     Lender,
-    LenderShares,
     Returns,
     RowCopier,
     check_columns,
 )
 from rookery.sharing.registry import Registry
-from rookery.sharing.strategies import AssignedWeights, rounded, strategy_plan, uses_pool
+from rookery.sharing.ring_reader import RingReader
+from rookery.sharing.strategies import (
+    AssignedWeights,
+    BorrowPlan,
+    rounded,
+    strategy_plan,
+    uses_pool,
+)
 from rookery.types import ArrayBatch, Rows
 
 REFRESH_S = 1.0  # seconds between two refreshes of the pool's buffers
@@ -70,14 +75,13 @@ class Borrower:
         self.leaves, self.action = tuple(leaves), action
         self.strategy, self.ratio = strategy, ratio
         self._rng = np.random.default_rng(seed)
-        self._peers: dict[str, Lender] = {}
+        self.peers: dict[str, Lender] = {}  # that are read, by buffer id
         self.refused: dict[str, str] = {}  # reason for each buffer that is not read
         self.counts = registry.counts(buffer_id)
         self.counts.borrowers.add(self)
         self._assigned: AssignedWeights | None = None  # on a host of a cluster
         self._copier = self._new_copier()
-        self._shares: LenderShares | None = None
-        self._pool_share = 0.0  # share of a batch that comes from the pool
+        self._plan: BorrowPlan | None = None  # None: nothing is sampled from the pool
         self._listed_at = -1
         self._refresh_at = self._sweep_at = -1.0
         self._pool_lost = False
@@ -88,57 +92,53 @@ class Borrower:
         Returns None if the shared buffers have no steps, or the settings allow no other runs'
         steps.
         """
-        self.counts.local += batch
-        if not uses_pool(self.strategy, self.ratio):
+        if not self._may_borrow(batch):
             return None
-        self.refresh_if_due()
-        if self._shares is None:
+        if self._plan is None:
             self.counts.short += round(self.ratio * batch)
             return None
-        borrowed = self._copier.take(self._pool_share * batch, self._shares, batch, returns)
+        borrowed = self._copier.take(self._plan.share * batch, self._plan, batch, returns)
         self.counts.short += borrowed.asked - borrowed.filled
-        self.counts.foreign += borrowed.foreign
-        self.counts.local -= borrowed.foreign
+        self.counts.add_foreign(borrowed.foreign)
         if borrowed.invalid:
             self._refuse_invalid()
         return borrowed
 
     def borrow_by(
-        self,
-        read: Callable[[Ring, float, int], ArrayBatch],
-        batch: int,
-        rng: np.random.Generator,
+        self, reader: RingReader, batch: int, rng: np.random.Generator
     ) -> Iterator[tuple[ArrayBatch, bool]]:
-        """Samples the part of a batch that comes from shared replay buffers, with `read`.
+        """Samples the part of a batch that comes from shared replay buffers, with `reader`.
 
-        `read` samples env steps of one ring buffer: of the given share of its rows, the most recent
-        ones, the given number. Yields the steps of each ring buffer, and whether they are another
-        run's.
+        Yields the env steps of each ring buffer, and whether they are another run's.
         """
-        self.counts.local += batch
-        if not uses_pool(self.strategy, self.ratio):
+        if not self._may_borrow(batch):
             return
-        self.refresh_if_due()
-        rows = rounded(self._pool_share * batch, rng)
-        if self._shares is None:
-            self.counts.short += rows
+        plan = self._plan
+        if plan is None:
+            self.counts.short += rounded(self.ratio * batch, rng)
             return
-        newest, upto = self._shares.newest, self._shares.upto
-        dealt = rng.multinomial(rows, np.diff(upto, prepend=0.0)).tolist()
+        dealt = rng.multinomial(rounded(plan.share * batch, rng), plan.shares).tolist()
         for (name, ring), count in zip(self._copier.lenders, dealt, strict=True):
             if not count:
                 continue
             try:
-                part = read(ring, newest, count)
+                part = reader.sample(ring, count, rng, plan.newest)
             except EmptyReplayError:
                 self.counts.short += count
                 continue
-            foreign = name in self._peers
+            foreign = name in self.peers
             if foreign:
                 self.counts.add_borrowed(name, count)
-                self.counts.foreign += count
-                self.counts.local -= count
+                self.counts.add_foreign(count)
             yield part, foreign
+
+    def _may_borrow(self, batch: int) -> bool:
+        """Counts a batch of own env steps; returns whether some may come from the pool instead."""
+        self.counts.local += batch
+        if not uses_pool(self.strategy, self.ratio):
+            return False
+        self.refresh_if_due()
+        return True
 
     # --- the buffers of the pool
 
@@ -173,12 +173,12 @@ class Borrower:
             return False
         self._listed_at = changed if time.time_ns() - changed > CLOCK_S * 1e9 else -1
         there = self.registry.others(self.buffer_id)
-        gone = [name for name in self._peers if name not in there]
+        gone = [name for name in self.peers if name not in there]
         for name in gone:
-            self._peers.pop(name).ring.close()
+            self.peers.pop(name).ring.close()
         for name in gone + [name for name in self.refused if name not in there]:
             self.refused.pop(name, None)
-        fresh = [name for name in there if name not in self._peers and name not in self.refused]
+        fresh = [name for name in there if name not in self.peers and name not in self.refused]
         return sum(map(self._map_ring, fresh)) > 0 or bool(gone)
 
     def _map_ring(self, name: str) -> bool:
@@ -203,7 +203,7 @@ class Borrower:
             ring.close()
             self._refuse(name, str(error))
             return False
-        self._peers[name] = Lender(name, ring)
+        self.peers[name] = Lender(name, ring)
         return True
 
     def _refuse(self, name: str, why: str) -> None:
@@ -222,7 +222,7 @@ class Borrower:
             return
         self.collect_counts()
         for name in names:
-            self._peers.pop(name).ring.close()
+            self.peers.pop(name).ring.close()
             self._refuse(name, f"it has rows that are not finite, or returns over {REWARD_LIMIT:g}")
         self._copier = self._new_copier()
         self._update_plan()
@@ -240,7 +240,7 @@ class Borrower:
 
     def _new_copier(self) -> RowCopier:
         seed = int(self._rng.integers(1 << 62))
-        lenders = [*self.own, *self._peers.values()]
+        lenders = [*self.own, *self.peers.values()]
         return RowCopier(self.leaves, self.action, lenders, seed=seed, own=len(self.own))
 
     def assign(self, assigned: AssignedWeights) -> None:
@@ -259,7 +259,7 @@ class Borrower:
 
     def _sizes(self) -> Rows:
         sizes = self._copier.sizes
-        for index, lender in enumerate(self._peers.values(), start=len(self.own)):
+        for index, lender in enumerate(self.peers.values(), start=len(self.own)):
             if lender.ring.silence_s > self.registry.stale_s:
                 sizes[index] = 0
         return sizes
@@ -271,15 +271,9 @@ class Borrower:
             plan = strategy_plan(self.strategy, self.ratio, len(self.own), sizes)
         else:
             plan = self._assigned.plan([lender.name for lender in self._copier.lenders], sizes)
-        self._shares = LenderShares.of(plan.weights, plan.newest) if plan.weights.any() else None
-        self._pool_share = plan.share
+        self._plan = plan if plan.weights.any() else None
 
     # --- counts
-
-    @property
-    def num_peers(self) -> int:
-        """Number of other runs' replay buffers that are read now."""
-        return len(self._peers)
 
     def collect_counts(self) -> None:
         """Adds the counts of the `RowCopier`, which copies other runs' env steps, to `counts`.
@@ -287,22 +281,18 @@ class Borrower:
         Then resets them to 0.
         """
         copied = self._copier.counts
-        for name, rows in zip(self._peers, copied.lent[len(self.own) :], strict=True):
+        for name, rows in zip(self.peers, copied.lent[len(self.own) :], strict=True):
             self.counts.add_borrowed(name, int(rows))
         self.counts.overwritten += int(copied.overwritten.sum())
         copied.lent[:] = copied.overwritten[:] = 0
 
-    def stats(self) -> dict[str, Any]:
-        """Returns the numbers of env steps sampled for this buffer id (`SampleCounts.stats`)."""
-        return self.counts.stats()
-
     def close(self) -> None:
         """Unmaps the other runs' replay ring buffers, so that this run no longer reads them."""
         self.collect_counts()
-        for lender in self._peers.values():
+        for lender in self.peers.values():
             lender.ring.close()
-        self._peers.clear()
-        self._copier, self._shares = self._new_copier(), None
+        self.peers.clear()
+        self._copier, self._plan = self._new_copier(), None
 
 
 def refuse_ratio(ratio: float) -> None:

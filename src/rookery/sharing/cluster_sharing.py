@@ -37,7 +37,7 @@ from rookery.types import ArrayBatch, Floats, Rows
 
 PREFETCH_BATCHES = 8  # batches of borrowed rows in one request
 POLL_S = 1.0  # most seconds between two requests to a host while the learner samples
-NO_PLAN = BorrowPlan(np.zeros(0), 1.0, 0.0)
+NO_PLAN = BorrowPlan(np.zeros(0))
 
 
 class BorrowRows(NamedTuple):
@@ -78,7 +78,7 @@ class HostPoolMember(PoolMember):
             borrowed=borrowed,
             own=self.borrower.buffer_id,
             filled=self.borrower.filled,
-            refused=tuple(self.borrower.stats()["refused"]),
+            refused=tuple(self.borrower.refused),
         )
 
 
@@ -207,8 +207,7 @@ class ClusterPoolMember(MixedBatches):
         borrowed = self._take(rows, shares) if weights.any() else []
         foreign = sum(int(part.foreign.sum()) for part in borrowed)
         self._counts.short += rows - sum(part.foreign.size for part in borrowed)
-        self._counts.foreign += foreign
-        self._counts.local -= foreign
+        self._counts.add_foreign(foreign)
         return joined([part.batch for part in borrowed]) if borrowed else None
 
     def _receive(self) -> None:

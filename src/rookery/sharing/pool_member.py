@@ -18,6 +18,7 @@ import numpy as np
 from rookery import seeding
 from rookery.config.schema import Config
 from rookery.replay.batches import joined
+from rookery.replay.fold import Horizon
 from rookery.replay.ring import Ring, Schema, obs_column, schema_of
 from rookery.seeding import Role
 from rookery.sharing.borrowed_rows import BorrowedRows, Lender, Returns
@@ -54,7 +55,9 @@ class PoolMember(MixedBatches):
         Members with the same `family` are parts of one run and do not sample from each other;
         `index` makes their random numbers differ.
         """
-        self.config, self.spec, self.sequence = config, spec, config.algo.sequence
+        self.config, self.spec, self.algo = config, spec, config.algo
+        horizon = Horizon(self.algo.n_step, self.algo.gamma, self.algo.sequence)
+        self._reader = RingReader(spec, horizon, self.algo.burn_in)
         self.registry = open_pool(config)
         self._run_id = run_id_of(run_id)
         self._family = family or secrets.token_hex(8)
@@ -92,6 +95,11 @@ class PoolMember(MixedBatches):
         return ring
 
     @property
+    def _chained(self) -> bool:
+        """True if the rows before or after a row are read with it: frame stacks and sequences."""
+        return self.spec.frame_stack > 1 or self.algo.sequence > 0
+
+    @property
     def borrower(self) -> Borrower:
         """The object that samples env steps from other runs' replay buffers.
 
@@ -109,7 +117,7 @@ class PoolMember(MixedBatches):
                 strategy=self.config.sharing.strategy,
                 ratio=self.config.sharing.cross_sample_ratio,
                 seed=int(self._rng.integers(1 << 62)),
-                chained=self.spec.frame_stack > 1 or self.sequence > 0,
+                chained=self._chained,
             )
         return self._borrower
 
@@ -134,10 +142,9 @@ class PoolMember(MixedBatches):
         return self._take(rows)
 
     def _take(self, batch: int) -> BorrowedBatch | None:
-        if self.spec.frame_stack > 1 or self.sequence:
+        if self._chained:
             return self._read_chains(batch)
-        algo = self.config.algo
-        borrowed = self.borrower.borrow(batch, Returns(algo.n_step, algo.gamma))
+        borrowed = self.borrower.borrow(batch, Returns(self.algo.n_step, self.algo.gamma))
         if borrowed is None or not borrowed.filled:
             return None
         foreign = borrowed.lender[: borrowed.filled] >= len(self.borrower.own)
@@ -149,26 +156,13 @@ class PoolMember(MixedBatches):
         Returns None if no buffer had enough env steps.
         """
         parts, foreign = [], list[bool]()
-        for part, is_foreign in self.borrower.borrow_by(self._read, batch, self._rng):
+        for part, is_foreign in self.borrower.borrow_by(self._reader, batch, self._rng):
             parts.append(_as_borrowed(part, self.spec.extras if is_foreign else ()))
             foreign += [is_foreign] * part.rows.size
         return BorrowedBatch(joined(parts), np.array(foreign)) if parts else None
 
-    def _read(self, ring: Ring, newest: float, rows: int) -> ArrayBatch:
-        algo = self.config.algo
-        reader = RingReader(
-            ring,
-            self.spec,
-            n_step=algo.n_step,
-            gamma=algo.gamma,
-            sequence=self.sequence,
-            burn_in=algo.burn_in,
-            newest=newest,
-        )
-        return reader.sample(rows, self._rng)
-
     def statistics(self) -> dict[str, Any]:
-        return self.borrower.stats()
+        return self.borrower.counts.stats()
 
     def close(self) -> None:
         """Ends sharing of this run's replay; the ring buffers stay open for the run's own use."""

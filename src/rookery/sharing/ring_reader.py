@@ -1,7 +1,7 @@
 """Ring reader: samples from another run's replay ring buffer while that run keeps writing to it.
 
-    reader = RingReader(Ring.open(path), spec, n_step=3, gamma=0.99)
-    batch = reader.sample(64, rng)
+    reader = RingReader(spec, Horizon(n_step=3, gamma=0.99))
+    batch = reader.sample(Ring.open(path), 64, rng)
 
 The reader takes no lock and sends no message. It picks random rows (env steps) that can start an
 n-step transition or a sequence, copies them, then reads again which rows the writer may overwrite.
@@ -11,52 +11,37 @@ meanwhile. n, gamma and the sequence length are the reader's, not the writer's.
 
 import numpy as np
 
-from rookery.errors import ConfigError, EmptyReplayError, ProtocolError
+from rookery.errors import EmptyReplayError, ProtocolError
 from rookery.replay import fold
 from rookery.replay.batches import joined, picked
-from rookery.replay.ring import Ring, schema_of
-from rookery.types import ArrayBatch, Bools, EnvSpec, Rows
+from rookery.replay.fold import Horizon
+from rookery.replay.ring import Ring
+from rookery.types import ArrayBatch, EnvSpec
 
 TRIES = 100  # attempts to find rows before sampling fails
 
 
 class RingReader:
-    """Samples uniformly from a replay ring buffer while another process writes to it."""
+    """Samples uniformly from replay ring buffers while other processes write to them."""
 
-    def __init__(
-        self,
-        ring: Ring,
-        spec: EnvSpec,
-        *,
-        n_step: int,
-        gamma: float,
-        sequence: int = 0,
-        burn_in: int = 0,
-        newest: float = 1.0,
-    ):
-        """Prepares to sample from a replay ring buffer.
-
-        Only the fraction `newest` of its rows (env steps), the most recent ones, is sampled. Raises
-        `ConfigError` if its columns do not fit the environment of `spec`.
-        """
-        _check_columns(ring, spec)
-        self.newest = newest
-        self.ring, self.spec = ring, spec
-        self.horizon = fold.Horizon(n_step, gamma, sequence)
-        self.burn_in = burn_in
+    def __init__(self, spec: EnvSpec, horizon: Horizon, burn_in: int = 0):
+        self.spec, self.horizon, self.burn_in = spec, horizon, burn_in
         self.overwritten = 0  # rows that their owner overwrote during the copy
 
-    def sample(self, batch: int, rng: np.random.Generator) -> ArrayBatch:
+    def sample(
+        self, ring: Ring, batch: int, rng: np.random.Generator, newest: float = 1.0
+    ) -> ArrayBatch:
         """Samples `batch` n-step transitions or sequences with replacement, all with weight 1.
 
-        Raises `EmptyReplayError` if `TRIES` attempts do not find enough of them.
+        Only the fraction `newest` of the ring buffer's rows (env steps), the most recent ones, is
+        sampled. Raises `EmptyReplayError` if `TRIES` attempts do not find enough of them.
         """
         if batch < 1:
             raise ProtocolError(f"a batch has at least one row, got {batch}")
         parts: list[ArrayBatch] = []
         missing = batch
         for _ in range(TRIES):
-            part = self._attempt(missing, rng)
+            part = self._attempt(ring, missing, rng, newest)
             if part is not None:
                 parts.append(part)
                 missing -= part.rows.size
@@ -64,55 +49,31 @@ class RingReader:
                 return joined(parts)
         raise EmptyReplayError(
             f"found {batch - missing} of {batch} rows in {TRIES} tries among rows "
-            f"{self.ring.oldest} to {self.ring.committed}; sample again once its owner has "
+            f"{ring.oldest} to {ring.committed}; sample again once its owner has "
             "written more rows"
         )
 
-    def _attempt(self, batch: int, rng: np.random.Generator) -> ArrayBatch | None:
-        """Tries once to sample up to `batch` transitions or sequences from the ring buffer.
+    def _attempt(
+        self, ring: Ring, batch: int, rng: np.random.Generator, newest: float
+    ) -> ArrayBatch | None:
+        """Tries once to sample up to `batch` transitions or sequences from a ring buffer.
 
         Returns those that were not overwritten during the copy, or None if there are none.
         """
-        oldest, committed = self.ring.oldest, self.ring.committed
+        oldest, committed, depth = ring.oldest, ring.committed, self.spec.frame_stack
         if oldest >= committed:
             return None
-        first = committed - max(1, int(self.newest * (committed - oldest)))
-        guess = rng.integers(first, committed, size=batch + batch // 8 + 8)
-        rows = guess[self._may_begin(guess, oldest)][:batch]
+        first = committed - max(1, int(newest * (committed - oldest)))
+        rows = rng.integers(first, committed, size=batch + batch // 8 + 8)
+        may_begin = fold.is_closed(ring, rows, self.horizon.window, self.burn_in)
+        if depth > 1:
+            may_begin &= fold.is_whole(ring, rows, depth, oldest)
+        rows = rows[may_begin][:batch]
         if rows.size == 0:
             return None
-        found = fold.gather(
-            self.ring,
-            self.spec,
-            rows,
-            np.ones(rows.size, dtype=np.float32),
-            self.horizon,
-            oldest,
-        )
-        touched = fold.stacks(self.ring, rows, self.spec.frame_stack, oldest)[:, 0]
-        return self._valid(found, touched >= self.ring.oldest)  # read again after the copy
-
-    def _may_begin(self, rows: Rows, oldest: int) -> Bools:
-        closed = fold.is_closed(self.ring, rows, self.horizon.window, self.burn_in)
-        if self.spec.frame_stack > 1:
-            closed &= fold.is_whole(self.ring, rows, self.spec.frame_stack, oldest)
-        return closed
-
-    def _valid(self, found: ArrayBatch, valid: Bools) -> ArrayBatch | None:
-        if valid.all():
-            return found
+        weight = np.ones(rows.size, dtype=np.float32)
+        found = fold.gather(ring, self.spec, rows, weight, self.horizon, oldest)
+        touched = fold.stacks(ring, rows, depth, oldest)[:, 0]
+        valid = touched >= ring.oldest  # read again after the copy
         self.overwritten += int((~valid).sum())
         return picked(found, valid) if valid.any() else None
-
-
-def _check_columns(ring: Ring, spec: EnvSpec) -> None:
-    needed = schema_of(spec)
-    if ring.schema == needed:
-        return
-    unknown = [column for column in ring.schema if column not in needed]
-    missing = [column for column in needed if column not in ring.schema]
-    raise ConfigError(
-        f"a ring with columns {unknown or 'in another order'} cannot be read by a run of "
-        f"{spec.name}, which needs {missing or 'its own order'}; "
-        "share between runs of one environment"
-    )

@@ -32,6 +32,11 @@ class SampleCounts:
         self.by_peer: dict[str, int] = {}  # env steps by buffer id, also of closed buffers
         self.borrowers: WeakSet[Borrower] = WeakSet()  # count a part of the steps by themselves
 
+    def add_foreign(self, rows: int) -> None:
+        """Counts env steps of other runs, which are in a batch in place of own ones."""
+        self.foreign += rows
+        self.local -= rows
+
     def add_borrowed(self, name: str, rows: int) -> None:
         """Counts env steps that were sampled from the other run's replay buffer `name`."""
         self.by_peer[name] = self.by_peer.get(name, 0) + rows
@@ -50,7 +55,7 @@ class SampleCounts:
             "distributed_samples": self.foreign,
             "total_samples": total,
             "distributed_ratio": self.foreign / total if total else 0.0,
-            "num_shared_buffers": max((one.num_peers for one in borrowers), default=0),
+            "num_shared_buffers": max((len(one.peers) for one in borrowers), default=0),
             "short_samples": self.short,
             "overtaken_samples": self.overwritten,
             "by_peer": dict(self.by_peer),

@@ -35,8 +35,14 @@ class BorrowPlan(NamedTuple):
     """
 
     weights: Floats  # [buffers]; all 0: nothing is sampled from the pool
-    newest: float  # share of a buffer's rows that may be sampled, the most recent ones
-    share: float  # share of a batch that comes from the pool
+    newest: float = 1.0  # share of a buffer's rows that may be sampled, the most recent ones
+    share: float = 1.0  # share of a batch that comes from the pool
+
+    @property
+    def shares(self) -> Floats:
+        """Probability of each buffer that an env step of the pool is sampled from it."""
+        shares: Floats = self.weights / self.weights.sum()
+        return shares
 
 
 class AssignedWeights(NamedTuple):
@@ -48,7 +54,7 @@ class AssignedWeights(NamedTuple):
     def plan(self, names: Sequence[str], sizes: Rows) -> BorrowPlan:
         """Returns the plan for buffers with the ids `names`; empty buffers get weight 0."""
         assigned = np.array([self.weights.get(name, 0.0) for name in names])
-        return BorrowPlan(np.where(sizes > 0, assigned, 0.0), self.newest, 1.0)
+        return BorrowPlan(np.where(sizes > 0, assigned, 0.0), self.newest)
 
 
 def strategy_plan(strategy: Strategy, ratio: float, own: int, sizes: Rows) -> BorrowPlan:

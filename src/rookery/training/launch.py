@@ -2,12 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from rookery import plugins
 from rookery.actors.actor_group import ActorGroupState
@@ -15,7 +15,7 @@ from rookery.actors.device_group import batched_env_of
 from rookery.algorithms import Algorithm
 from rookery.checkpoints import checkpoint, run_folder
 from rookery.checkpoints.checkpoint import CheckpointSearch, VerifiedCheckpoint
-from rookery.checkpoints.load_weights import read_weights, refuse_foreign
+from rookery.checkpoints.load_weights import read_own_weights
 from rookery.checkpoints.saver import CHECKPOINTS, Saver
 from rookery.config.fixed_settings import SavedPart, fixed_changes
 from rookery.config.load import differences, load_run
@@ -40,8 +40,8 @@ from rookery.runtime.watchdog import watched_calls
 from rookery.terminal.output import notice
 from rookery.training import resources
 from rookery.training.build import NEW_ACTORS, Parts, build_parts
-from rookery.training.run import RunContext, TrainingRun
-from rookery.training.run_state import put_back
+from rookery.training.run import BaseRun, RunContext, TrainingRun
+from rookery.training.run_state import Rest, put_back
 from rookery.types import EnvSpec, Json
 
 RunAnswer: TypeAlias = dict[str, Any]  # type: ignore[explicit-any]  # as result.json has it
@@ -118,12 +118,10 @@ def finished(config: Config, request: RunRequest) -> RunOutcome | None:
     """Returns the stored result of the run to resume if it is finished, otherwise None.
 
     Finished means that it has reached the target score, `run.env_steps` or `run.episodes`, as the
-    settings are now. Raises ConfigError if another library, such as Stable-Baselines3, trained the
-    run.
+    settings are now.
     """
     if request.resume is None:
         return None
-    refuse_foreign(config, request.resume)
     if (answer := run_folder.result_of(request.resume)) is None:
         return None
     target = config.eval.target
@@ -147,53 +145,107 @@ def session(config: Config, request: RunRequest) -> Iterator[RunSession]:
             yield driven
         return
     _refuse_what_cannot_start(config)
+    with started(config, request, OwnTrainer) as run:
+        yield run
+
+
+class OpenFolder(NamedTuple):
+    """The locked folder of a run that starts, its checkpoint if it is resumed, and its saver."""
+
+    config: Config  # with the name of an environment that was given from Python
+    run_dir: Path
+    found: VerifiedCheckpoint | None
+    saver: Saver
+    about: dict[str, Json]  # what `Started` tells of the run
+
+
+class Trainer(Protocol):
+    """Interface of what a run trains with: Rookery's own components, or those of a backend."""
+
+    def restore(self, found: VerifiedCheckpoint) -> Rest:
+        """Restores the state of a checkpoint; returns that of the run itself. Writes no file."""
+
+    def run(self, context: RunContext, *, resumed: bool) -> BaseRun:
+        """Returns the run, which has not begun."""
+
+
+Builder: TypeAlias = Callable[[OpenFolder, RunRequest, contextlib.ExitStack], Trainer]
+
+
+@contextlib.contextmanager
+def started(config: Config, request: RunRequest, build: Builder) -> Iterator[BaseRun]:
+    """Context manager that opens a run's folder, builds the run, and restores it if it is resumed.
+
+    `build` makes what the run trains with; leaving its `ExitStack` closes that.
+    """
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        notice(f"starting {config.name}, seed {config.run.seed}")
-        found = None if request.resume is None else reopen(config, request.resume, request, stack)
-        if request.factory is not None:
-            name = name_of(request.factory)
-            pickled(request.factory, f"env={name}")  # each process makes its own
-            config = replace(config, env=replace(config.env, id=name))
-        check_environment(config, request.factory)
-        claimed = run_folder.claimed(config, interrupts)
-        run_dir = request.resume or stack.enter_context(claimed)
-        source = request.init_from
-        weights = None if source is None else read_weights(Path(source), "best").arrays
-        saver = stack.enter_context(closing(Saver(run_dir, keep=config.checkpoint.keep)))
-        interrupts.kept = "no checkpoint was written yet"
-        saved = NEW_ACTORS
-        if found is not None:
-            saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
-            saved = ActorGroupState.from_checkpoint(found.state()["actors"], {})
+        opened = _open_folder(config, request, interrupts, stack)
+        config, run_dir, found, _, about = opened
         reports = stack.enter_context(contextlib.ExitStack())  # closed after the parts
         client = None
         if request.resume is None:  # starts while the parts are built
             client = open_evaluation_client(config, request, run_dir, reports)
-        about = about_of(config)
-        parts = build_parts(
-            config,
-            factory=request.factory,
-            run_dir=run_dir,
-            weights=weights,
-            saved=saved,
-            approve=partial(_approve, config, run_dir, about),
-            saver=saver,
-        )
-        stack.callback(_close, parts)
-        rest = None if found is None else put_back(parts, found)
+        trainer = build(opened, request, stack)
+        rest = None if found is None else trainer.restore(found)
         if client is None:  # the checkpoint fits: from here on the folder may change
             resumed_at = _cut_back(run_dir, found)
             client = open_evaluation_client(config, request, run_dir, reports, resumed_at)
         context = context_of(config, request, run_dir, client, interrupts, about)
-        run = TrainingRun(parts, context, saver=saver, resumed=found is not None)
+        run = trainer.run(context, resumed=found is not None)
         if rest is not None:
             run.restore(rest)
         elif request.resume is not None:  # without a checkpoint, it starts again from its seed
-            saver.adopt([])
+            opened.saver.adopt([])
         if request.resume is not None:
             run_folder.write_config(run_dir, run.config)
         interrupts.begin()
         yield run
+
+
+def _open_folder(
+    config: Config, request: RunRequest, interrupts: Interrupts, stack: contextlib.ExitStack
+) -> OpenFolder:
+    """Opens the folder of a new run, or of the run to resume, after a check of the environment."""
+    notice(f"starting {config.name}, seed {config.run.seed}")
+    found = None if request.resume is None else reopen(config, request.resume, request, stack)
+    if request.factory is not None:
+        name = name_of(request.factory)
+        pickled(request.factory, f"env={name}")  # each process makes its own
+        config = replace(config, env=replace(config.env, id=name))
+    check_environment(config, request.factory)
+    run_dir = request.resume or stack.enter_context(run_folder.claimed(config, interrupts))
+    saver = stack.enter_context(closing(Saver(run_dir, keep=config.checkpoint.keep)))
+    interrupts.kept = "no checkpoint was written yet"
+    if found is not None:
+        saver.newest, interrupts.kept = found.folder, f"{found.folder.name} is intact"
+    return OpenFolder(config, run_dir, found, saver, about_of(config))
+
+
+class OwnTrainer:
+    """The components of a run with Rookery's own training loop."""
+
+    def __init__(self, opened: OpenFolder, request: RunRequest, stack: contextlib.ExitStack):
+        config, run_dir, found, saver, about = opened
+        source = request.init_from
+        self.saver = saver
+        self.parts = build_parts(
+            config,
+            factory=request.factory,
+            run_dir=run_dir,
+            weights=None if source is None else read_own_weights(Path(source), "best").arrays,
+            saved=NEW_ACTORS
+            if found is None
+            else ActorGroupState.from_checkpoint(found.state()["actors"], {}),
+            approve=partial(_approve, config, run_dir, about),
+            saver=saver,
+        )
+        stack.callback(_close, self.parts)
+
+    def restore(self, found: VerifiedCheckpoint) -> Rest:
+        return put_back(self.parts, found)
+
+    def run(self, context: RunContext, *, resumed: bool) -> TrainingRun:
+        return TrainingRun(self.parts, context, saver=self.saver, resumed=resumed)
 
 
 def _refuse_what_cannot_start(config: Config) -> None:
@@ -326,7 +378,7 @@ def _chosen(run_dir: Path, search: CheckpointSearch) -> VerifiedCheckpoint | Non
     elif not found.manifest["exact"]:
         notice(
             f"resuming from {found.folder.name}, which is not exact: saved at an interrupt that "
-            "truncated episodes, or without replay; --exact resumes from an exact one"
+            "truncated episodes, without replay, or by a backend; --exact resumes from an exact one"
         )
     else:
         notice(f"resuming from {found.folder.name}")

@@ -47,7 +47,7 @@ from rookery.training import LOOPS
 from rookery.training.build import Parts
 from rookery.training.run_state import Rest, capture, flush_period, flush_rows
 from rookery.training.steps import progress
-from rookery.types import Json, Weights
+from rookery.types import EnvSpec, Json, Weights
 
 WRITTEN = (Started, Evaluated, Saved, Warned, Traced, Stopped)  # `Logged` where it is made
 
@@ -82,7 +82,16 @@ class BaseRun(ABC):
     Subclasses train: their `_events` yields the events of the training.
     """
 
-    def __init__(self, config: Config, context: RunContext):
+    def __init__(
+        self,
+        config: Config,
+        context: RunContext,
+        saver: Saver,
+        *,
+        resumed: bool,
+        trace: Trace,
+        ledger: ActivityLedger,
+    ):
         self.config, self.run_dir, self.about = config, context.run_dir, context.about
         self.evaluation_client, self.meter = context.evaluation_client, context.meter
         self.interrupts, self.callbacks = context.interrupts, context.callbacks
@@ -95,8 +104,16 @@ class BaseRun(ABC):
         self.faults: Counter[str] = Counter()  # warnings by kind
         self._asked: set[Ask] = set()
         self._submitted = self._written = Counters()  # of the last snapshot and log line
-        self._log = StepInterval(config.report.log_period, 0)
-        self._eval = StepInterval(config.eval.period, 0)
+        self.saver, self.resumed, self.trace = saver, resumed, trace
+        self._saved: list[Saved] = []  # by the saver's thread
+        self._evaluator_trace, self._ledger = Trace("evaluator"), ledger
+        self._set_intervals(0)
+
+    def _set_intervals(self, env_steps: int) -> None:
+        config, self._looked = self.config, env_steps
+        self._log = StepInterval(config.report.log_period, env_steps)
+        self._eval = StepInterval(config.eval.period, env_steps)
+        self._save = StepInterval(config.checkpoint.period, env_steps)
 
     @property
     @abstractmethod
@@ -106,6 +123,20 @@ class BaseRun(ABC):
     @abstractmethod
     def weights(self) -> Weights:
         """Returns the learner's weights, which are not a copy, and their version number."""
+
+    @abstractmethod
+    def _content(self) -> Content:
+        """Returns a copy of the run's whole state, for a checkpoint."""
+
+    @property
+    @abstractmethod
+    def _oldest(self) -> list[int]:
+        """Number of the oldest replay row (stored env step) of each shard of replay."""
+
+    @property
+    @abstractmethod
+    def _spec(self) -> EnvSpec:
+        """Observations and actions of the environment, as networks and replay use them."""
 
     @abstractmethod
     def _events(self) -> Iterator[Event]:
@@ -156,7 +187,9 @@ class BaseRun(ABC):
         began = time.monotonic()
         while not until() and self.winner is None and not self.interrupts.reason:
             yield from self._news(timeout_s=0.1)
-        self.paused_s += time.monotonic() - began
+        ended = time.monotonic()
+        self.paused_s += ended - began
+        self.trace.note(Activity.EVALUATE, began, ended)
 
     def _news(self, timeout_s: float = 0.0) -> Iterator[Event]:
         """Yields the results of evaluations, and warnings of the evaluation process."""
@@ -174,6 +207,7 @@ class BaseRun(ABC):
         if evaluation.error is not None:
             yield Warned(snapshot.counters, "evaluation", evaluation.error)
             return
+        self._evaluator_trace.note(Activity.EVALUATE, evaluation.began, evaluation.ended, 1)
         if self.winner is not None:
             return  # the run ended with an earlier evaluation
         score = sum(evaluation.returns) / len(evaluation.returns)
@@ -182,20 +216,13 @@ class BaseRun(ABC):
         passed = target is not None and score >= target
         if best:
             self.best_score = score
-            self._keep_best(snapshot, score)
+            self.saver.best(self._weights_only(snapshot, score))
         if passed:
             self.winner, self.reason = snapshot, Reason.TARGET
         weighed = snapshot.counters, snapshot.version, snapshot.wall_s
         played = evaluation.returns, evaluation.lengths, evaluation.success_rate
         elo, deviation = (evaluation.figures.get(name) for name in ("elo", "elo_deviation"))
         yield Evaluated(*weighed, *played, best, passed, elo, deviation)
-
-    @abstractmethod
-    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
-        """Stores the evaluated weights, which have the best score so far.
-
-        A subclass that keeps no best model does nothing.
-        """
 
     # The end.
 
@@ -251,20 +278,124 @@ class BaseRun(ABC):
         """Returns the failures that the run has survived, by kind; warnings count as failures."""
         return dict(self.faults)
 
+    # Traces of what the processes do.
+
+    def _traces(self) -> list[Traced]:
+        """Returns what the processes of the run have done since the last call."""
+        return [trace.take(self._written) for trace in (self.trace, self._evaluator_trace)]
+
+    def _write_traces(self) -> None:
+        for traced in self._traces():
+            self._ledger.add(traced)
+            self.evaluation_client.write(replace(traced, counters=self._written))
+
+    # Checkpoints.
+
+    def _saver_news(self) -> Iterator[Event]:
+        if self.saver.removed:
+            raise CheckpointError(
+                f"the run folder {self.run_dir} was removed, or its settings, while the run was "
+                "training, so it cannot be saved; start a new run, and remove its folder after its "
+                "end only"
+            )
+        for complaint in self.saver.take_failures() if self.saver.failures else ():
+            yield Warned(self.counters, "checkpoint", complaint)
+        while self._saved:
+            yield self._saved.pop(0)
+
+    def _checkpoint(self) -> None:
+        """Copies the run's state for a checkpoint; the saver thread writes it during training."""
+        began = time.monotonic()
+        content = self._content()
+        self._save_content(content, self.counters, time.monotonic() - began)
+        self.trace.note(Activity.SAVE, began, time.monotonic())
+
+    @property
+    def _can_be_saved(self) -> bool:
+        """True unless a part of the run's state cannot be reached now."""
+        return True
+
+    def _save_the_end(self) -> Iterator[Event]:
+        end = self.winner.counters if self.winner else self.counters
+        if self.winner is None and self.interrupts.reason and not self._can_be_saved:
+            yield Warned(end, "checkpoint", "no last checkpoint: a replay shard cannot be reached")
+        elif self.winner is None:
+            self._checkpoint()
+        else:
+            self._save_content(self._weights_only(self.winner, self.best_score), end)
+        self.saver.flush(timeout_s=600.0)
+        news = list(self._saver_news())
+        yield from news
+        saved = any(isinstance(event, Saved) and event.counters == end for event in news)
+        if not saved and not self.interrupts.reason:
+            newest = self.saver.newest
+            goes_on = "starts again" if newest is None else f"resumes from {newest.name}"
+            raise CheckpointError(
+                f"the last checkpoint of {self.run_dir} could not be written; free disk space, "
+                f"then `rookery train --resume {self.run_dir}` {goes_on}"
+            )
+
+    def _save_content(self, content: Content, counters: Counters, stall_s: float = 0.0) -> None:
+        def done(folder: Path) -> None:  # called by the saver's thread
+            self._saved.append(Saved(counters, str(folder), stall_s))
+            self.interrupts.kept = f"{folder.name} is intact"
+
+        self.saver.save(content, oldest=self._oldest, done=done)
+
+    def _weights_only(self, snapshot: EvaluationSnapshot, score: float | None) -> Content:
+        counters, spec = asdict(snapshot.counters), asdict(self._spec)
+        return Content(
+            env_steps=snapshot.counters.env_steps,
+            version=snapshot.version,
+            exact=True,
+            final=True,
+            about={"counters": counters, "spec": spec, "score": score},
+            weights=snapshot.arrays,
+        )
+
+    def _state(self) -> dict[str, Json]:
+        return {
+            "meter": self.meter.state(),
+            "best_score": self.best_score,
+            "train_s": self.train_s,
+            "faults": dict(self.faults),
+            "looked": self._looked,
+            "submitted": asdict(self._submitted),
+            "written": asdict(self._written),
+        }
+
+    def restore(self, rest: Rest) -> None:
+        """Restores the run's own state from a checkpoint: best score, elapsed time, what is due.
+
+        Due are the next log, evaluation and checkpoint, also those that were not finished. Weights
+        and replay are restored elsewhere.
+        """
+        state = rest.run
+        self.saver.adopt(rest.segments)
+        self.meter.restore(state["meter"])
+        self.best_score, self.train_s_before = state["best_score"], state["train_s"]
+        self.faults = Counter(state["faults"])
+        self._set_intervals(state["looked"])  # not the run's steps: it may have stopped in a turn
+        self._submitted = Counters(**state["submitted"])
+        self._written = Counters(**state["written"])
+        for event in rest.unwritten:
+            self.evaluation_client.write(event, again=True)
+        for snapshot in rest.pending:
+            self.evaluation_client.submit(snapshot)
+
 
 class TrainingRun(BaseRun):
     """A run with Rookery's own training loop; iterating over `events()` executes it."""
 
     def __init__(self, parts: Parts, context: RunContext, *, saver: Saver, resumed: bool):
-        super().__init__(parts.config, context)
-        self.parts, self.resumed, self.saver = parts, resumed, saver
+        self.parts = parts
+        ledger = ActivityLedger(actors=parts.config.actor.num, alone=parts.inline)
+        super().__init__(
+            parts.config, context, saver, resumed=resumed, trace=parts.trace, ledger=ledger
+        )
         self._began_at = parts.counters.env_steps
-        self._set_intervals(0)
-        self._saved: list[Saved] = []  # by the saver's thread
         self._lost_before: Counter[str] = Counter()  # actors, by kind, in earlier sessions
         self._owed = False  # an evaluation that was due while the evaluation process was busy
-        self._evaluator_trace = Trace("evaluator")
-        self._ledger = ActivityLedger(actors=self.config.actor.num, alone=parts.inline)
 
     @property
     def _newest_only(self) -> bool:
@@ -276,10 +407,7 @@ class TrainingRun(BaseRun):
         return self.config.run.mode in (Mode.ASYNC, Mode.DEVICE)
 
     def _set_intervals(self, env_steps: int) -> None:
-        config, self._looked = self.config, env_steps
-        self._log = StepInterval(config.report.log_period, env_steps)
-        self._eval = StepInterval(config.eval.period, env_steps)
-        self._save = StepInterval(config.checkpoint.period, env_steps)
+        super()._set_intervals(env_steps)
         self._flush = StepInterval(flush_period(self.parts), env_steps)
 
     @property
@@ -348,14 +476,10 @@ class TrainingRun(BaseRun):
         self.evaluation_client.write(event)
         yield event
 
-    def _write_traces(self) -> None:
-        parts = self.parts
-        for trace in (parts.trace, self._evaluator_trace):
-            parts.traced.append(trace.take(self._written))
-        for traced in parts.traced:
-            self._ledger.add(traced)
-            self.evaluation_client.write(replace(traced, counters=self._written))
-        parts.traced.clear()
+    def _traces(self) -> list[Traced]:
+        found = [*self.parts.traced, *super()._traces()]
+        self.parts.traced.clear()
+        return found
 
     def _taken(self) -> dict[str, float | None]:
         """Returns CPU and memory use of each process of the run, as metrics."""
@@ -366,35 +490,11 @@ class TrainingRun(BaseRun):
             taken["system/gpu_memory_mb"] = torch.cuda.memory_allocated() / 2**20
         return taken
 
-    def _wait(self, until: Callable[[], bool]) -> Iterator[Event]:
-        began = time.monotonic()
-        yield from super()._wait(until)
-        self.parts.trace.note(Activity.EVALUATE, began, time.monotonic())
-
     def _news(self, timeout_s: float = 0.0) -> Iterator[Event]:
         yield from super()._news(timeout_s)
         for warning in self.parts.actors.warnings():
             yield Warned(self.parts.counters, "actor", warning)
         yield from self._saver_news()
-
-    def _saver_news(self) -> Iterator[Event]:
-        if self.saver.removed:
-            raise CheckpointError(
-                f"the run folder {self.run_dir} was removed, or its settings, while the run was "
-                "training, so it cannot be saved; start a new run, and remove its folder after its "
-                "end only"
-            )
-        for complaint in self.saver.take_failures() if self.saver.failures else ():
-            yield Warned(self.parts.counters, "checkpoint", complaint)
-        while self._saved:
-            yield self._saved.pop(0)
-
-    def _evaluated(
-        self, snapshot: EvaluationSnapshot, evaluation: SnapshotEvaluated
-    ) -> Iterator[Event]:
-        if evaluation.error is None:
-            self._evaluator_trace.note(Activity.EVALUATE, evaluation.began, evaluation.ended, 1)
-        yield from super()._evaluated(snapshot, evaluation)
 
     def survived(self) -> dict[str, int]:
         """Returns the failures that the run has survived: lost actors by kind, other warnings.
@@ -405,9 +505,6 @@ class TrainingRun(BaseRun):
         lost = {k: int(now.get(f"faults/{k}", 0)) + self._lost_before[k] for k in LossKind}
         return lost | {kind: count for kind, count in self.faults.items() if kind != "actor"}
 
-    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
-        self.saver.best(self._weights_only(snapshot, score))
-
     def _finish(self) -> Iterator[Event]:
         """Waits for pending evaluations, writes the last checkpoint, and yields `Stopped`."""
         if self.winner is None and self._written.env_steps < self.parts.counters.env_steps:
@@ -417,30 +514,8 @@ class TrainingRun(BaseRun):
         self._write_traces()
         yield self._stopped()
 
-    def _save_the_end(self) -> Iterator[Event]:
-        end = self.winner.counters if self.winner else self.parts.counters
-        if self.winner is None and self.interrupts.reason and not self.parts.actors.complete:
-            yield Warned(end, "checkpoint", "no last checkpoint: a replay shard cannot be reached")
-        elif self.winner is None:
-            self._checkpoint()
-        else:
-            self._save_content(self._weights_only(self.winner, self.best_score), end)
-        self.saver.flush(timeout_s=600.0)
-        news = list(self._saver_news())
-        yield from news
-        saved = any(isinstance(event, Saved) and event.counters == end for event in news)
-        if not saved and not self.interrupts.reason:
-            newest = self.saver.newest
-            goes_on = "starts again" if newest is None else f"resumes from {newest.name}"
-            raise CheckpointError(
-                f"the last checkpoint of {self.run_dir} could not be written; free disk space, "
-                f"then `rookery train --resume {self.run_dir}` {goes_on}"
-            )
-
-    def _checkpoint(self) -> None:
-        """Copies the run's state for a checkpoint; the saver thread writes it during training."""
-        began = time.monotonic()
-        content = capture(
+    def _content(self) -> Content:
+        return capture(
             self.parts,
             self.saver,
             run=self._state(),
@@ -448,60 +523,26 @@ class TrainingRun(BaseRun):
             unwritten=self.evaluation_client.unwritten,
             interrupted=self.reason in (Reason.INTERRUPTED, Reason.TERMINATED),
         )
-        self._save_content(content, self.parts.counters, time.monotonic() - began)
-        self.parts.trace.note(Activity.SAVE, began, time.monotonic())
 
-    def _save_content(self, content: Content, counters: Counters, stall_s: float = 0.0) -> None:
-        def done(folder: Path) -> None:  # called by the saver's thread
-            self._saved.append(Saved(counters, str(folder), stall_s))
-            self.interrupts.kept = f"{folder.name} is intact"
+    @property
+    def _can_be_saved(self) -> bool:
+        return self.parts.actors.complete
 
-        oldest = [extent.oldest for extent in self.parts.replay.extents]
-        self.saver.save(content, oldest=oldest, done=done)
+    @property
+    def _oldest(self) -> list[int]:
+        return [extent.oldest for extent in self.parts.replay.extents]
 
-    def _weights_only(self, snapshot: EvaluationSnapshot, score: float | None) -> Content:
-        counters, spec = asdict(snapshot.counters), asdict(self.parts.spec)
-        return Content(
-            env_steps=snapshot.counters.env_steps,
-            version=snapshot.version,
-            exact=True,
-            final=True,
-            about={"counters": counters, "spec": spec, "score": score},
-            weights=snapshot.arrays,
-        )
+    @property
+    def _spec(self) -> EnvSpec:
+        return self.parts.spec
 
     def _state(self) -> dict[str, Json]:
-        return {
-            "meter": self.meter.state(),
-            "best_score": self.best_score,
-            "train_s": self.train_s,
-            "faults": dict(self.faults),
-            "lost": {kind: self.survived()[kind] for kind in LossKind},
-            "looked": self._looked,
-            "submitted": asdict(self._submitted),
-            "written": asdict(self._written),
-        }
+        return super()._state() | {"lost": {kind: self.survived()[kind] for kind in LossKind}}
 
     def restore(self, rest: Rest) -> None:
-        """Restores the run's own state from a checkpoint: best score, elapsed time, what is due.
-
-        Due are the next log, evaluation and checkpoint, also those that were not finished. Weights
-        and replay are restored elsewhere.
-        """
-        state = rest.run
-        self.saver.adopt(rest.segments)
-        self.meter.restore(state["meter"])
-        self.best_score, self.train_s_before = state["best_score"], state["train_s"]
-        self.faults = Counter(state["faults"])
-        self._lost_before = Counter(state.get("lost", {}))
-        self._set_intervals(state["looked"])  # not the run's steps: it may have stopped in a turn
-        self._submitted = Counters(**state["submitted"])
-        self._written = Counters(**state["written"])
+        super().restore(rest)
+        self._lost_before = Counter(rest.run.get("lost", {}))
         self._began_at = self.parts.counters.env_steps
-        for event in rest.unwritten:
-            self.evaluation_client.write(event, again=True)
-        for snapshot in rest.pending:
-            self.evaluation_client.submit(snapshot)
 
 
 def understood(ask: Ask | str) -> Ask:

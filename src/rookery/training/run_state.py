@@ -1,6 +1,6 @@
 """The state of a whole run: copied for a checkpoint, and restored from a checkpoint."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -42,12 +42,7 @@ def capture(
         _queue(saver, replay.unsaved)
     weights, counters = parts.weight_store.latest(0), asdict(parts.counters)
     assert weights is not None, "`build_parts` publishes before any actor plays"
-    waiting, arrays = _waiting(pending)
-    recorded: list[Json] = [
-        [type(event).__name__, asdict(event)]
-        for event in unwritten
-        if type(event).__name__ in RECORDED  # each session starts, and is traced, for itself
-    ]
+    reports, arrays = reports_state(pending, unwritten)
     states: dict[str, tuple[Json, Arrays]] = {
         "counters": (counters, {}),
         "run": (run, {}),
@@ -56,8 +51,6 @@ def capture(
         "learner": parts.learner.state(),
         "replay": (replay.numbers, replay.arrays),
         "weight_store": ({"version": weights.version}, weights.arrays),
-        "pending": (waiting, {}),
-        "unwritten": (recorded, {}),
     }
     if parts.opponents is not None:
         states["opponents"] = parts.opponents.state()
@@ -70,20 +63,30 @@ def capture(
         final=False,
         about={"counters": counters, "spec": asdict(parts.spec), "replay": saves_replay},
         weights={name: array.copy() for name, array in parts.learner.weights().items()},
-        state={role: numbers for role, (numbers, _) in states.items()},
+        state={role: numbers for role, (numbers, _) in states.items()} | dict(reports),
         arrays=arrays,
     )
 
 
-def _waiting(pending: Iterable[EvaluationSnapshot]) -> tuple[list[JsonObject], dict[str, Array]]:
-    """Returns the snapshots that wait for evaluation: JSON data, and their weights."""
-    entries: list[JsonObject] = []
+def reports_state(
+    pending: Iterable[EvaluationSnapshot], unwritten: Iterable[Event]
+) -> tuple[JsonObject, dict[str, Array]]:
+    """Returns what a run owes its reports, for a checkpoint: JSON data, and arrays of weights.
+
+    These are the snapshots that wait for evaluation, and the events that may not be logged yet.
+    """
+    entries: list[Json] = []
     arrays: dict[str, Array] = {}
     for i, snapshot in enumerate(pending):
         entry = {**snapshot._asdict(), "counters": asdict(snapshot.counters)}
         arrays |= prefixed(f"pending{i}:", entry.pop("arrays"))
         entries.append(entry)
-    return entries, arrays
+    events: list[Json] = [
+        [type(event).__name__, asdict(event)]
+        for event in unwritten
+        if type(event).__name__ in RECORDED  # each session starts, and is traced, for itself
+    ]
+    return {"pending": entries, "unwritten": events}, arrays
 
 
 class Rest(NamedTuple):
@@ -117,6 +120,11 @@ def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
         below("weight_store:", arrays), version=numbers["weight_store"]["version"]
     )
     parts.learner.advance(progress(parts))
+    return rest_of(numbers, arrays, segments)
+
+
+def rest_of(numbers: SavedState, arrays: Mapping[str, Array], segments: list[Segment]) -> Rest:
+    """Returns the state of the run itself from a checkpoint, and what `reports_state` saved."""
     pending = [
         EvaluationSnapshot(
             **{**entry, "counters": Counters(**entry["counters"])},
@@ -124,9 +132,8 @@ def put_back(parts: Parts, found: VerifiedCheckpoint) -> Rest:
         )
         for i, entry in enumerate(numbers["pending"])
     ]
-    return Rest(
-        numbers["run"], segments, pending, [_event(*saved) for saved in numbers["unwritten"]]
-    )
+    unwritten = [_event(*saved) for saved in numbers["unwritten"]]
+    return Rest(numbers["run"], segments, pending, unwritten)
 
 
 def _put_back_replay(

@@ -9,6 +9,7 @@ import pytest
 from rookery.cli import ladder as command
 from rookery.cli.main import main
 from rookery.selfplay import snapshot_ladder as ladders
+from rookery.selfplay.ladder_chart import payoff, training_order
 from rookery.selfplay.rating import Results
 from rookery.selfplay.snapshot_ladder import Ladder, picked, spread
 from rookery.selfplay.snapshot_players import PolicySnapshot
@@ -97,11 +98,13 @@ def test_the_answer_is_json():
 
 
 def test_the_picture_is_in_the_order_of_training():
-    chart = ladder({}).chart()
+    answer = ladder({}).answer()
+    matrix = payoff(answer)
 
-    assert [entry.name for entry in chart.entries] == list(NAMES)
-    assert [entry.steps for entry in chart.entries] == [None, None, 1000, 2000, 3000]
-    assert chart.share[0][4] == 0.2
+    assert matrix["yAxis"]["data"] == list(NAMES)
+    assert [4, 0, 20.0] in [cell["value"] for cell in matrix["series"][0]["data"]]
+    steps = [answer["players"][i]["learner_steps"] for i in training_order(answer["players"])]
+    assert steps == [None, None, 1000, 2000, 3000]
 
 
 @pytest.mark.parametrize(

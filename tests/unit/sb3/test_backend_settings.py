@@ -102,7 +102,7 @@ IGNORED = {  # setting → another value, and what SB3 has for it
     "net.hidden": ([32], "set sb3.kwargs.policy_kwargs={net_arch: .*},"),
     "replay.batch_size": (32, "set sb3.kwargs.batch_size,"),
     "actor.envs": (4, "set sb3.envs,"),
-    "checkpoint.period": (100, "leave it out: SB3's own settings go into sb3.kwargs"),
+    "actor.chunk": (100, "leave it out: SB3's own settings go into sb3.kwargs"),
     "selfplay.league": (True, "leave it out"),
 }
 
@@ -198,7 +198,11 @@ def test_the_summary_of_a_run_of_sb3s_says_how_to_load_it():
 
     lines = train.summary({**answer, "reason": "interrupted"}, load("sb3-sac"))
 
-    assert lines[1:] == ['  stable_baselines3.SAC.load("runs/a/model.zip")']
+    assert lines[1:] == [
+        '  stable_baselines3.SAC.load("runs/a/model.zip")',
+        "  rookery evaluate runs/a",
+        "  rookery train --resume runs/a",
+    ]
 
 
 def test_a_run_that_stopped_before_its_model_was_saved_names_no_file(tmp_path):
@@ -206,7 +210,7 @@ def test_a_run_that_stopped_before_its_model_was_saved_names_no_file(tmp_path):
     advice = BACKEND.how_to_open(config, tmp_path)
     assert str(tmp_path / "model.zip") not in advice
     assert "no model.zip" in advice
-    assert "rookery train sb3-dqn --run-dir" in advice
+    assert f"rookery train --resume {tmp_path}" in advice
 
     (tmp_path / "model.zip").touch()
     assert f'DQN.load("{tmp_path / "model.zip"}")' in BACKEND.how_to_open(config, tmp_path)

@@ -63,7 +63,7 @@ def test_the_ratio_is_kept_over_time_and_never_off_by_a_row(three, ratio):
     wanted = ratio * BATCH
     assert set(counts) <= {int(wanted), int(wanted) + 1}
     assert abs(counts.mean() - wanted) < 5 * 0.5 / np.sqrt(counts.size)
-    stats = member.stats()
+    stats = member.counts.stats()
     assert stats["distributed_samples"] == counts.sum()
     assert stats["total_samples"] == BATCH * counts.size
 
@@ -89,13 +89,13 @@ def test_local_only_and_a_ratio_of_nothing_touch_nothing(three, strategy, ratio)
     registry, buffer_id, ring = three
     member = borrower(registry, buffer_id, ring, strategy, ratio)
     assert member.borrow(BATCH) is None
-    assert member.stats()["num_shared_buffers"] == 0
-    assert member.stats()["local_samples"] == BATCH
+    assert member.counts.stats()["num_shared_buffers"] == 0
+    assert member.counts.stats()["local_samples"] == BATCH
 
 
 def test_own_rows_of_the_pool_are_not_counted_as_those_of_others(three):
     marks, _, _, member = drawn(*three, Strategy.UNIFORM, 1.0)
-    stats = member.stats()
+    stats = member.counts.stats()
     assert stats["distributed_samples"] == (marks != 0).sum()
     assert stats["local_samples"] == (marks == 0).sum()
     assert sum(stats["by_peer"].values()) == stats["distributed_samples"]
@@ -107,7 +107,7 @@ def test_an_empty_pool_is_made_up_for_and_counted(tmp_path):
     fill(ring, 10)
     member = borrower(registry, buffer_id, ring, ratio=0.25)
     assert member.borrow(BATCH) is None
-    assert member.stats()["short_samples"] == 64
+    assert member.counts.stats()["short_samples"] == 64
 
 
 def test_a_buffer_that_joins_is_found_at_the_next_look(tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_a_buffer_that_leaves_is_let_go_at_the_next_look(three, monkeypatch):
     registry.deregister_buffer(gone)
     loan = member.borrow(BATCH)
     assert set(loan.action[: loan.filled, 0]) == {1}
-    assert member.stats()["num_shared_buffers"] == 1
+    assert member.counts.stats()["num_shared_buffers"] == 1
 
 
 def test_a_silent_buffer_is_ignored_until_its_next_heartbeat(tmp_path, monkeypatch):
@@ -176,7 +176,7 @@ def test_a_pool_that_goes_is_mentioned_once_and_the_run_goes_on(three, monkeypat
     with pytest.warns(UserWarning, match="continues with its own rows"):
         assert member.borrow(BATCH) is None
     assert member.borrow(BATCH) is None
-    assert member.stats()["short_samples"] == 2 * round(0.2 * BATCH)
+    assert member.counts.stats()["short_samples"] == 2 * round(0.2 * BATCH)
 
 
 def test_a_pool_that_comes_back_is_borrowed_from_again(three, monkeypatch):
@@ -200,8 +200,8 @@ def test_own_rows_that_are_not_finite_are_left_out_and_no_buffer_is_excluded(thr
         loan = member.borrow(BATCH)
         assert loan.invalid > 0
         assert np.isfinite(loan.reward[: loan.filled]).all()
-    assert member.stats()["num_shared_buffers"] == 2
-    assert member.stats()["refused"] == {}
+    assert member.counts.stats()["num_shared_buffers"] == 2
+    assert member.counts.stats()["refused"] == {}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_buffer_with_rows_that_are_not_finite_is_excluded(three, column, poiso
     with pytest.warns(UserWarning, match="not finite"):
         loan = member.borrow(BATCH)
     assert set(loan.action[: loan.filled, 0]) == {1}
-    assert list(member.stats()["refused"]) == [bad]
+    assert list(member.counts.stats()["refused"]) == [bad]
     assert member.borrow(BATCH).filled == BATCH
 
 
@@ -235,11 +235,18 @@ def test_buffers_of_one_family_do_not_borrow_from_each_other(tmp_path):
     assert borrower(registry, ids[0], rings[0]).borrow(BATCH) is None
 
 
-def test_a_ring_with_other_columns_is_refused_by_name(three):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": (5,)}, r"obs \(3,\) float32, this run has obs \(5,\)"),
+        ({"dtype": "float64"}, r"float32, this run has .*float64"),
+        ({"name": "obs.place"}, r"no such column, this run has obs\.place"),
+    ],
+)
+def test_a_ring_with_other_columns_is_refused_by_name(three, changes, message):
     registry, buffer_id, ring = three
-    other = (OBS._replace(shape=(5,)),)
-    with pytest.raises(ConfigError, match=r"obs \(3,\) float32"):
-        borrower(registry, buffer_id, ring, leaves=other)
+    with pytest.raises(ConfigError, match=message):
+        borrower(registry, buffer_id, ring, leaves=(OBS._replace(**changes),))
 
 
 def test_a_ratio_beyond_one_is_refused(three):

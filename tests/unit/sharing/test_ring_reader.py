@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rookery.errors import ConfigError, EmptyReplayError, ProtocolError
-from rookery.replay.fold import Chains
+from rookery.errors import EmptyReplayError, ProtocolError
+from rookery.replay.fold import Chains, Horizon
 from rookery.replay.ring import Ring, schema_of
 from rookery.sharing.ring_reader import RingReader
 from rookery.types import Array, EnvSpec
@@ -57,7 +56,7 @@ def test_a_reader_draws_closed_rows_and_folds_them_its_own_way(ring: Ring) -> No
     fill(ring, VECTOR, STEPS[:100], window=1)
     plain = Told(STEPS[:100], 64)
 
-    batch = RingReader(ring, VECTOR, n_step=4, gamma=0.5).sample(500, rng())
+    batch = RingReader(VECTOR, Horizon(4, 0.5)).sample(ring, 500, rng())
 
     assert set(batch.rows.tolist()) == {r for r in plain.rows() if plain.may_begin(r, 4)}
     for b, row in enumerate(batch.rows.tolist()):
@@ -71,7 +70,7 @@ def test_another_run_reads_a_named_ring_without_a_word(tmp_path: Path) -> None:
     with closing(Ring.create(schema_of(MIXED), 64, directory=tmp_path, name="a.ring")) as ring:
         fill(ring, MIXED, STEPS[:100])
         with closing(Ring.open(tmp_path / "a.ring")) as peer:
-            batch = RingReader(peer, MIXED, n_step=2, gamma=0.5).sample(50, rng())
+            batch = RingReader(MIXED, Horizon(2, 0.5)).sample(peer, 50, rng())
 
     plain = Told(STEPS[:100], 64)
     for b, row in enumerate(batch.rows.tolist()):
@@ -84,9 +83,9 @@ def test_rows_overtaken_while_they_were_copied_are_drawn_anew() -> None:
         ring.attend([])
         feed(ring, ring.chains, IMAGE, STEPS[:64])
         ring.rest = STEPS[64:256]
-        reader = RingReader(ring, IMAGE, n_step=3, gamma=0.5)
+        reader = RingReader(IMAGE, Horizon(3, 0.5))
 
-        batch = reader.sample(100, rng())
+        batch = reader.sample(ring, 100, rng())
 
         plain = Told(STEPS, 1000)
         for b, row in enumerate(batch.rows.tolist()):
@@ -104,9 +103,9 @@ def test_a_row_whose_first_frame_alone_was_overtaken_is_drawn_anew() -> None:
         ring.attend([])
         feed(ring, ring.chains, IMAGE, steps[:64])
         ring.rest = steps[64:70]  # overtakes rows 0 to 5 once
-        reader = RingReader(ring, IMAGE, n_step=1, gamma=0.5)
+        reader = RingReader(IMAGE, Horizon(1, 0.5))
 
-        batch = reader.sample(2000, rng())
+        batch = reader.sample(ring, 2000, rng())
 
     assert batch.rows.min() == 8
 
@@ -116,9 +115,9 @@ def test_sequences_that_were_drawn_in_parts_are_joined() -> None:
         ring.attend([])
         feed(ring, ring.chains, IMAGE, STEPS[:64])
         ring.rest = STEPS[64:120]
-        reader = RingReader(ring, IMAGE, n_step=1, gamma=0.5, sequence=3)
+        reader = RingReader(IMAGE, Horizon(1, 0.5, sequence=3))
 
-        batch = reader.sample(200, rng())
+        batch = reader.sample(ring, 200, rng())
 
     assert reader.overwritten > 0
     assert batch.obs.shape == (200, 4, 3, 2, 3)
@@ -127,13 +126,13 @@ def test_sequences_that_were_drawn_in_parts_are_joined() -> None:
 
 
 def test_a_draw_from_nothing_gives_up(ring: Ring) -> None:
-    reader = RingReader(ring, VECTOR, n_step=3, gamma=0.5)
+    reader = RingReader(VECTOR, Horizon(3, 0.5))
     with pytest.raises(EmptyReplayError, match="found 0 of 4 rows in 100 tries"):
-        reader.sample(4, rng())
+        reader.sample(ring, 4, rng())
 
     fill(ring, VECTOR, play([(0, 0, Move.RUN)] * 3))
     with pytest.raises(EmptyReplayError, match="found 0 of 4 rows"):
-        reader.sample(4, rng())
+        reader.sample(ring, 4, rng())
 
 
 def test_a_draw_gives_up_where_the_writer_is_always_faster(ring: Ring) -> None:
@@ -145,27 +144,14 @@ def test_a_draw_gives_up_where_the_writer_is_always_faster(ring: Ring) -> None:
             return np.linspace(low, high - 1, size).astype(np.int64)
 
     fill(ring, VECTOR, STEPS[:64])
-    reader = RingReader(ring, VECTOR, n_step=1, gamma=0.5)
+    reader = RingReader(VECTOR, Horizon(1, 0.5))
 
     with pytest.raises(EmptyReplayError, match="found 0 of 4 rows in 100 tries"):
-        reader.sample(4, Race())
+        reader.sample(ring, 4, Race())
     assert reader.overwritten > 100
 
 
 @pytest.mark.parametrize("batch", [0, -1])
 def test_a_batch_of_nothing_is_refused(ring: Ring, batch: int) -> None:
     with pytest.raises(ProtocolError, match=f"at least one row, got {batch}"):
-        RingReader(ring, VECTOR, n_step=1, gamma=0.5).sample(batch, rng())
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (replace(VECTOR, obs=(replace(VECTOR.obs[0], shape=(3,)),)), r"shape=\(2,\).*shape=\(3,\)"),
-        (replace(VECTOR, obs=(replace(VECTOR.obs[0], dtype="float64"),)), "float32.*float64"),
-        (MIXED, "obs.place"),
-    ],
-)
-def test_a_ring_of_another_environment_is_refused(ring: Ring, spec: EnvSpec, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        RingReader(ring, spec, n_step=1, gamma=0.5)
+        RingReader(VECTOR, Horizon(1, 0.5)).sample(ring, batch, rng())
