@@ -17,7 +17,8 @@ from torch import Tensor
 from rookery import seeding
 from rookery.actors.policy import NONE, recipe
 from rookery.algorithms import build_algorithm
-from rookery.api.dqn_agent import LearnerAgent, refuse_arguments
+from rookery.api.arguments import refuse_arguments
+from rookery.api.dqn_agent import LearnerAgent
 from rookery.components.experience import batch_of, encoded, keys_of, rollout_batches
 from rookery.components.protocols import Arrays, Evaluation, Experience, checked_methods
 from rookery.config.algorithms import entry_of
