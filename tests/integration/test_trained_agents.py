@@ -75,6 +75,17 @@ def test_after_its_target_an_agent_trains_further_from_its_weights_in_a_new_fold
     assert agent.run_dir == again.run_dir != first.run_dir
 
 
+def test_the_name_of_an_algorithm_is_what_train_begins_with(tmp_path):
+    overrides = [*SMALL, "run.env_steps=400", "net.hidden=[16]", "replay.learning_starts=100"]
+    run = rookery.train("dqn", env=Corridor, overrides=overrides, run_dir=tmp_path / "run")
+
+    assert load_run(run.run_dir).algo.name == "dqn"
+    with pytest.raises(
+        ConfigError, match=r"no environment was given; .* --env ID \(in Python env="
+    ):
+        rookery.train("dqn")
+
+
 def test_several_observations_at_once_are_refused(trained):
     with pytest.raises(ConfigError, match=r"one observation, of shape \(8,\), got \(3, 8\)"):
         trained.predict(np.zeros((3, 8), np.float32))
