@@ -94,7 +94,8 @@ class Agent:
         """
         self.env = env
         changes = {SETTINGS.get(name, f"algo.{name}"): value for name, value in settings.items()}
-        changes |= {"algo.name": self.algorithm, "run.seed": seed, "env.id": name_of(env)}
+        changes |= {"name": self.algorithm, "algo.name": self.algorithm}
+        changes |= {"run.seed": seed, "env.id": name_of(env)}
         with argument_names(self._arguments()):
             self._refuse_unknown(settings)
             self.config: Config = load_config(overrides=overrides, changes=changes)

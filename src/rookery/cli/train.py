@@ -97,7 +97,7 @@ examples:
   rookery train cartpole
   rookery train my.yaml --set replay.capacity=200000 --seed 3 --run-dir runs/a
   rookery train --env Acrobot-v1 --target -100 --minutes 10
-  rookery train --env Pendulum-v1 --algo sac
+  rookery train sac --env Pendulum-v1
   rookery train cartpole --seeds 0-4 --json
   rookery train cartpole --mode async --actors 4
   rookery train --resume runs/a              after Ctrl+C, kill -9 or a reboot
@@ -124,8 +124,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SCENARIO",
-        help="scenario, a named training configuration that `rookery list` shows, or a YAML file "
-        "with settings; with --resume, the run folder (default: none; --env is then required)",
+        help="scenario, a named training configuration that `rookery list` shows, an algorithm "
+        "such as sac (with --env), or a YAML file with settings; with --resume, the run folder "
+        "(default: none; --env is then required)",
     )
     _add_settings(parser.add_argument_group("what to train"))
     stops = parser.add_argument_group("when to stop, whichever comes first")
