@@ -36,11 +36,8 @@ from run_processes import CommandForker
 
 TREE = Path(__file__).parents[2]
 PAGES = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
-ELSEWHERE = (
-    "components",
-    "tune",
-    "tune_optuna",
-)  # test_components_example and test_tune_example run them
+# test_components_example and test_tune_example run them
+ELSEWHERE = ("components", "tune", "tune_optuna")
 EXAMPLES = [path for path in sorted((TREE / "examples").glob("*.py")) if path.stem not in ELSEWHERE]
 ARGUMENTS = {"train_ludo": ["200"]}  # games
 TROUBLE = TREE / "docs" / "troubleshooting.md"

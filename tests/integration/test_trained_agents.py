@@ -61,6 +61,36 @@ def test_training_continues_after_an_interrupt_and_keeps_the_agents_settings(tmp
     assert load_run(run.run_dir).eval.target == 5.0
 
 
+def test_after_its_target_an_agent_trains_further_from_its_weights_in_a_new_folder(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    agent = rookery.DQN(Corridor, run_dir="first", overrides=SMALL, **SETTINGS)
+    first = agent.train(env_steps=2_000, target=-50.0, console=False)
+    again = agent.train(env_steps=500, console=False)
+
+    assert first.answer["reason"] == "target"
+    assert again.answer["reason"] == "env_steps"
+    assert 500 <= again.answer["env_steps"] < 600
+    assert agent.run_dir == again.run_dir != first.run_dir
+
+
+def test_the_name_of_an_algorithm_is_what_train_begins_with(tmp_path):
+    overrides = [*SMALL, "run.env_steps=400", "net.hidden=[16]", "replay.learning_starts=100"]
+    run = rookery.train("dqn", env=Corridor, overrides=overrides, run_dir=tmp_path / "run")
+
+    assert load_run(run.run_dir).algo.name == "dqn"
+    with pytest.raises(
+        ConfigError, match=r"no environment was given; .* --env ID \(in Python env="
+    ):
+        rookery.train("dqn")
+
+
+def test_several_observations_at_once_are_refused(trained):
+    with pytest.raises(ConfigError, match=r"one observation, of shape \(8,\), got \(3, 8\)"):
+        trained.predict(np.zeros((3, 8), np.float32))
+
+
 def test_a_saved_agent_is_loaded_and_acts_alike(trained, tmp_path):
     file = trained.save(tmp_path / "policy.safetensors")
     loaded = rookery.DQN.load(file)
@@ -69,6 +99,8 @@ def test_a_saved_agent_is_loaded_and_acts_alike(trained, tmp_path):
         assert loaded.predict(obs)[0] == trained.predict(obs)[0]
     with pytest.raises(ProtocolError, match="no run folder"):
         loaded.evaluate()
+    with pytest.raises(ProtocolError, match="loaded from a file"):
+        loaded.train(env_steps=100)
 
 
 def test_an_agent_loaded_from_its_run_folder_trains_further(trained):

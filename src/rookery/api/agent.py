@@ -16,14 +16,21 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import gymnasium as gym
+import numpy as np
 
 from rookery.actors.policy import Policy, PolicyState
+from rookery.api.arguments import argument_names
 from rookery.api.runs import Run, load, train
+from rookery.checkpoints import run_folder
 from rookery.checkpoints.checkpoint import newest
 from rookery.checkpoints.saver import CHECKPOINTS
+from rookery.config.algorithms import settings_of
+from rookery.config.checks import nearest
+from rookery.config.load import RUN_FILE, load_run
 from rookery.config.load import load as load_config
-from rookery.config.load import load_run
+from rookery.config.other_libraries import NAMES_ELSEWHERE
 from rookery.config.schema import Config
+from rookery.config.section import hints
 from rookery.envs.lookup import name_of
 from rookery.errors import ConfigError, ProtocolError
 from rookery.evaluation.backend import Callback
@@ -31,6 +38,7 @@ from rookery.evaluation.evaluate_run import evaluate_run
 from rookery.event import Event, Started
 from rookery.export import bundle
 from rookery.export.export_policy import export
+from rookery.report.trackers import jsonl
 
 EnvSource = str | type[gym.Env[Any, Any]] | Callable[..., gym.Env[Any, Any]]
 
@@ -86,10 +94,35 @@ class Agent:
         """
         self.env = env
         changes = {SETTINGS.get(name, f"algo.{name}"): value for name, value in settings.items()}
-        changes |= {"algo.name": self.algorithm, "run.seed": seed, "env.id": name_of(env)}
-        self.config: Config = load_config(overrides=overrides, changes=changes)
+        changes |= {"name": self.algorithm, "algo.name": self.algorithm}
+        changes |= {"run.seed": seed, "env.id": name_of(env)}
+        with argument_names(self._arguments()):
+            self._refuse_unknown(settings)
+            self.config: Config = load_config(overrides=overrides, changes=changes)
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._policy: Policy | None = None
+
+    def __repr__(self) -> str:
+        folder = "" if self.run_dir is None else f", run_dir={str(self.run_dir)!r}"
+        return f"{type(self).__name__}({self.config.env.id!r}{folder})"
+
+    @classmethod
+    def _arguments(cls) -> dict[str, str]:
+        """Returns the keyword arguments, by the settings that they stand for."""
+        own = {f"algo.{name}": name for name in hints(settings_of(cls.algorithm)) if name != "name"}
+        return {"run.seed": "seed"} | {key: name for name, key in SETTINGS.items()} | own
+
+    def _refuse_unknown(self, settings: Mapping[str, object]) -> None:
+        known = [*self._arguments().values(), "run_dir", "overrides"]
+        for name in settings:
+            if name not in known:
+                near, elsewhere = nearest(name, known), NAMES_ELSEWHERE.get(name)
+                similar = f"did you mean {near!r}? " if near else ""
+                raise ConfigError(
+                    f"{type(self).__name__} has no argument {name!r}; "
+                    f"{f'Rookery calls it {elsewhere}. ' if elsewhere else similar}"
+                    f"Allowed: {', '.join(known)}; overrides takes any other setting"
+                )
 
     def train(
         self,
@@ -105,35 +138,46 @@ class Agent:
         Training ends earlier when an evaluation reaches the score `target`, or after this many
         `minutes`; without them the agent's settings decide. Ctrl+C saves a checkpoint and raises
         KeyboardInterrupt. A second call continues the run from its newest checkpoint, as
-        `rookery train --resume` does, also after an interrupt.
+        `rookery train --resume` does, also after an interrupt. Of a run that has reached its target
+        only the weights are left: then a new run begins with them, in a new folder.
         """
-        before = self._env_steps()
-        changes: dict[str, object] = {"run.env_steps": before + int(env_steps)}
-        limits = {"eval.target": target, "run.minutes": minutes}
-        changes |= {key: value for key, value in limits.items() if value is not None}
-        common: dict[str, Any] = {
-            "env": None if isinstance(self.env, str) else self.env,
-            "callbacks": [self._note_folder, *callbacks],
-            "overrides": [f"{key}={value}" for key, value in changes.items()],
-            "console": console,
+        begin, played, took = self._beginning()
+        limits = {
+            "run.env_steps": played + int(env_steps),
+            "eval.target": self.config.eval.target if target is None else target,
+            "run.minutes": self.config.run.minutes if minutes is None else minutes + took,
         }
-        if before:
-            run = train(resume=self.run_dir, **common)
-        else:
-            run = train(self.config, run_dir=self.run_dir, **common)
+        with argument_names(self._arguments()):
+            run = train(
+                **begin,
+                env=None if isinstance(self.env, str) else self.env,
+                callbacks=[self._note_folder, *callbacks],
+                overrides=[f"{k}={'null' if v is None else v}" for k, v in limits.items()],
+                console=console,
+            )
         self.run_dir, self._policy = run.run_dir, run.policy
         return run
+
+    def _beginning(self) -> tuple[dict[str, Any], int, float]:
+        """Returns arguments of `rookery.train` for where to begin; its env steps and minutes."""
+        if self.run_dir is None and self._policy is not None:
+            raise ProtocolError(
+                "this agent was loaded from a file, which holds no more than what acts; load it "
+                "from its run folder to train it further"
+            )
+        if self.run_dir is None or not (self.run_dir / RUN_FILE).is_file():
+            return {"source": self.config, "run_dir": self.run_dir}, 0, 0.0
+        answer = run_folder.result_of(self.run_dir)
+        if answer is not None and answer["solved"]:  # it ended with its weights alone
+            return {"source": self.config, "init_from": str(self.run_dir)}, 0, 0.0
+        found = newest(self.run_dir / CHECKPOINTS).found
+        played = 0 if found is None else found.env_steps
+        times = [e.get("wall_s", 0.0) for e in jsonl.read(self.run_dir) if e["env_steps"] <= played]
+        return {"resume": self.run_dir}, played, max(times, default=0.0) / 60
 
     def _note_folder(self, event: Event) -> None:
         if isinstance(event, Started):
             self.run_dir = Path(event.run_dir)
-
-    def _env_steps(self) -> int:
-        """Returns the env steps of the run's newest checkpoint; 0 if there is none."""
-        if self.run_dir is None:
-            return 0
-        found = newest(self.run_dir / CHECKPOINTS).found
-        return 0 if found is None else found.env_steps
 
     def evaluate(
         self, episodes: int = 20, *, seed: int = 0, deterministic: bool | None = None
@@ -158,6 +202,12 @@ class Agent:
         With `deterministic` None, the policy acts as it is evaluated: greedily, or by sampling if
         the algorithm was trained for that.
         """
+        space = self.policy.codec.observation_space
+        if space.shape is not None and np.shape(obs) != space.shape:
+            raise ConfigError(
+                f"predict takes one observation, of shape {space.shape}, got {np.shape(obs)}; call "
+                "it once for each of several"
+            )
         return self.policy.act(obs, state, deterministic)
 
     @property
@@ -183,6 +233,11 @@ class Agent:
         needed if the environment was given as a function or class that has no importable name.
         """
         path = Path(path)
+        if not path.exists():
+            raise ConfigError(
+                f"there is no agent at {str(path)!r}; give a file that save() wrote, or the folder "
+                "of a run"
+            )
         config = bundle.read(path).config if path.is_file() else load_run(path)
         if config.algo.name != cls.algorithm:
             raise ConfigError(

@@ -257,13 +257,6 @@ class DqnAgent(LearnerAgent):
         return float(np.mean(finite)) if finite else float("nan")
 
 
-def refuse_arguments(settings: Mapping[str, Any], arguments: Mapping[str, str]) -> None:
-    """Raises ConfigError for settings that are arguments of their own: setting → argument."""
-    for key in settings:
-        if key in arguments:
-            raise ConfigError(f"settings has {key!r}; use the argument {arguments[key]} instead")
-
-
 def refuse_other_replay(config: Config) -> None:
     """Raises ConfigError unless the settings give one replay buffer in this process.
 

@@ -15,7 +15,6 @@ Opponents in games are random players, scripted players and past versions of the
 import contextlib
 import itertools
 import math
-import re
 import tempfile
 import time
 import warnings
@@ -28,7 +27,8 @@ import numpy as np
 from rookery import plugins
 from rookery.actors.policy import NONE, Recipe, checked, recipe
 from rookery.algorithms import Algorithm
-from rookery.api.dqn_agent import DqnAgent, refuse_arguments, refuse_other_replay
+from rookery.api.arguments import argument_names, refuse_arguments
+from rookery.api.dqn_agent import DqnAgent, refuse_other_replay
 from rookery.config.checks import AT_LEAST_0, Limit, PositiveFraction, PositiveOr0
 from rookery.config.schema import Config
 from rookery.envs.lookup import name_of
@@ -202,7 +202,7 @@ def _recipe(
             )
     given = {key: arguments[name] for key, name in ARGUMENTS.items()}
     changes = {**settings, **given, **FIXED}
-    with _argument_names():
+    with argument_names(ARGUMENTS):
         plain = recipe(env, USUAL | changes)
         shown = plain.shown()
         if shown.tables is None:
@@ -235,23 +235,11 @@ def _snapshots(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"selfplay.snapshot_period": max(1, round(SNAPSHOT * each))}
 
 
-@contextlib.contextmanager
-def _argument_names() -> Iterator[None]:
-    """Context in which `ConfigError` messages name arguments of `train_dqn` instead of settings."""
-    try:
-        yield
-    except ConfigError as error:
-        known = "|".join(map(re.escape, ARGUMENTS))
-        message = re.sub(rf"\b({known})\b", lambda found: ARGUMENTS[found[1]], str(error))
-        error.args = (message,)
-        raise
-
-
 def _train(
     made_from: Recipe, codec: SpaceCodec, plan: CyclePlan, weights: Mapping[str, Any] | None
 ) -> DqnAgent:
     config, factory = made_from
-    with _argument_names():
+    with argument_names(ARGUMENTS):
         refuse_other_replay(config)
     _warn(crowding(config, "num_workers"))
     if config.env.check:
@@ -260,7 +248,7 @@ def _train(
             cautions = check(config.env, factory, calls)
         for caution in cautions:
             _warn(f"environment check: {caution}")
-    with _snapshot_folder(config) as folder, _argument_names():
+    with _snapshot_folder(config) as folder, argument_names(ARGUMENTS):
         parts = build_parts(
             config,
             factory=factory,

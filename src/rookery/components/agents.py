@@ -17,7 +17,8 @@ from torch import Tensor
 from rookery import seeding
 from rookery.actors.policy import NONE, recipe
 from rookery.algorithms import build_algorithm
-from rookery.api.dqn_agent import LearnerAgent, refuse_arguments
+from rookery.api.arguments import refuse_arguments
+from rookery.api.dqn_agent import LearnerAgent
 from rookery.components.experience import batch_of, encoded, keys_of, rollout_batches
 from rookery.components.protocols import Arrays, Evaluation, Experience, checked_methods
 from rookery.config.algorithms import entry_of
@@ -46,6 +47,7 @@ SETTLED = {  # setting → the argument that decides about it
     "algo.target_period": "target_update_frequency",
     "run.seed": "seed",
 }
+CAPACITY = "replay.capacity"
 BEST = {"reward": max, "loss": min}  # metric → which end of it is good
 
 
@@ -91,8 +93,12 @@ class DistributedAgent(LearnerAgent):
         if hasattr(entry_of(algorithm).settings, "target_period"):
             given["algo.target_period"] = target_update_frequency
         _refuse_odd(settings)
-        usual = _usual(settings, batch_size, update_frequency)
-        made_from = recipe(env, {"name": "agent", **usual, **given})
+        usual = {  # what follows from arguments
+            "name": "agent",
+            "replay.learning_starts": max(batch_size, min(500, settings.get(CAPACITY, 500))),
+            "replay.samples_per_insert": batch_size / update_frequency,
+        }
+        made_from = recipe(env, {**usual, **settings, **given})
         spec, codec = made_from.spaces()
         self.learner: GradientLearner
         super().__init__(made_from, spec, codec, _learner(made_from.config, spec))
@@ -289,18 +295,17 @@ class MultiAgentLearner:
             raise ConfigError(
                 f"agents are compared by {' or '.join(BEST)}, got {metric!r}; use one of them"
             )
-        scores = {name: self._score(agent, metric) for name, agent in self.agents.items()}
-        known = {name: score for name, score in scores.items() if not np.isnan(score)}
+        known: dict[str, float] = {}
+        for name, agent in self.agents.items():
+            score = agent.get_training_stats()[metric]
+            if metric == "reward" and np.isnan(score):
+                score = agent.evaluate_policy().reward
+            if not np.isnan(score):
+                known[name] = float(score)
         if not known:
             raise ConfigError(f"no agent has a {metric} yet; train them first")
         best: str = BEST[metric](known, key=known.__getitem__)
         return best
-
-    def _score(self, agent: Any, metric: str) -> float:
-        score = float(agent.get_training_stats()[metric])
-        if metric == "reward" and np.isnan(score):
-            score = float(agent.evaluate_policy().reward)
-        return score
 
     def ensemble_predict(self, obs: Any) -> Any:
         """Returns what most agents would do; the mean of continuous actions.
@@ -321,16 +326,6 @@ def _learner(config: Config, spec: EnvSpec) -> GradientLearner:
     learner = GradientLearner(algorithm, config.learner, config.env, device, seed=config.run.seed)
     algorithm.update_targets(0)
     return learner
-
-
-def _usual(settings: Mapping[str, Any], batch_size: int, update_frequency: int) -> dict[str, Any]:
-    """Returns the settings with those that follow from arguments, unless told otherwise."""
-    capacity = settings.get("replay.capacity", 100_000)
-    return {
-        "replay.learning_starts": max(batch_size, min(500, capacity)),
-        "replay.samples_per_insert": batch_size / update_frequency,
-        **settings,
-    }
 
 
 def _refuse_odd(settings: Mapping[str, Any]) -> None:

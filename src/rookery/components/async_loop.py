@@ -224,6 +224,7 @@ class AsyncAgent(DistributedAgent):
             loop, self._loop = self._loop, None
             loop.stop_training()
             self._thread.join()
+            loop.pull()
             if self._error is not None:
                 raise self._error
         return self.get_training_stats()

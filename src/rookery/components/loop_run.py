@@ -5,6 +5,7 @@ The agent evaluates itself, and the sinks of runs write events, both in the proc
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,7 @@ class LoopRun(BaseRun):
         self._evaluation = StepInterval(plan.evaluation or ENDLESS, self._done)
         self._saving = StepInterval(plan.saving or ENDLESS, self._done)
         self._seen = self._done  # at the last turn
-        self._seconds_before = loop.seconds
+        self._began = 0.0  # minus what earlier trainings took
 
     @property
     def counters(self) -> Counters:
@@ -59,7 +60,7 @@ class LoopRun(BaseRun):
 
     @property
     def train_s(self) -> float:
-        return self.meter.wall_s - self.paused_s
+        return self.meter.wall_s
 
     def weights(self) -> Weights:
         return Weights(self.version, self._loop.agent.get_policy_parameters())
@@ -95,6 +96,7 @@ class LoopRun(BaseRun):
             conclude(self.run_dir, stopped)
 
     def _trained(self, parts: Parts) -> Iterator[Event]:
+        self._began = time.monotonic() - self._loop.seconds
         self._look_for_the_end()
         for event in LOOPS[parts.config.run.mode](parts) if self.reason is None else ():
             self._loop.note(event)
@@ -107,7 +109,7 @@ class LoopRun(BaseRun):
     def _turn(self, parts: Parts) -> Iterator[Event]:
         """Evaluates, saves and writes what is due, with the newest parameters."""
         loop = self._loop
-        loop.seconds = self._seconds_before + self.meter.wall_s
+        loop.seconds = time.monotonic() - self._began
         if self._evaluation.passed(self._done):
             loop.pull()
             yield from self._asked_agent()

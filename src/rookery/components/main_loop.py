@@ -215,6 +215,7 @@ class MainLoop:
     def get_training_progress(self) -> dict[str, Any]:
         """Returns how far training is; means are over the last 100 episodes."""
         returns = [episode.score for episode in list(self._ended)]
+        reason = None if self.run is None else self.run.reason
         return {
             "episode": self.episode,
             "env_steps": self.env_steps,
@@ -226,7 +227,7 @@ class MainLoop:
             "evaluation": getattr(self.evaluation, "reward", None),
             "paused": not self.running.is_set(),
             "seconds": self.seconds,
-            "reason": getattr(self.run, "reason", None),
+            "reason": None if reason is None else reason.value,
         }
 
     # Checkpoints.

@@ -58,7 +58,7 @@ def load(
     given = _given(overrides, changes)
     if isinstance(source, str) and source in known() and source not in scenarios():
         _refuse_half_named(source, given)
-        source, given = None, [("algo.name", source), *given]
+        source, given = None, [("name", source), ("algo.name", source), *given]
     config = _merged(_settings(source), given)
     _refuse_ignored(config, [key for key, _ in given])
     return config

@@ -46,8 +46,42 @@ def test_arguments_become_settings_of_the_run():
 
 
 def test_an_argument_of_another_algorithm_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=r"algo.*clip_rang"):
+    with pytest.raises(ConfigError, match=r"PPO has no argument 'clip_rang'; did you.*clip_range'"):
         rookery.PPO("CartPole-v1", clip_rang=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"learning_rate": 1e-3},
+            "no argument 'learning_rate'; Rookery calls it lr. Allowed: seed",
+        ),
+        ({"buffer_size": 9}, "no argument 'buffer_size'; Rookery calls it capacity. "),
+        ({"verbose": 1}, "no argument 'verbose'; Allowed: seed, lr, "),
+        ({"lr": "fast"}, "lr must be a number, got the text 'fast'"),
+        ({"clip_range": -1.0}, "clip_range must be above 0, got -1.0"),
+    ],
+)
+def test_errors_name_arguments_and_not_settings(settings, said):
+    with pytest.raises(ConfigError) as refused:
+        rookery.PPO("CartPole-v1", **settings)
+
+    assert said in str(refused.value)
+    assert "algo." not in str(refused.value)
+
+
+def test_an_agent_shows_its_environment_and_its_run():
+    assert (
+        repr(rookery.SAC("Pendulum-v1", run_dir="runs/a")) == "SAC('Pendulum-v1', run_dir='runs/a')"
+    )
+
+
+def test_an_agent_that_is_nowhere_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"no agent at 'nowhere'; give a file that save\(\) wrote"
+    ):
+        rookery.SAC.load("nowhere")
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,8 @@ def test_the_name_of_an_algorithm_leads_to_all_its_scenarios_and_to_none_of_sb3s
 def test_the_name_of_an_algorithm_with_an_environment_stands_for_its_defaults(name):
     changes = {"env.id": "Pendulum-v1"}
 
-    assert load(name, changes=changes) == load(changes={"algo.name": name, **changes})
+    named = {"name": name, "algo.name": name, **changes}
+    assert load(name, changes=changes) == load(changes=named)
     assert load(name, overrides=["env.id=Pendulum-v1"]).algo.name == name
 
 
