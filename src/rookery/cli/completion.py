@@ -71,6 +71,7 @@ def completions() -> Iterator[Words]:
         own = [action for action in parser._actions if not action.option_strings]
         metavars = {str(action.metavar) for action in own}
         names = [str(choice) for action in own for choice in action.choices or ()]
+        names += [two.split()[1] for two in VERBS if two.startswith(f"{verb} ")]  # `serve keys`
         names += scenarios() if "SCENARIO" in metavars else []
         if " " not in verb:
             yield Words(verb, parser.flags, names, not metavars.isdisjoint({"RUN", "FOLDER"}))

@@ -59,7 +59,7 @@ def _names(args: argparse.Namespace) -> None:
     lines = [
         "scenarios (rookery train NAME):",
         *output.table(about.items()),
-        "algorithms (--set algo=NAME):",
+        "algorithms (rookery train NAME --env ID):",
         *output.table(algorithms.items()),
     ]
     output.answer(args, {"scenarios": about, "algorithms": algorithms}, lines)

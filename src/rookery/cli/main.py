@@ -41,7 +41,7 @@ VERBS: dict[str, Verb] = {
 }
 START = """\
   rookery train cartpole                     train DQN on CartPole until it is solved
-  rookery train --algo ppo --env Acrobot-v1  another algorithm, another environment
+  rookery train ppo --env Acrobot-v1         another algorithm, another environment
   rookery runs                               list what was trained, and its scores"""
 INTERRUPTED = 130  # 128 + SIGINT, the shells' convention
 

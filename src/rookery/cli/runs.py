@@ -9,13 +9,10 @@ COLUMNS = ("environment", "algorithm", "seed", "state", "best score", "last scor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    about = "run folders, or folders with runs one or two levels down (default runs)"
+    default = [Path("runs")]
     parser.add_argument(
-        "folder",
-        nargs="*",
-        type=arguments.path,
-        default=[Path("runs")],
-        metavar="FOLDER",
-        help="run folders, or folders with runs one or two levels down (default runs)",
+        "folder", nargs="*", type=arguments.path, default=default, metavar="FOLDER", help=about
     )
     arguments.add_json(parser)
 

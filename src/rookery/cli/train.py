@@ -17,6 +17,11 @@ from rookery.terminal.arguments import amounts, folder, whole, words
 if TYPE_CHECKING:
     from rookery.config import Config
 
+SOURCE = (
+    "scenario, a named training configuration that `rookery list` shows, or a YAML file with "
+    "settings; the name of an algorithm or an environment, with its defaults; with --resume, the "
+    "run folder (default: none; --env is then required)"
+)
 WHAT = """
 --algo NAME  algo.name
 --env ID  env.id: environment: Gymnasium id, module:Id (imports the module first) or module:Class
@@ -105,14 +110,7 @@ VERDICTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        nargs="?",
-        metavar="SCENARIO",
-        help="scenario, a named training configuration that `rookery list` shows, or a YAML file "
-        "with settings; the name of an algorithm or an environment, with its defaults; with "
-        "--resume, the run folder (default: none; --env is then required)",
-    )
+    parser.add_argument("source", nargs="?", metavar="SCENARIO", help=SOURCE)
     what = parser.add_argument_group("what to train")
     arguments.add_overrides(what)
     arguments.add_settings(what, WHAT, learner_resources=amounts, actor_devices=words)

@@ -38,6 +38,7 @@ def test_bash_completes_verbs_flags_scenarios_and_run_folders(script, tmp_path):
     assert completed(script, tmp_path, "share", "pong") == ["pong"]
     assert completed(script, tmp_path, "evaluate", "runs/c") == ["runs/cartpole-a"]
     assert completed(script, tmp_path, "new", "alg") == ["algo"]
+    assert completed(script, tmp_path, "serve", "key") == ["keys"]
 
 
 def test_every_verb_has_its_flags_and_verbs_with_scenarios_have_all():

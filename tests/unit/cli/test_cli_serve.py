@@ -99,6 +99,11 @@ class TestPlan:
         assert own == Path("runs/corridor-server/keys.json")
         assert (plan.round_s, planned("--scenario", "corridor").round_s) == (5.0, 30.0)
 
+    def test_the_scenario_needs_no_flag(self):
+        assert planned("corridor", "--rounds", "7") == planned(
+            "--scenario", "corridor", "--rounds", "7"
+        )
+
     def test_with_a_client_ca_keys_are_asked_for_only_if_they_are_named(self):
         flags = ("--scenario", "corridor", "--client-ca", "ca.pem")
 

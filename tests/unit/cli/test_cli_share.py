@@ -118,6 +118,13 @@ def test_scenarios_are_run_once_each_or_n_times_each():
     assert [job.seed for job in twice] == [42, 43, 44, 45]
 
 
+def test_scenarios_need_no_flag():
+    one, several = planned("sb3-sac"), planned("sb3-sac", "sb3-td3", "--base-seed", "7")
+
+    assert one == planned("--scenario", "sb3-sac")
+    assert [(job.scenario, job.seed) for job in several] == [("sb3-sac", 7), ("sb3-td3", 8)]
+
+
 def test_gpus_go_round():
     jobs = planned("--scenario", "sb3-sac", "--n-parallel", "5", "--gpus", "0", "1")
 

@@ -1,4 +1,4 @@
-"""`rookery serve keys`: which clients may join a parameter server, each with a secret key."""
+"""Add, list, remove and replace the secret keys of the clients of a parameter server."""
 
 import argparse
 import contextlib

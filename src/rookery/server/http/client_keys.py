@@ -17,7 +17,6 @@ import secrets
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from rookery.errors import ConfigError
@@ -55,26 +54,15 @@ class Keys:
 
     def issue(self, client: str) -> str:
         """Makes, stores and returns the key of a new client; refuses a client that has a key."""
-        checked_name(client)
-        with self._changing() as keys:
-            if client in keys:
-                raise ConfigError(
-                    f"{client!r} has a key, with which it may be training; choose another name, or "
-                    "replace the key (--rotate), which ends that client"
-                )
-            keys[client] = secrets.token_urlsafe(32)
-        return keys[client]
+        return self._change(checked_name(client), secrets.token_urlsafe(32), has_key=False)
 
     def rotate(self, client: str) -> str:
         """Makes, stores and returns another key for a client; the previous key is void."""
-        with self._changing(client) as keys:
-            keys[client] = secrets.token_urlsafe(32)
-        return keys[client]
+        return self._change(client, secrets.token_urlsafe(32), has_key=True)
 
     def revoke(self, client: str) -> None:
         """Removes a client's key."""
-        with self._changing(client) as keys:
-            del keys[client]
+        self._change(client, "", has_key=True)
 
     def _refresh(self) -> None:
         try:
@@ -86,25 +74,16 @@ class Keys:
             self._seen = now  # first: a file that cannot be read is read once
             self._keys = _read(self._path, found)
 
-    @contextmanager
-    def _changing(self, client: str | None = None) -> Iterator[dict[str, str]]:
-        """Yields the keys to be changed, then writes them; no other process changes them then.
-
-        Refuses a `client` that has no key.
-        """
+    def _change(self, client: str, key: str, *, has_key: bool) -> str:
+        """Stores a client's key, or removes it (""); no other process changes keys at that time."""
         with self._lock:
             try:
                 folder = os.open(self._path.parent, os.O_RDONLY)
                 try:
                     fcntl.flock(folder, fcntl.LOCK_EX)  # not the file: every change replaces it
                     self._refresh()
-                    keys = dict(self._keys)
-                    if client is not None and client not in keys:
-                        raise ConfigError(
-                            f"there is no key of {client!r:.120} in {self._path}; `rookery serve "
-                            "keys list` shows the clients that have one, and `keys add` makes one"
-                        )
-                    yield keys
+                    self._check(client, has_key=has_key)
+                    keys = {name: own for name, own in (self._keys | {client: key}).items() if own}
                     text = json.dumps({"format": FORMAT, "keys": keys}, indent=1)
                     replace_file(self._path, text.encode())
                     os.fsync(folder)
@@ -115,6 +94,20 @@ class Keys:
                     f"keys cannot be stored in {self._path}: {error}; give another file (--keys)"
                 ) from error
             self._refresh()
+        return key
+
+    def _check(self, client: str, *, has_key: bool) -> None:
+        """Refuses a client that has no key, or one that has a key already."""
+        if client in self._keys and not has_key:
+            raise ConfigError(
+                f"{client!r} has a key, with which it may be training; choose another name, or "
+                "replace the key (--rotate), which ends that client"
+            )
+        if client not in self._keys and has_key:
+            raise ConfigError(
+                f"there is no key of {client!r:.120} in {self._path}; `rookery serve keys list` "
+                "shows the clients that have one, and `keys add` makes one"
+            )
 
 
 def checked_keys(keys: Mapping[str, object]) -> dict[str, str]:
