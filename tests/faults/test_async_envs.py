@@ -1,8 +1,9 @@
 """`env.vector: async` in whole runs: equal weights, hangs, lost processes, nothing left over."""
 
+import os
 import re
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGINT, SIGKILL
 from typing import Any
 
 import pytest
@@ -99,3 +100,19 @@ def test_when_the_training_process_is_killed_no_environment_is_left(forker, tmp_
     assert run.wait() == -SIGKILL
     assert settled(run.pid)
     assert shared() - before == set()
+
+
+def test_ctrl_c_in_a_terminal_is_the_runs_business(forker, tmp_path):
+    """It reaches every process of the group; environments go on until the run closes them."""
+    run = train(forker, tmp_path, TOGETHER | {"run.env_steps": 10**7})
+    folders = tmp_path / "run" / "checkpoints"
+    assert eventually(lambda: bool(checkpoint.folders(folders)), 60.0), run.said
+
+    os.killpg(os.getpgid(run.pid), SIGINT)
+
+    assert run.wait() == 130, run.said
+    assert settled(run.pid)
+    assert "Traceback" not in run.said
+    resume = ["train", "--resume", "run", "--env-steps", "1000", "--quiet", "--json"]
+    resumed = forker.start(resume, tmp_path)
+    assert resumed.wait() == 0, resumed.said

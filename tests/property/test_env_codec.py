@@ -38,16 +38,22 @@ LEAVES = st.one_of(
 )
 OBSERVATIONS = st.recursive(
     LEAVES,
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1).map(spaces.Dict),
+    lambda inner: st.one_of(
+        st.dictionaries(st.sampled_from("abc"), inner, min_size=1).map(spaces.Dict),
+        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
+    ),
     max_leaves=4,
 )
 
 
 def _flat(space: Any, obs: Any) -> list[tuple[Any, Any]]:
     """The leaves of a space and of an observation, in the same order."""
-    if not isinstance(space, spaces.Dict):
-        return [(space, obs)]
-    return [pair for key, child in space.spaces.items() for pair in _flat(child, obs[key])]
+    if isinstance(space, spaces.Dict):
+        return [pair for key, child in space.spaces.items() for pair in _flat(child, obs[key])]
+    if isinstance(space, spaces.Tuple):
+        assert isinstance(obs, tuple)
+        return [pair for k, child in enumerate(space.spaces) for pair in _flat(child, obs[k])]
+    return [(space, obs)]
 
 
 def _read_back(leaf: Any, space: Any, stored: Any) -> Any:
@@ -69,7 +75,7 @@ def test_stored_observations_lose_nothing(space, num, seed):
 
     stored = codec.encode(obs, num)
 
-    leaves = list(stored.values()) if isinstance(space, spaces.Dict) else [stored]
+    leaves = list(stored.values()) if isinstance(stored, dict) else [stored]
     assert len(leaves) == len(codec.leaves)
     for leaf, array, (part, given_obs) in zip(codec.leaves, leaves, _flat(space, obs), strict=True):
         assert (array.shape, array.dtype.name) == ((num, *leaf.shape), leaf.dtype)

@@ -38,8 +38,6 @@ Wrap: TypeAlias = Callable[[Env], Env]
 
 FRAMES = "rgb_array"
 INSTALL = {"pettingzoo": "pip install 'rookery[pettingzoo]'"}  # module → how to get it
-
-
 WRAPPERS = (*wrappers.__all__, *atari.NAMES)  # names that env.wrappers may have
 MOST_NAMED = 8  # classes and functions of a module that an error lists
 
@@ -270,8 +268,7 @@ def _registered(
         mode = registration.VectorizeMode.VECTOR_ENTRY_POINT
         return gym.make_vec(spec, num_envs=num, vectorization_mode=mode, **kwargs)
 
-    plain = not config.wrappers and not spec.additional_wrappers
-    native = plain and _takes(spec, kwargs)
+    native = spec.vector_entry_point and not (config.wrappers or spec.additional_wrappers)
     return EnvEntry(spec.id, one if spec.entry_point else None, many if native else None)
 
 
@@ -285,24 +282,6 @@ def _creator(entry_point: Any) -> Any:
             f"the environment's {entry_point!r} cannot be imported "
             f"({type(error).__name__}: {error}); install what it needs"
         ) from error
-
-
-def _takes(spec: registration.EnvSpec, kwargs: Mapping[str, Any]) -> bool:
-    """Returns whether a Gymnasium spec's `vector_entry_point` accepts all arguments.
-
-    Returns False if it has none. The arguments are the spec's own kwargs, `kwargs`, and the spec's
-    `max_episode_steps` if set.
-    """
-    if spec.vector_entry_point is None:
-        return False
-    settings = {**spec.kwargs, **kwargs}
-    if spec.max_episode_steps is not None:
-        settings.setdefault("max_episode_steps", spec.max_episode_steps)
-    try:
-        inspect.signature(_creator(spec.vector_entry_point)).bind(num_envs=1, **settings)
-    except TypeError:
-        return False
-    return True
 
 
 def _callable(

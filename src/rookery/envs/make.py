@@ -137,13 +137,19 @@ def _try_game(envs: Envs) -> list[str]:
 def _native(entry: EnvEntry, num: int, calls: EnvCalls) -> Vector | None:
     """Makes an environment's native vector: its own batched implementation.
 
-    Returns None if there is none, or it cannot be used. It cannot be used if its autoreset mode is
-    unknown, or if its spaces differ from those of the single environment (the vector of ale_py
-    stacks small grey frames). If there is no single environment, the native vector is always used.
+    Returns None if there is none, or it cannot be used. It cannot be used if it has no argument for
+    a setting, if its autoreset mode is unknown, or if its spaces differ from those of the single
+    environment (the vector of ale_py stacks small grey frames). If there is no single environment,
+    the native vector is always used.
     """
     if entry.many is None:
         return None
-    vector: Vector = _made(entry, partial(entry.many, num), calls)
+    try:
+        vector: Vector = _made(entry, partial(entry.many, num), calls)
+    except ConfigError as error:
+        if entry.one is None or not isinstance(error.__cause__, TypeError):
+            raise
+        return None
     known = vector.metadata.get("autoreset_mode") in MODES
     if entry.one is None or (known and _alike(entry, vector, _made(entry, entry.one, calls))):
         return vector

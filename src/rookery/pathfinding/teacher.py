@@ -24,8 +24,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import numpy as np
 
-from rookery.pathfinding.planner.advice import PlannedActions
-from rookery.pathfinding.planner.planner_pool import PlannerPool
+from rookery.pathfinding.planner.planner_pool import PlannedActions, PlannerPool
 from rookery.pathfinding.settings import TeamConfig
 from rookery.pathfinding.team_actor import TeamActor
 from rookery.pathfinding.world.cases import select

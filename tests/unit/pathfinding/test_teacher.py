@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from rookery.config.load import load
 from rookery.errors import ConfigError
-from rookery.pathfinding.planner.advice import PlannedActions, plan_actions
 from rookery.pathfinding.planner.plan import plan
+from rookery.pathfinding.planner.planner_pool import PlannedActions, plan_actions
 from rookery.pathfinding.settings import Teacher, TeamConfig
 from rookery.pathfinding.teacher import PlannerTeacher, first_unguided_world, wait_until_ready
 from rookery.pathfinding.team_actor import GUIDED, TeacherActions, TeamActor

@@ -52,7 +52,9 @@ class Pogema(Team):
         outside: str = Outside.BLOCKED,
         render_mode: str | None = None,
     ) -> None:
-        self._pogema, self._config = _installed(), _checked_config(config or {})
+        self._pogema, self._config = _installed(), dict(config or {})
+        for name in REFUSED.keys() & self._config.keys():
+            raise ConfigError(f"{name} was given in config; {REFUSED[name]}")
         self._fixed = {**PLAYED, "obs_radius": radius, "max_episode_steps": steps}
         first = self._begin(seed=0)
         super().__init__(
@@ -127,11 +129,3 @@ def _installed() -> Any:
             "(older ones do not work with this numpy and gymnasium), or use its rule without it: "
             f"collision={Collision.SOFT}"
         ) from error
-
-
-def _checked_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings of POGEMA's GridConfig as a dict; ConfigError for those of `REFUSED`."""
-    for name in config:
-        if name in REFUSED:
-            raise ConfigError(f"{name} was given in config; {REFUSED[name]}")
-    return dict(config)
