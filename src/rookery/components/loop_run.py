@@ -18,9 +18,10 @@ from rookery.components.loop_parts import LoopPlan
 from rookery.config.load import RUN_FILE
 from rookery.config.schema import Config
 from rookery.evaluation.backend import RunRequest
-from rookery.evaluation.evaluation_process import EvaluationSnapshot, SnapshotEvaluated
+from rookery.evaluation.evaluation_process import SnapshotEvaluated
 from rookery.event import Ask, Counters, Event, IterationEnded, Reason, Saved, Started, Warned
 from rookery.report.console.plain_lines import is_terminal
+from rookery.report.metrics.trace import Trace
 from rookery.report.trackers import rewind
 from rookery.report.trackers.sinks import Sinks, make_sinks
 from rookery.runtime.signals import Interrupts
@@ -42,7 +43,7 @@ class LoopRun(BaseRun):
     """Trains the components of a loop; iterating over `events()` does it."""
 
     def __init__(self, loop: "MainLoop", plan: LoopPlan, config: Config, context: RunContext):
-        super().__init__(config, context)
+        super().__init__(config, context, Trace("learner"))
         self._loop, self._plan = loop, plan
         self._log = StepInterval(config.report.log_period, loop.env_steps)
         self._evaluation = StepInterval(plan.evaluation or ENDLESS, self._done)
@@ -72,9 +73,6 @@ class LoopRun(BaseRun):
 
     def _limits(self) -> Sequence[tuple[Reason, float, float | None]]:
         return ((Reason(self._plan.unit), self._done, self._plan.total),)
-
-    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
-        """Does nothing: checkpoints of a loop are of its newest parameters."""
 
     def _events(self) -> Iterator[Event]:
         loop, resumed = self._loop, self.counters.env_steps > 0

@@ -41,7 +41,7 @@ from rookery.sb3.replay_rows import ReplayRows
 from rookery.seeding import Role
 from rookery.sharing.registry import run_id_of
 from rookery.training.launch import OpenFolder
-from rookery.training.run import BaseRun, RunContext
+from rookery.training.run import RunContext, SavedRun
 from rookery.training.run_state import Rest, reports_state, rest_of
 from rookery.types import EnvSpec, Weights, below, prefixed
 
@@ -97,7 +97,7 @@ class Sb3Trainer:
         return rest_of(numbers, arrays, segments)
 
 
-class Sb3Run(BaseRun):
+class Sb3Run(SavedRun):
     """A run of an SB3 algorithm; iterating over `events()` trains it."""
 
     def __init__(self, trainer: Sb3Trainer, context: RunContext, *, resumed: bool):

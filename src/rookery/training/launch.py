@@ -40,7 +40,7 @@ from rookery.runtime.watchdog import watched_calls
 from rookery.terminal.output import notice
 from rookery.training import resources
 from rookery.training.build import NEW_ACTORS, Parts, build_parts
-from rookery.training.run import BaseRun, RunContext, TrainingRun
+from rookery.training.run import RunContext, SavedRun, TrainingRun
 from rookery.training.run_state import Rest, put_back
 from rookery.types import EnvSpec, Json
 
@@ -165,7 +165,7 @@ class Trainer(Protocol):
     def restore(self, found: VerifiedCheckpoint) -> Rest:
         """Restores the state of a checkpoint; returns that of the run itself. Writes no file."""
 
-    def run(self, context: RunContext, *, resumed: bool) -> BaseRun:
+    def run(self, context: RunContext, *, resumed: bool) -> SavedRun:
         """Returns the run, which has not begun."""
 
 
@@ -173,7 +173,7 @@ Builder: TypeAlias = Callable[[OpenFolder, RunRequest, contextlib.ExitStack], Tr
 
 
 @contextlib.contextmanager
-def started(config: Config, request: RunRequest, build: Builder) -> Iterator[BaseRun]:
+def started(config: Config, request: RunRequest, build: Builder) -> Iterator[SavedRun]:
     """Context manager that opens a run's folder, builds the run, and restores it if it is resumed.
 
     `build` makes what the run trains with; leaving its `ExitStack` closes that.

@@ -76,22 +76,13 @@ class RunContext(NamedTuple):
 
 
 class BaseRun(ABC):
-    """Base class of training runs, also of runs that Stable-Baselines3 trains.
+    """Base class of training runs, also of loops and of runs that Stable-Baselines3 trains.
 
     It handles evaluations, the target score, the best score, reasons to stop, and the result.
     Subclasses train: their `_events` yields the events of the training.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        context: RunContext,
-        saver: Saver,
-        *,
-        resumed: bool,
-        trace: Trace,
-        ledger: ActivityLedger,
-    ):
+    def __init__(self, config: Config, context: RunContext, trace: Trace):
         self.config, self.run_dir, self.about = config, context.run_dir, context.about
         self.evaluation_client, self.meter = context.evaluation_client, context.meter
         self.interrupts, self.callbacks = context.interrupts, context.callbacks
@@ -104,16 +95,7 @@ class BaseRun(ABC):
         self.faults: Counter[str] = Counter()  # warnings by kind
         self._asked: set[Ask] = set()
         self._submitted = self._written = Counters()  # of the last snapshot and log line
-        self.saver, self.resumed, self.trace = saver, resumed, trace
-        self._saved: list[Saved] = []  # by the saver's thread
-        self._evaluator_trace, self._ledger = Trace("evaluator"), ledger
-        self._set_intervals(0)
-
-    def _set_intervals(self, env_steps: int) -> None:
-        config, self._looked = self.config, env_steps
-        self._log = StepInterval(config.report.log_period, env_steps)
-        self._eval = StepInterval(config.eval.period, env_steps)
-        self._save = StepInterval(config.checkpoint.period, env_steps)
+        self.trace, self._evaluator_trace = trace, Trace("evaluator")
 
     @property
     @abstractmethod
@@ -123,20 +105,6 @@ class BaseRun(ABC):
     @abstractmethod
     def weights(self) -> Weights:
         """Returns the learner's weights, which are not a copy, and their version number."""
-
-    @abstractmethod
-    def _content(self) -> Content:
-        """Returns a copy of the run's whole state, for a checkpoint."""
-
-    @property
-    @abstractmethod
-    def _oldest(self) -> list[int]:
-        """Number of the oldest replay row (stored env step) of each shard of replay."""
-
-    @property
-    @abstractmethod
-    def _spec(self) -> EnvSpec:
-        """Observations and actions of the environment, as networks and replay use them."""
 
     @abstractmethod
     def _events(self) -> Iterator[Event]:
@@ -216,13 +184,16 @@ class BaseRun(ABC):
         passed = target is not None and score >= target
         if best:
             self.best_score = score
-            self.saver.best(self._weights_only(snapshot, score))
+            self._keep_best(snapshot, score)
         if passed:
             self.winner, self.reason = snapshot, Reason.TARGET
         weighed = snapshot.counters, snapshot.version, snapshot.wall_s
         played = evaluation.returns, evaluation.lengths, evaluation.success_rate
         elo, deviation = (evaluation.figures.get(name) for name in ("elo", "elo_deviation"))
         yield Evaluated(*weighed, *played, best, passed, elo, deviation)
+
+    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
+        """Keeps the weights with the best score so far; by default it does not."""
 
     # The end.
 
@@ -277,6 +248,48 @@ class BaseRun(ABC):
     def survived(self) -> dict[str, int]:
         """Returns the failures that the run has survived, by kind; warnings count as failures."""
         return dict(self.faults)
+
+
+class SavedRun(BaseRun):
+    """Base class of runs that write checkpoints, from which they can be resumed."""
+
+    def __init__(
+        self,
+        config: Config,
+        context: RunContext,
+        saver: Saver,
+        *,
+        resumed: bool,
+        trace: Trace,
+        ledger: ActivityLedger,
+    ):
+        super().__init__(config, context, trace)
+        self.saver, self.resumed, self._ledger = saver, resumed, ledger
+        self._saved: list[Saved] = []  # by the saver's thread
+        self._set_intervals(0)
+
+    def _set_intervals(self, env_steps: int) -> None:
+        config, self._looked = self.config, env_steps
+        self._log = StepInterval(config.report.log_period, env_steps)
+        self._eval = StepInterval(config.eval.period, env_steps)
+        self._save = StepInterval(config.checkpoint.period, env_steps)
+
+    @abstractmethod
+    def _content(self) -> Content:
+        """Returns a copy of the run's whole state, for a checkpoint."""
+
+    @property
+    @abstractmethod
+    def _oldest(self) -> list[int]:
+        """Number of the oldest replay row (stored env step) of each shard of replay."""
+
+    @property
+    @abstractmethod
+    def _spec(self) -> EnvSpec:
+        """Observations and actions of the environment, as networks and replay use them."""
+
+    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
+        self.saver.best(self._weights_only(snapshot, score))
 
     # Traces of what the processes do.
 
@@ -384,7 +397,7 @@ class BaseRun(ABC):
             self.evaluation_client.submit(snapshot)
 
 
-class TrainingRun(BaseRun):
+class TrainingRun(SavedRun):
     """A run with Rookery's own training loop; iterating over `events()` executes it."""
 
     def __init__(self, parts: Parts, context: RunContext, *, saver: Saver, resumed: bool):
