@@ -18,7 +18,7 @@ from rookery.components.loop_parts import LoopPlan
 from rookery.config.load import RUN_FILE
 from rookery.config.schema import Config
 from rookery.evaluation.backend import RunRequest
-from rookery.evaluation.evaluation_process import SnapshotEvaluated
+from rookery.evaluation.evaluation_process import EvaluationSnapshot, SnapshotEvaluated
 from rookery.event import Ask, Counters, Event, IterationEnded, Reason, Saved, Started, Warned
 from rookery.report.console.plain_lines import is_terminal
 from rookery.report.metrics.trace import Trace
@@ -73,6 +73,9 @@ class LoopRun(BaseRun):
 
     def _limits(self) -> Sequence[tuple[Reason, float, float | None]]:
         return ((Reason(self._plan.unit), self._done, self._plan.total),)
+
+    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
+        """Does nothing: checkpoints of a loop are of its newest parameters."""
 
     def _events(self) -> Iterator[Event]:
         loop, resumed = self._loop, self.counters.env_steps > 0

@@ -107,6 +107,10 @@ class BaseRun(ABC):
         """Returns the learner's weights, which are not a copy, and their version number."""
 
     @abstractmethod
+    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
+        """Called with the weights that have scored best so far."""
+
+    @abstractmethod
     def _events(self) -> Iterator[Event]:
         """Trains; yields the events of the run, `Stopped` last."""
 
@@ -191,9 +195,6 @@ class BaseRun(ABC):
         played = evaluation.returns, evaluation.lengths, evaluation.success_rate
         elo, deviation = (evaluation.figures.get(name) for name in ("elo", "elo_deviation"))
         yield Evaluated(*weighed, *played, best, passed, elo, deviation)
-
-    def _keep_best(self, snapshot: EvaluationSnapshot, score: float) -> None:
-        """Keeps the weights with the best score so far; by default it does not."""
 
     # The end.
 
