@@ -358,6 +358,7 @@ class TestNotice:
             ("env", {"kwargs": {"os:system": 1}}),
             ("env", {"wrappers": [{"RecordVideo": {"video_folder": "/home/alice"}}]}),
             ("env", {"wrappers": ["TimeAwareObservation"]}),
+            ("env", {"wrappers": [{"TimeAwareObservation": {"flatten": True}}]}),
             ("env", {"id": "../CartPole-v1"}),
             ("net", {"kwargs": {"file": "weights.pt"}}),
             ("learner", {"optimizer_kwargs": {"hook": "os:system"}}),
