@@ -314,6 +314,7 @@ def test_one_bit_in_rows_that_all_checkpoints_share_costs_those_rows_only(
 
     said = capfd.readouterr().err
     assert f"without {rows} replay rows" in said
+    assert "does not continue exactly" in said
     assert f"{name} does not match its checksum" in said
     assert answer["env_steps"] == 1_200
     search = checkpoint.newest(run_dir / "checkpoints", exact=True)

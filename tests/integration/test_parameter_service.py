@@ -183,6 +183,30 @@ class TestMethods:
 
         assert refused.value.code == "schema"
 
+    @pytest.mark.parametrize(
+        ("code", "value", "settings"),
+        [("finite", np.nan, {}), ("overflow", 1e25, {}), ("norm", 1e3, {"max_norm": 10.0})],
+    )
+    def test_the_log_names_the_client_whose_update_shows_a_fault(
+        self, code, value, settings, caplog
+    ):
+        served = ParameterServer(INITIAL, update_frequency=1, optimizer="adam", **settings)
+        url = served.start_server("localhost", 0, keys=KEYS)
+        faulty = {name: np.full_like(array, value) for name, array in INITIAL.items()}
+        try:
+            with (
+                caplog.at_level(logging.WARNING, "rookery.server"),
+                RemoteParameterServer(url, "alice", KEYS["alice"]) as alice,
+            ):
+                alice.register_worker("alice")
+                assert alice.push_gradients("alice", faulty).code == code
+        finally:
+            served.stop_server()
+
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line.startswith(f"refused ({code}) alice at ")
+        assert served.version == 0
+
     def test_a_worker_that_did_not_register_is_told_to(self, alice):
         with pytest.raises(RefusedError, match="register_worker") as refused:
             alice.push_gradients("alice", ONES)

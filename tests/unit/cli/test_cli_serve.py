@@ -30,6 +30,7 @@ from rookery.server.http.limits import Limits
 from rookery.server.parameter_server import ParameterServer, Receipt
 from rookery.server.privacy.privacy_budget import Ledger
 from rookery.server.run_server import (
+    SERVERS,
     Plan,
     ServedPolicy,
     Watch,
@@ -366,6 +367,7 @@ class TestNotice:
             ("env", {"wrappers": [{"TimeLimit": {"max_episode_steps": 5}}]}),
             ("env", {"imports": ["ale_py"]}),  # as another scenario has them, and not this one
             ("net", {"custom": "rookery.games.board_network:BoardNetwork"}),
+            ("env", {"wrappers": [{"TimeAwareObservation": {"flatten": True}}]}),
             ("env", {"id": "../CartPole-v1"}),
             ("net", {"kwargs": {"file": "weights.pt"}}),
             ("learner", {"optimizer_kwargs": {"hook": "os:system"}}),
@@ -472,6 +474,16 @@ class TestServed:
 
         assert Notice.heard({KEY: told}) == notice(round_steps=plan.round_steps, until=7)
         assert server.get_client_stats()["over"] == ""
+
+    @pytest.mark.parametrize("mode", Sharing)
+    def test_rules_of_a_plan_reach_its_server(self, mode, tmp_path):
+        flags = ("--max-norm", "2.5", "--quorum", "3", "--run-dir", str(tmp_path))
+        plan = planned("--scenario", "corridor", "--mode", mode, *flags)
+
+        server = SERVERS[mode](plan, CORRIDOR, {"w": np.zeros(3, np.float32)})
+        server.close()
+
+        assert (server.rules.max_norm, server.rules.quorum) == (2.5, 3)
 
     def test_at_its_last_version_nothing_is_taken_any_more(self):
         server = self.server(until=2)

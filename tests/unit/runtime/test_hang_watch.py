@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from misbehaving_envs import Wander
-from rookery.config.schema import EnvConfig
+from rookery.config.load import load
+from rookery.config.schema import Config, EnvConfig
 from rookery.envs.make import check, make
 from rookery.errors import StalledError
 from rookery.runtime import watchdog
 from rookery.runtime.watchdog import watched_calls
+from rookery.training.build import build_parts
+from rookery.training.launch import check_environment
 
 LIMIT_S = 0.2
 FOREVER_S = 60.0
@@ -55,6 +58,31 @@ def test_a_hang_in_the_environment_check_is_an_error_with_the_name_and_the_call(
 
     with pytest.raises(StalledError, match=said), watched_calls("my:Sleeper", LIMIT_S) as calls:
         check(config(where=where), Sleeper, calls)
+
+
+def run(where: str, seconds: float = FOREVER_S) -> Config:
+    changes = {"env.kwargs": {"where": where, "seconds": seconds}, "env.id": "my:Sleeper"}
+    return load("corridor", changes=changes | {"actor.env_step_timeout_s": LIMIT_S})
+
+
+@pytest.mark.parametrize("where", ["the constructor", "reset", "step"])
+def test_a_run_does_not_wait_for_an_environment_that_hangs_in_its_check(where):
+    said = rf"my:Sleeper has not answered for \d+ s in {where} \(actor.env_step_timeout_s is 0.2\)"
+
+    with pytest.raises(StalledError, match=said) as raised:
+        check_environment(run(where), Sleeper)
+    assert raised.value.exit_code == 3
+
+
+def test_the_check_of_a_run_may_take_longer_than_one_call_of_its_environment():
+    check_environment(run("reset", LIMIT_S / 4), Sleeper)  # which is reset more than four times
+
+
+def test_a_run_does_not_wait_for_a_constructor_that_hangs():
+    said = r":Sleeper has not answered for \d+ s in the constructor"
+
+    with pytest.raises(StalledError, match=said):
+        build_parts(run("the constructor"), factory=Sleeper)
 
 
 def test_a_hang_in_close_is_an_error_and_the_environments_are_not_closed_again():

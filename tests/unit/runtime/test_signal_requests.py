@@ -125,13 +125,21 @@ def test_a_signal_where_python_ignores_exceptions_ends_a_command_without_a_trace
     assert (done.returncode, done.stderr) == (code, f"rookery: {said}\n")
 
 
-@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143), (1, 143)])
-def test_a_command_that_is_still_starting_ends_although_the_exception_was_caught(number, code):
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(2, 130, "interrupted"), (15, 143, "terminated"), (1, 143, "terminated")],
+)
+def test_a_command_that_is_still_starting_ends_although_the_exception_was_caught(
+    number, code, said
+):
+    """After START_PATIENCE_S: one that ended after PATIENCE_S could not stop in time."""
     body = f"""with contextlib.suppress(BaseException):
         signal.raise_signal({number})
     threading.Event().wait(50)"""
 
-    assert ended(body).returncode == code
+    done = ended(body)
+
+    assert (done.returncode, done.stderr) == (code, f"rookery: {said}\n")
 
 
 class Signalled(Wander):

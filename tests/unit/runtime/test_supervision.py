@@ -104,6 +104,30 @@ def test_the_kind_of_a_loss_is_known(clock):
     assert found == [LossKind.CRASH, LossKind.ERROR, LossKind.ENV_ERROR]
 
 
+class Silence:
+    """Patience that takes the time without a heartbeat as it is told."""
+
+    silent_s = 0.0
+
+    def at_end(self, silence_s: float, limit_s: float) -> bool:
+        self.silent_s = silence_s
+        return silence_s > limit_s
+
+
+def test_a_process_that_never_answers_is_named_once_and_lost_after_its_time_to_start(monkeypatch):
+    monkeypatch.setattr("rookery.runtime.supervision.Patience", Silence)
+    one, troubles, notices = watch(start_s=5.0), [], []
+
+    for silence_s in (1.0, 3.0, 4.0, 8.0):
+        troubles.append(one.trouble(alive=True, silence_s=silence_s, limit_s=2.0))
+        notices.append(one.slow_start(2.0))
+
+    said = "worker 3 is still starting: it has not answered for 3 s, and is replaced after 7 s"
+    assert notices == ["", said, "", ""]
+    assert troubles[:3] == [None, None, None]
+    assert troubles[3] == "has not moved for 8 s (actor.env_step_timeout_s is 2)"
+
+
 def test_more_than_so_many_losses_in_an_hour_end_the_run_whatever_lies_between_them(clock):
     one = watch(per_hour=3)
     for _ in range(3):

@@ -83,6 +83,10 @@ def skipped(server: FederatedParameterServer) -> int:
     return int(server.get_server_stats()["counts"].get("skipped_settings", 0))
 
 
+def no_space(kept: Store, records: Any) -> None:
+    raise CheckpointError("the journal cannot be written: no space left; free some")
+
+
 def test_after_a_restart_with_a_smaller_clip_the_noise_covers_what_is_released(house, monkeypatch):
     house.start(clip_norm=100.0).push_gradients("alice", spike(1000.0), version=0)
     monkeypatch.setattr(noise, "noise", lambda size, scale: np.zeros(size))
@@ -203,10 +207,7 @@ def test_a_journal_that_cannot_be_written_costs_one_round_however_often_it_is_tr
     server.push_gradients("alice", spike(0.5), version=0)
     append = Store.append
 
-    def full(kept: Store, records: Any) -> None:
-        raise CheckpointError("the journal cannot be written: no space left; free some")
-
-    monkeypatch.setattr(Store, "append", full)
+    monkeypatch.setattr(Store, "append", no_space)
     for _ in range(3):
         with pytest.raises(CheckpointError):
             server.push_gradients("bob", spike(0.5), version=0)
@@ -215,3 +216,20 @@ def test_a_journal_that_cannot_be_written_costs_one_round_however_often_it_is_tr
 
     assert server.ledger is not None
     assert server.ledger.rounds == 1
+
+
+def test_a_round_that_was_charged_goes_out_though_the_budget_has_room_for_no_other(
+    house, monkeypatch
+):
+    """Its journal could not be written at first: the budget is not spent on nothing."""
+    server = house.start()
+    server.ledger.target_epsilon = server.ledger.would_be()
+    server.push_gradients("alice", spike(0.5), version=0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "append", no_space)
+        with pytest.raises(CheckpointError):
+            server.push_gradients("bob", spike(0.5), version=0)
+
+    assert server.ledger.rounds == 1
+    assert server.push_gradients("bob", spike(0.5), version=0).version == 1

@@ -122,6 +122,8 @@ class TestBeginning:
         assert spec == parts.spec
         shapes = {name: weight.shape for name, weight in algorithm.acting.state_dict().items()}
         assert shapes == {name: array.shape for name, array in parts.learner.weights().items()}
+        devices = {weight.device.type for weight in algorithm.acting.state_dict().values()}
+        assert devices == {"meta"}  # asked before the weights take memory
 
     @pytest.mark.parametrize("storage", ["memory", "disk"])
     def test_replay_lives_where_it_was_asked_to(

@@ -228,8 +228,13 @@ def test_a_ledger_of_an_earlier_release_takes_on_the_promise_it_is_opened_with(t
 
 
 def test_what_a_ledger_keeps_is_for_its_user_alone(tmp_path):
+    def readable() -> set[int]:
+        """Returns what others may do with its files."""
+        return {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
+
     (tmp_path / "ledger.json.part").touch(0o644)  # of one that was killed
     book = ledger(path=tmp_path / "ledger.json")
-    book.charge()
 
-    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
+    assert readable() == {0}
+    book.charge()
+    assert readable() == {0}
