@@ -19,11 +19,12 @@ examples:
 """
 BASH = """\
 _rookery() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" words="{verbs}"
+  local word="${{COMP_WORDS[COMP_CWORD]}}" words="{verbs}" runs=
   [ "$COMP_CWORD" -gt 1 ] && case "${{COMP_WORDS[1]}}" in
 {cases}
   esac
   COMPREPLY=($(compgen -W "$words" -- "$word"))
+  if [ -n "$runs" ]; then COMPREPLY+=($(compgen -d -- "${{word:-runs/}}")); fi
 }}
 complete -o default -F _rookery rookery
 """
@@ -32,7 +33,6 @@ FISH = """\
 complete -c rookery -n __fish_use_subcommand -f -a '{verbs}'
 {cases}
 """
-RUNS = "$(compgen -d -- runs/)"
 
 
 class Words(NamedTuple):
@@ -78,8 +78,8 @@ def completions() -> Iterator[Words]:
 
 
 def _bash(words: Words) -> str:
-    runs = [RUNS] if words.runs else []
-    return f'    {words.verb}) words="{" ".join([*words.flags, *words.names, *runs])}" ;;'
+    runs = " runs=1" if words.runs else ""
+    return f'    {words.verb}) words="{" ".join([*words.flags, *words.names])}"{runs} ;;'
 
 
 def _fish(words: Words) -> str:

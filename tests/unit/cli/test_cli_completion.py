@@ -41,6 +41,14 @@ def test_bash_completes_verbs_flags_scenarios_and_run_folders(script, tmp_path):
     assert completed(script, tmp_path, "serve", "key") == ["keys"]
 
 
+def test_the_name_of_a_folder_is_no_command(script, tmp_path):
+    (tmp_path / "runs" / "$(touch ran)").mkdir(parents=True)
+
+    completed(script, tmp_path, "evaluate", "")
+
+    assert not (tmp_path / "ran").exists()
+
+
 def test_every_verb_has_its_flags_and_verbs_with_scenarios_have_all():
     found = {words.verb: words for words in completions()}
 
