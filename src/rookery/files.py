@@ -53,11 +53,12 @@ def replace_file(path: Path, raw: bytes) -> None:
 
     If writing fails, the old file is unchanged. Call `sync_folder` afterwards to make the new file
     name survive a power failure. Only one process may write a file at a time; a partial file of a
-    killed process is overwritten.
+    killed process is replaced.
     """
     scratch = path.with_name(path.name + UNFINISHED)
     try:
-        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        scratch.unlink(missing_ok=True)  # of a killed process: other users might read it
+        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(raw)
             file.flush()

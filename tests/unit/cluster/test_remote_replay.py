@@ -19,10 +19,12 @@ from rookery.cluster.cluster_group import WAIT_S, ClusterActors
 from rookery.cluster.messages import CopyRows, LookUpRows, PublishWeights, UpdatePriorities
 from rookery.cluster.remote_replay import RemoteReplay, recall
 from rookery.config.schema import Draw, Mode
+from rookery.errors import EmptyReplayError
 from rookery.replay.ring import row_bytes, schema_of
 from rookery.replay.saved_rows import ReplayState, RowBlock, SavedReplay
 from rookery.replay.shards import TAG_BITS
 from rookery.training.run_state import flush_rows
+from rookery.types import ArrayBatch
 from sample_experience import VECTOR
 
 PRIORITIZED = {"sampling": Draw.PRIORITIZED, "alpha": 1.0}
@@ -216,6 +218,27 @@ class TestDrawing:
         monkeypatch.setattr(
             replay, "_draw", lambda *given: draw(*given) if next(tries, None) is None else None
         )
+
+        assert replay.sample(8).rows.size == 8
+
+    def test_hosts_may_be_lost_any_number_of_times_while_a_batch_is_sampled(
+        self, fake_cluster, monkeypatch
+    ):
+        _, replay = self_driven(fake_cluster)
+        tries, draw, lost = iter(range(2 * sys.getrecursionlimit())), replay._draw, [False]
+
+        def losing(*given: Any) -> ArrayBatch | None:
+            lost[0] = next(tries, None) is not None
+            if lost[0]:
+                raise EmptyReplayError("all hosts were lost")
+            return draw(*given)
+
+        def drawable(_: RemoteReplay) -> bool:
+            found, lost[0] = not lost[0], False  # they are back at the next look
+            return found
+
+        monkeypatch.setattr(replay, "_draw", losing)
+        monkeypatch.setattr(RemoteReplay, "_drawable", property(drawable))
 
         assert replay.sample(8).rows.size == 8
 

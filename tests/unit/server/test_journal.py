@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rookery.errors import CheckpointError, ConfigError
+from rookery.files import UNFINISHED
 from rookery.server import parameter_server, store
 from rookery.server.parameter_server import ParameterServer
 from rookery.server.store import Record, SavedServer, Store
@@ -404,6 +405,7 @@ def test_a_missing_journal_is_not_taken_for_an_empty_one(tmp_path):
 
 
 def test_what_it_keeps_is_for_its_user_alone(tmp_path):
+    (tmp_path / (store.CHECKPOINT + UNFINISHED)).touch(0o644)  # of one that was killed
     server(tmp_path).close()
 
     assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}

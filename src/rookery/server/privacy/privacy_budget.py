@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.errors import BudgetError, CheckpointError, ConfigError
-from rookery.files import UNFINISHED, replace_file, sync_folder
+from rookery.files import replace_file, sync_folder
 from rookery.server.file_lock import lock_file
 from rookery.server.privacy.privacy_checks import refuse_delta, refuse_numbers
 
@@ -201,7 +201,6 @@ def write(path: Path, promise: Promise, spent: Sequence[Spent]) -> None:
     value = {"format": FORMAT, "promise": promise, "spent": spent}
     value["sha256"] = _seal([promise, spent])
     try:
-        path.with_name(path.name + UNFINISHED).unlink(missing_ok=True)  # other users may read it
         replace_file(path, json.dumps(value).encode())
         sync_folder(path.parent)
     except OSError as error:
