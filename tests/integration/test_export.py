@@ -317,7 +317,9 @@ class Says:
     def __init__(self, action: int, scores: list[float]):
         self.action, self.numbers = action, scores
 
-    def act(self, obs: Any, state: Any = None) -> tuple[Any, Any]:
+    def act(
+        self, obs: Any, state: Any = None, deterministic: bool | None = None
+    ) -> tuple[Any, Any]:
         return self.action, None
 
     def scores(self, obs: Any, state: Any = None) -> Any:

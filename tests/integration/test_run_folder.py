@@ -145,7 +145,7 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(tmp_path, m
     monkeypatch.chdir(tmp_path)
     config = load("corridor", changes={"name": "my_task", "report.tag": "a_b"})
 
-    paths = [run_folder._made(config)[0] for _ in range(3)]
+    paths = [run_folder.make(config).run_dir for _ in range(3)]
 
     assert len(set(paths)) == 3
     assert all(path.is_dir() and "my_task-a_b-seed0" in path.name for path in paths)

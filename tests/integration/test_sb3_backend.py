@@ -121,7 +121,8 @@ ELSEWHERE = {  # used, but not in a run that is one process and has no console
     "report.timeline": "evaluation process",
     "report.wandb_mode": "evaluation process",
 }
-SHARED = {"env.frame_stack", "selfplay.opponents"}  # read by what all runs share, as the default
+# read by what all runs share, as the default
+SHARED = {"env.frame_stack", "env.vector", "selfplay.opponents"}
 
 
 @pytest.fixture
