@@ -111,7 +111,6 @@ WORDS: list[tuple[Argv, str]] = [
     (["train", "cartpole", "--seeds", "a-b"], "needs 0-4 or 0,2,5"),
     (["train", "cartpole", "--init-from", NEW], "no run folder"),
     (["train", "cartpole", "--init-from", EMPTY], "is not a run folder"),
-    (["train", "sac-pendulum", "--init-from", RUN], "weights are of another network"),
     (["train", "cartpole", "--learners", "99"], "multiple of 99"),
     (["train", "cartpole", "--mode", "single", "--actors", "4"], "--mode sync or --mode async"),
     (["train", "cartpole", "--mode", "device"], "device"),
@@ -137,8 +136,8 @@ WORDS: list[tuple[Argv, str]] = [
     (["share", "--scenario", "cartpole", "--strategy", "adaptive"], "self_heavy"),
     (["share", "--scenario", "cartpole", "--cross-sample-ratio", "2"], "ratio"),
     (["share", "--scenario", "cartpole", "--cross-sample-ratio", "-0.1"], "ratio"),
-    (["share", "--scenario", "cartpole", "--gpus", "9"], "leave --gpus out"),
-    (["serve"], "--scenario"),
+    (["share", "--scenario", "cartpole", "--gpus", "9"], "0 CUDA devices; use auto or cpu"),
+    (["serve"], "no scenario was given"),
     (["serve", "--scenario", "nothing"], "nothing"),
     (["serve", "--scenario", "cartpole", "--bind", "nowhere"], "write HOST:PORT"),
     (["serve", "--scenario", "cartpole", "--bind", "127.0.0.1:99999"], "write HOST:PORT"),
@@ -149,7 +148,7 @@ WORDS: list[tuple[Argv, str]] = [
     (["join", "http://127.0.0.1:1"], "--client"),
     (["join", "http://127.0.0.1:1", "--client", "a"], "neither a key nor a certificate"),
     (["join", "ftp://127.0.0.1:1", "--client", "a", "--key-file", KEY], "https?://"),
-    (["join", "http://example.invalid:1", "--client", "a", "--key-file", KEY], "https://"),
+    (["join", "http://example.invalid:1", "--client", "a", "--key-file", KEY], "use https"),
     (["join", "http://127.0.0.1:1", "--client", "a", "--key-file", FILE], "chmod 600"),
     (["list", "extra"], "extra"),
     (["clean", "--runs", FILE], "needs a folder that exists"),
@@ -179,6 +178,11 @@ WORDS: list[tuple[Argv, str]] = [
     ),
     (["pathfinding", "evaluate", "demo", "--density", "2"], "share of blocked cells"),
     (["pathfinding", "show", NEW], "no run folder"),
+]
+
+# Commands that can start, and then lack what they need: exit code 3.
+LOST: list[tuple[Argv, str]] = [
+    (["train", "sac-pendulum", "--init-from", RUN], "weights are of another network"),
 ]
 
 # Verbs with a run folder, each with folders that are none.
@@ -218,12 +222,14 @@ NOT_A = {"int": "soon", "float": "high", "bool": "perhaps", "str|none": "[1, 2]"
 
 
 def wrong_commands(settings: Sequence[dict[str, str]]) -> Iterator[Case]:
-    """Yields commands that are refused with exit code 2 before anything starts.
+    """Yields commands that are refused before anything starts, or that lack what they need.
 
     `settings` are those of `rookery list --settings --json`.
     """
     for argv, says in WORDS:
         yield Case("commands", argv, 2, says)
+    for argv, says in LOST:
+        yield Case("commands", argv, 3, says)
     for verb in OF_RUNS:
         for folder, says in NO_RUNS.items():
             yield Case("commands", [verb, folder], 2, says)
