@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     file, command = (text.format(**words) for text in KINDS[args.kind])
     written = {Path(file): args.kind, Path(f"test_{module}.py"): f"{args.kind}_test"}
     if taken := [str(path) for path in written if path.exists()]:
-        raise ConfigError(f"{' and '.join(taken)} exists already; choose another NAME")
+        exist = "exists" if len(taken) == 1 else "exist"
+        raise ConfigError(f"{' and '.join(taken)} {exist} already; choose another NAME")
     for path, template in written.items():
         text = (files("rookery.cli") / "templates" / f"{template}.txt").read_text()
         with output.reported(path, "NAME"):
